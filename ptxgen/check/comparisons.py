@@ -33,7 +33,7 @@ _SETTLED: Final = {
 
 
 def settled_comparisons(kernel: Kernel) -> Iterator[Problem]:
-    """The comparisons of a kernel that hold for every unsigned number or for none, as the text has them."""
+    """A problem for each comparison of a kernel that holds for every unsigned number or for none."""
     written: dict[str, Instr] = {}
     for instr in kernel.body:
         if not isinstance(instr, Instr):
@@ -47,7 +47,7 @@ def settled_comparisons(kernel: Kernel) -> Iterator[Problem]:
 
 
 def _settled(instr: Instr, written: dict[str, Instr]) -> str:
-    """Why a comparison comes out the same for every number; empty for one that does not."""
+    """Why a comparison has the same result for every number; empty for a comparison whose result varies."""
     shape = shape_of(instr)
     op = None if shape.complaints else shape.op
     type = None if op is None else op.modifiers.get("type")
@@ -72,7 +72,9 @@ def _settled(instr: Instr, written: dict[str, Instr]) -> str:
 
 
 def _wrapped(compared: Operand, written: dict[str, Instr]) -> str:
-    """What to do about a number that a subtraction gave, which wraps around instead of being negative."""
+    """Advice on an operand that is the result of a subtraction, which wraps around instead of being negative;
+    empty for any other operand.
+    """
     by = written.get(compared.name) if isinstance(compared, Reg) else None
     if by is None or not subtracts(by):
         return ""

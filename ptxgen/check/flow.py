@@ -91,7 +91,7 @@ def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
 
 
 class _Leaving(dict[str, bool]):
-    """By opcode, whether its instructions may leave a block."""
+    """Whether the instructions with an opcode may leave a block, by opcode."""
 
     def __missing__(self, opcode: str) -> bool:
         self[opcode] = _head(opcode) in JUMPS | ENDS
@@ -99,13 +99,13 @@ class _Leaving(dict[str, bool]):
 
 
 def _stops(body: Sequence[Statement]) -> list[int]:
-    """The indices of all statements but the instructions that do not leave their block, which are most."""
+    """The indices of all statements but the instructions that cannot leave their block."""
     leaving = _Leaving()
     return [i for i, s in enumerate(body) if s.__class__ is not Instr or leaving[s.opcode]]
 
 
 def _pieces(body: Sequence[Statement], stops: Sequence[int]) -> list[tuple[list[str], list[Instr]]]:
-    """The labels and the instructions of each block; `stops` are those of `_stops`."""
+    """The labels and the instructions of each block; `stops` is the result of `_stops`."""
     pieces: list[tuple[list[str], list[Instr]]] = []
     labels: list[str] = []
     instrs: list[Instr] = []

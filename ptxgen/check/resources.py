@@ -14,7 +14,7 @@ from ptxgen.ir import Instr, IntImm, Kernel
 from ptxgen.target import Target
 from ptxgen.types import TYPES
 
-_BARRIERS: Final = 16  # of a block; PTX ISA, section "bar"
+_BARRIERS: Final = 16  # barriers of a block; PTX ISA, section "bar"
 _PREDICATE: Final = "pred"
 
 

@@ -51,8 +51,8 @@ class Pointee(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What C++ calls the symbols of a text, and by the symbols of its kernels the parameters, by
-    number, that point to elements of a known type.
+    """The C++ names of the symbols of a text, and by the symbols of its kernels the parameters, by number,
+    that point to elements of a known type.
     """
 
     of_symbols: dict[str, str]
@@ -60,9 +60,9 @@ class Names(NamedTuple):
 
 
 def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = None) -> Names:
-    """The names of a text. Kernels have theirs without the parameters' types, variables without
-    their scopes; `instances` are names of kernels by symbol, known from elsewhere. Parameters have
-    their names if the source defines the kernel once, and types if the symbol or the source has them.
+    """The C++ names of a PTX text. The names of kernels lack the parameters' types, those of variables their
+    scopes; `instances` are names of kernels by symbol, known from elsewhere. Parameters have their names if
+    the source defines the kernel once, and types if the symbol or the source has them.
     """
     names = {symbol: short for symbol in set(_SYMBOL.findall(ptx)) if (short := _short(symbol))}
     names.update(instances or {})
@@ -86,7 +86,7 @@ def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = 
 
 
 def _pointee(type: str) -> Pointee | None:
-    """What a type points to; None if it is no pointer, or one to elements of no known type."""
+    """The pointer type of a C++ parameter; None for a type that is no pointer, or to unknown elements."""
     words = re.sub(r"\b(const|volatile|restrict|__restrict(__)?)\b", " ", type)
     words = re.sub(r"\s+", " ", words).strip()
     element = words.removesuffix("*").strip()
@@ -111,7 +111,7 @@ def demangled(symbol: str) -> str:
 
 
 def _short(symbol: str) -> str:
-    """A symbol's name: of a kernel with its template arguments, of a variable in a function alone."""
+    """A symbol's C++ name: of a kernel with template arguments, of a variable without its function."""
     whole = re.sub(r"\[abi:\w+\]", "", demangled(symbol))
     head, parameters, tail = _outer(whole)
     if tail.startswith("::"):
@@ -127,8 +127,8 @@ def _without_result(head: str) -> str:
 
 
 def _outer(declaration: str) -> tuple[str, str, str]:
-    """What comes before, in and after the parentheses of a function's parameters, which are not those
-    of a template's arguments, such as (mode)1 or &(silu(float)).
+    """The text before, in and after the parentheses of a function's parameters, which are not those of a
+    template's arguments, such as (mode)1 or &(silu(float)).
     """
     start = depth = 0
     for word in _BRACKET.finditer(declaration):

@@ -1,4 +1,4 @@
-"""`cub/cub.cuh` for NVRTC."""
+"""The header `cub/cub.cuh` in a form that NVRTC compiles."""
 
 from __future__ import annotations
 

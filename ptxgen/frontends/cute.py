@@ -44,7 +44,7 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
         fixed = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
         try:
             compiled = cute.compile(function, *map(_on_gpu, args), options=f"{fixed} {options}".strip())
-        except Exception as error:  # its own classes, and those of Python, by where it fails
+        except Exception as error:  # the compiler raises classes of its own and of Python
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours of a terminal
             raise CompileError(f"{name} cannot be compiled:\n{text.strip()}") from error
         ptx = str(compiled.__ptx__)
@@ -52,8 +52,8 @@ def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: st
 
 
 def _on_gpu(value: Any) -> Any:
-    """An argument of a compilation as it is on a GPU: CuTe DSL says that the memory of an array on the host
-    is generic, which TMA and `cp.async` refuse.
+    """An argument of a compilation, with an array on the host marked as global memory: CuTe DSL calls its
+    memory generic, which TMA and `cp.async` refuse.
     """
     runtime = require(_CALLER, "cutlass.cute.runtime", _PACKAGE)
     if type(value) is not runtime._Tensor or value.memspace != runtime.AddressSpace.generic:

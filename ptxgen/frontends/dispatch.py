@@ -14,7 +14,7 @@ from ptxgen.interpreter.arguments import Extent
 from ptxgen.kernels.function import KernelFunction
 from ptxgen.kernels.launch import checked, interpreted
 
-_COMPILING: Final = ("target", "include", "defines", "kernels", "options")  # of `cuda.load`
+_COMPILING: Final = ("target", "include", "defines", "kernels", "options")  # options of `cuda.load`
 
 
 def run(

@@ -170,8 +170,8 @@ class _Device:
 
 @contextmanager
 def _without_device(capability: tuple[int, int]) -> Iterator[None]:
-    """Let Numba compile the device functions that a kernel calls, too: it asks the current device for
-    what to compile them, and compiles them without the lines of their source.
+    """Let Numba compile the device functions that a kernel calls, too, with the lines of their source; else
+    it would ask the current device for its capability, and leave the lines out.
     """
     dispatcher = require(_CALLER, "numba.cuda.dispatcher", _PACKAGE)
     with _compiling:
@@ -200,7 +200,7 @@ def _compile(
     options: Mapping[str, Any],
     parts: list[str],
 ) -> Program:
-    """The kernel for arguments of these types."""
+    """The program of a Python function, compiled for arguments of these types."""
     chosen = find_target(target)
     number = int("".join(filter(str.isdigit, chosen.name)))
     key = (function, types, number, tuple(sorted(options.items())))

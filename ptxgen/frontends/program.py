@@ -38,7 +38,7 @@ _C_VALUES: Final = (ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Simple
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of running a kernel; the arrays that it was given hold the computed values.
+    """The results of running a kernel; the arrays among its arguments hold the computed values.
 
     `findings` are those of all schedules, one for each line of the source; `result` is the run under
     the last schedule, None if that run was stopped, and `printed` is what the kernel printed in it;
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether the run has no findings."""
         return self.findings.clean
 
     @property
@@ -152,7 +152,7 @@ class Launch(NamedTuple):
     how: Mapping[str, Any]
 
     def run(self) -> Outcome:
-        """What `ProgramKernel.run` returns and raises."""
+        """Run the kernel. Returns and raises what `ProgramKernel.run` does."""
         return self.kernel.run(self.grid, self.block, self.args, **self.how)
 
 
@@ -265,9 +265,7 @@ class ProgramKernel:
         return schedules
 
     def block(self, block: Extent | None) -> Extent:
-        """The block of a launch: the one that is given, else that of the PTX. Raises `LaunchError` if neither
-        says it.
-        """
+        """The block of a launch: `block`, or else the PTX's. Raises `LaunchError` if neither is given."""
         if block is None and not self.kernel.reqntid:
             raise LaunchError(f"{self.name}: block must be given, the threads of a CTA: block=256")
         return self.kernel.reqntid if block is None else block
@@ -430,7 +428,7 @@ def arrays_of(value: object) -> list[np.ndarray[Any, Any]]:
     """The arrays of a structure, a tensor map, a texture or a surface; an array itself; else none."""
     if isinstance(value, Structure):
         return value.arrays
-    for name in ("base", "array"):  # of a tensor map; of a texture or a surface
+    for name in ("base", "array"):  # a tensor map has `base`; a texture or surface `array`
         inner = getattr(value, name, None)
         if isinstance(value, TensorMap | Texture | Surface) and isinstance(inner, np.ndarray):
             return [inner]

@@ -133,7 +133,7 @@ class _Call:
 
 
 def _innermost(triton: Any, kernel: Any) -> Any:
-    """The JIT function in its decorators. Raises `LaunchError` for anything else."""
+    """The JIT function inside its decorators. Raises `LaunchError` for anything else."""
     inner = kernel
     while isinstance(inner, triton.runtime.Autotuner | triton.runtime.Heuristics):
         inner = inner.fn
@@ -180,7 +180,9 @@ def _require_all(function: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _config_of(tuner: Any, name: str, arguments: Mapping[str, Any], config: Any) -> Any:
-    """The config of an autotuned kernel: the given one, or none if all that it tunes is given."""
+    """The config of an autotuned kernel: `config`, else its only one; None if the arguments give all that it
+    tunes. Raises `LaunchError` if the choice is open.
+    """
     if config is not None:
         if not hasattr(config, "all_kwargs"):
             raise LaunchError(f"{name}: config must be a triton.Config, got {shown(config)}")
@@ -223,7 +225,7 @@ class _Elements:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A kernel and what a launch needs to know of it."""
+    """A compiled kernel, with the signature and the metadata that a launch needs."""
 
     program: Program
     signature: dict[str, Any]
@@ -327,7 +329,7 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
     for stage, translate in stages.items():
         try:
             translated = translate(translated, metadata)
-        except RuntimeError as error:  # of the passes, which print the reason on standard error
+        except RuntimeError as error:  # passes print the reason on standard error
             raise CompileError(
                 f"{call.function.__name__} cannot be compiled for sm_{gpu.arch}: stage {stage} failed "
                 f"({error}); Triton says why on standard error"

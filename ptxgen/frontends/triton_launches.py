@@ -78,7 +78,7 @@ def _tuners(tuner: Any) -> Iterator[Any]:
 
 
 class _Launched:
-    """What a launch returns: the kernel with its constants and options, for libraries that keep it."""
+    """The return value of a launch: the kernel with its constants and options, for libraries that keep it."""
 
     def __init__(self, kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._kernel = kernel

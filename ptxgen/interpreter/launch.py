@@ -43,9 +43,9 @@ from ptxgen.ir import Kernel, Module
 from ptxgen.parse import module_of, parse_on_use
 from ptxgen.target import target_number
 
-MAX_INSTRUCTIONS: Final = 20_000_000  # that a batch executes in sequence: minutes of an endless loop
+MAX_INSTRUCTIONS: Final = 20_000_000  # of a batch, in sequence: minutes of an endless loop
 _MOST_COUNT: Final = (1 << 63) - 1
-_MAX_LANES: Final = 1 << 18  # of a batch; more lanes gain no speed
+_MAX_LANES: Final = 1 << 18  # lanes of a batch; more lanes gain no speed
 _MAX_SHADOW_BYTES: Final = 1 << 28  # bytes of a batch's race detector
 _MAX_LOCAL_BYTES: Final = 1 << 28  # bytes of the threads' local memory, as far as it is known before the run
 _RECURSION_BYTES: Final = 1 << 14  # local memory that a thread with recursive calls is assumed to need
@@ -234,7 +234,7 @@ class _Launch:
     """One launch, with the results of its batches so far."""
 
     program: Program
-    allocations: AllowedAllocations | None  # for shared addresses, if bounds are checked
+    allocations: AllowedAllocations | None  # of shared addresses, if bounds are checked
     sm: int
     shape: tuple[Extents, ...]  # grid, block, cluster
     dynamic_smem: int
@@ -360,7 +360,7 @@ def _all_reports(kernel: str, reports: Reports) -> str:
 
 
 def _grain(program: Program, space: str = "shared") -> int:
-    """The bytes of a unit of the race detector: of the narrowest access to a space, at most 4."""
+    """Bytes of a unit of the race detector: the width of the narrowest access to `space`, at most 4."""
     narrowest = 4
     for op in {step.op for block in program.blocks for step in block.segment.steps}:
         of = op.modifiers.get("space") or space

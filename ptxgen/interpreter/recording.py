@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 IDLE: Final = -1  # a slot in which a warp waits, or after its end
-_MOST_SLOTS: Final = 4096  # that are recorded of each warp
+_MOST_SLOTS: Final = 4096  # recorded slots of each warp
 _NEVER: Final = (1 << 63) - 1
 _MOST_SAMPLES: Final = 32  # accesses of an instruction whose banks are counted
 _ARRIVES: Final = ("mbarrier.arrive", "mbarrier.complete_tx")
@@ -92,7 +92,7 @@ class _Open:
 
 @dataclass(slots=True)
 class Recording:
-    """What the warps of the first CTA of a launch did.
+    """The instructions, waits and copies of the warps of the first CTA of a launch.
 
     `instrs` are the instructions by number; `slots[w, t]` is the number of the instruction that warp
     w executes in slot t, or IDLE, `[warps, recorded slots]` int32; `lengths` are the slots of each warp,
@@ -130,7 +130,7 @@ class Recorder(Observer):
         self._most = most_slots
         self._recorded = 0
         self._released: dict[tuple[int, int], int] = {}
-        self._arrivals: dict[int, int] = {}  # by mbarrier, the latest
+        self._arrivals: dict[int, int] = {}  # the latest arrival by mbarrier
         self._copies: dict[tuple[int, int], list[_Open]] = defaultdict(list)
         self._bulk_writes: dict[int, list[_Open]] = defaultdict(list)  # by mbarrier
         self._bulk_reads: dict[int, _Open] = {}  # by stamp
@@ -194,7 +194,7 @@ class Recorder(Observer):
         return min(max(start + self._machine.at - int(self._first[warp]), start), end)
 
     def _align(self, warps: Iterable[int], at: Iterable[int], until: int, kind: str) -> None:
-        """Have warps wait in the instructions `at` until a slot."""
+        """Have each of the warps wait in its instruction of `at` until slot `until`."""
         for warp, number in zip(warps, at, strict=True):
             now = int(self._clock[warp])
             if warp < self._warps and now < self._most:
@@ -308,7 +308,7 @@ class Recorder(Observer):
     # ------------------------------------------------------------------------------------- mbarriers
 
     def arrive(self, position: int, time: int) -> None:
-        """A thread or a copy arrives at an mbarrier in a slot."""
+        """Record that a thread or a copy arrives at an mbarrier in slot `time`."""
         self._arrivals[position] = max(self._arrivals.get(position, 0), time)
 
     def arrived(self, ids: Lanes, position: int) -> None:
@@ -352,7 +352,7 @@ class Recorder(Observer):
 
 
 class _Bulk(BulkObserver):
-    """Passes what bulk copies do to the recorder."""
+    """Reports the events of bulk copies to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -18,15 +18,14 @@ from ptxgen.text import render_instr
 class Report:
     """One problem that a sanitizer found; each pair of instructions is reported once.
 
-    `kind` is `race` (accesses of two threads that nothing orders, at least one of them a write),
-    `pending` (an access to bytes that an asynchronous copy may still be writing), `uninitialised`
-    (something depends on shared or local memory or memory from `malloc` that nothing has written),
-    `undefined` (on a register that nothing has written, or on what a shuffle has read from a lane that does
-    not take part), `sync` (a barrier, an asynchronous operation or
-    `setmaxnreg` used against its rules), `proxy` (an asynchronous operation on data that an
-    ordinary instruction wrote, without `fence.proxy.async`), `mbarrier_init` (a bulk copy that completes
-    on an mbarrier of its own CTA that no fence shows to it) or `bounds` (an access outside the
-    shared variable that its address is computed from).
+    `kind` is `race` (accesses of two threads that nothing orders, at least one of them a write), `pending`
+    (an access to bytes that an asynchronous copy may still be writing), `uninitialised` (something depends on
+    shared or local memory or memory from `malloc` that nothing has written), `undefined` (something depends
+    on a register that nothing has written, or on what a shuffle has read from a lane that does not take
+    part), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used against its rules), `proxy` (an
+    asynchronous operation on data that an ordinary instruction wrote, without `fence.proxy.async`),
+    `mbarrier_init` (a bulk copy that completes on an mbarrier of its own CTA that no fence shows to it) or
+    `bounds` (an access outside the shared variable that its address is computed from).
 
     `address` is in bytes; in shared memory it counts from the beginning of the CTA's. `region` is
     the variable or array at the address, or the register. `threads` are indices within the CTA, x

@@ -1,4 +1,4 @@
-"""Compares results with right ones."""
+"""Comparison of a run's results with the right results."""
 
 from __future__ import annotations
 

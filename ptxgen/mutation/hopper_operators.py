@@ -14,7 +14,7 @@ from ptxgen.mutation.sites import Change, Site, constant, with_operand
 
 _PRODUCT: Final = "wgmma.mma_async"
 _REGISTER_STEP: Final = 8  # setmaxnreg takes multiples of it
-_AFTER_D: Final = 3  # of a product: D, A, B, then whether D is given, and what else is literal
+_AFTER_D: Final = 3  # operands before it: D, A, B; from here on: whether D is added, and literals
 _LOW_WORD: Final = 0x3FFF  # bits of a field of a descriptor
 _UNIT: Final = 16  # bytes, of an address in a descriptor
 # Fields of a matrix descriptor (PTX ISA, "Matrix Descriptor Format"): name, first bit, and a mask.
@@ -64,7 +64,7 @@ def tensor_copies(site: Site) -> Iterator[Change]:
 
 
 def descriptors(site: Site) -> Iterator[Change]:
-    """Fields of matrix descriptors, and steps from one to the next."""
+    """Changes of fields of matrix descriptors, and of steps from one descriptor to the next."""
     program, instr = site.program, site.instr
     if not program.makes_descriptor(instr) or program.makes_shared_address(instr):
         return
@@ -88,7 +88,7 @@ def descriptors(site: Site) -> Iterator[Change]:
 
 
 def products(site: Site) -> Iterator[Change]:
-    """Products that add to D or do not, that negate an operand, or that transpose one."""
+    """Products that are left out, that add to D or do not, that negate an operand, or that transpose one."""
     instr = site.instr
     if not instr.opcode.startswith(_PRODUCT):
         return
@@ -106,7 +106,7 @@ def products(site: Site) -> Iterator[Change]:
 
 
 def registers(site: Site) -> Iterator[Change]:
-    """Roles with other numbers of registers."""
+    """Changes of the number of registers in `setmaxnreg`, or its deletion."""
     instr = site.instr
     if not instr.opcode.startswith("setmaxnreg"):
         return

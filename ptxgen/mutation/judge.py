@@ -47,10 +47,10 @@ _LEAST_PATIENCE: Final = 2000
 class Verdict:
     """The verdict on a mutant.
 
-    `caught_by` is the first of CATCHERS that caught it, or EQUIVALENT or HOLE; `also` are others
-    that caught it in the same run. `what` is their message, or the reason of equivalence. `problem`
-    is the index of the problem of that run, -1 without a run. `reach` says of a mutant that no check caught
-    how far its change came: NOT_EXECUTED, NOT_INFECTED, NOT_PROPAGATED or WITHIN_TOLERANCE.
+    `caught_by` is the first of CATCHERS that caught it, or EQUIVALENT or HOLE; `also` are others that caught
+    it in the same run. `what` is the message of `caught_by`, or the reason of equivalence. `problem` is the
+    index of the problem of that run, -1 without a run. `reach` says of a mutant that no check caught how far
+    its change came: NOT_EXECUTED, NOT_INFECTED, NOT_PROPAGATED or WITHIN_TOLERANCE.
     """
 
     kernel: str
@@ -119,7 +119,9 @@ class Judge:
         return self._right(problem, schedule)
 
     def reach(self, problem: Any) -> Reach:
-        """What the mutants reach on a problem."""
+        """For each mutant, whether a run on a problem reaches its instruction and may differ from the
+        kernel's.
+        """
         return self._reach(problem)
 
     def _run_right(self, problem: Any, schedule: str) -> Ran:
@@ -190,7 +192,7 @@ class Judge:
     def _run(
         self, module: Module, problem: Any, number: int, schedule: str = LOCKSTEP
     ) -> tuple[_Finding | None, Ran | None]:
-        """What the checks find in one run, and the run if it completed."""
+        """The finding of the checks in one run, None if they find nothing; and the run if it completed."""
         limit = max(_LEAST_PATIENCE, _PATIENCE * self.right(problem, schedule).dispatched)
         how: dict[str, Any] = {"sanitize": _WATCHED, "schedule": schedule, "max_instructions": limit}
         try:

@@ -46,7 +46,7 @@ class KernelUnderTest:
     `scheduled` problems also run in random schedules, with these `seeds`. `block` is the threads of a CTA.
     For the proof `params` has a tensor map for each parameter that is one, and may have bounds of others, and
     `dynamic_smem` is the bytes of dynamic shared memory, if the kernel's regions do not say it. `sampled` is
-    of how many kinds a short campaign has a mutant; None: of as many as of other kernels.
+    the number of kinds of which a short campaign has a mutant; None: the same as for other kernels.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Kernels under test made of launches of anyone's kernel: the results of the kernel itself are right, or a
-function says what is.
+"""Kernels under test made of launches of any kernel; the right results are those of the kernel itself, or a
+function gives them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Nth:
-    """The number of a problem."""
+    """A problem by its number, as a hashable problem of a kernel under test."""
 
     number: int
 
@@ -93,7 +93,7 @@ def _block(launch: Prepared) -> tuple[int, ...]:
 
 
 def _bounds(repeated: Sequence[_Repeated]) -> dict[str, Any]:
-    """What the proof may know of parameters: tensor maps, and the least and greatest integer of a problem."""
+    """The bounds of parameters for the proof: tensor maps, and the least and greatest integer of problems."""
     bounds: dict[str, Any] = {}
     for n, param in enumerate(repeated[0].kernel.params):
         values = [each.values[n] for each in repeated if n < len(each.values)]
@@ -135,7 +135,7 @@ class _Repeated:
         return Launch(self._again(), tuple(self._arrays.values()), functools.partial(self._wrong, right))
 
     def _again(self) -> dict[str, Any]:
-        """The keywords of a run, whose arrays have the problem's values."""
+        """The keywords of a run; restores the problem's values in its arrays."""
         self._saved.restore()
         launch, arena = self.problem.launch, DeviceArena()
         symbols = launch.kernel.program.symbols(self.how.get("symbols"))
@@ -144,11 +144,13 @@ class _Repeated:
 
     @functools.cached_property
     def _right(self) -> Mapping[str, Array]:
-        """The arrays that the kernel itself writes, and its variables in global memory."""
+        """Copies of the arrays and of the variables in global memory after a run of the kernel itself, by
+        name; empty if that run traps.
+        """
         try:
             done = interpreter.run(self.module, self.kernel.name, raise_on_report=False, **self._again())
         except TrapError:
-            return {}  # which the judge's own run of the kernel says
+            return {}  # the judge's own run of the kernel reports the trap
         if self._expect is not None:
             self._judged_by(self._expect)
         return {name: array.copy() for name, array in (self._arrays | self._variables(done)).items()}
@@ -158,7 +160,9 @@ class _Repeated:
         return {name: data for name, data in done.variables.items() if name in of_global}
 
     def _wrong(self, right: Mapping[str, Array], done: Result) -> str:
-        """A description of the first wrong result of a run."""
+        """A description of the first wrong result of a run, by `expect` or by comparison with `right`; empty
+        without one.
+        """
         if self._expect is not None:
             try:
                 return self._judged_by(self._expect)
@@ -172,8 +176,8 @@ class _Repeated:
         return ""
 
     def _judged_by(self, expect: Expect) -> str:
-        """What `expect` says of the arrays as they are. Raises `LaunchError` if it fails by anything but an
-        assertion, or returns no arrays that fit.
+        """The mistake that `expect` finds in the arrays as they are; empty if it finds none. Raises
+        `LaunchError` if it fails by anything but an assertion, or returns no arrays that fit.
         """
         more = {"before": tuple(map(_copied, self._before))} if _has_before(expect) else {}
         caller = f"{self.problem.launch.kernel.name}: expect"

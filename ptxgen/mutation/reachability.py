@@ -48,8 +48,8 @@ class Reach:
 
 
 def reach(kernel: KernelUnderTest, watched: ir.Module, mutants: Sequence[Mutant], problem: Any) -> Reach:
-    """What the mutants of a kernel reach on a problem. `watched` is the kernel's module as `probed` makes
-    it of these mutants.
+    """Which mutants of a kernel a run on a problem reaches and infects. `watched` is the kernel's module as
+    `probed` makes it of these mutants.
     """
     notes = np.zeros(max(2 * len(mutants), 1), np.uint8)
 

@@ -21,8 +21,8 @@ from ptxgen.mutation.operators import KINDS, Mutant
 
 FILE: Final = "equivalent.toml"  # the name of a file of reasons
 
-_TYPES: Final = {"why": str, "changes": list}  # of the keys that each table has
-_CODE: Final = {"marks": list, "lines": list}  # of which each table has one
+_TYPES: Final = {"why": str, "changes": list}  # types of the keys that each table has
+_CODE: Final = {"marks": list, "lines": list}  # keys of which each table has one
 _OPTIONAL: Final = {"steps": list, "entry": str, "behind": str, "loop": int, "rounds": bool}
 _OF_A_CHANGE: Final = 3
 

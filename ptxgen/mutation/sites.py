@@ -135,7 +135,7 @@ class Program:
         }
 
     def _last_operands(self, *opcodes: str) -> set[str]:
-        """The registers that are the last operands of instructions."""
+        """The registers that are the last operands of instructions with these opcodes."""
         last = (s.operands[-1] for s in self._instrs.values() if s.opcode.startswith(opcodes))
         return {operand.name for operand in last if isinstance(operand, Reg)}
 
@@ -145,7 +145,7 @@ class Program:
         return {o.name for s in products for o in s.operands[1:3] if isinstance(o, Reg)}
 
     def _slice(self, wanted: set[str]) -> frozenset[str]:
-        """The registers from which those `wanted` are computed, and these."""
+        """The registers `wanted`, and those from which they are computed without a load."""
         names: set[str] = set()
         while wanted:
             names |= wanted

@@ -19,8 +19,8 @@ from ptxgen.mutation.operators import KINDS
 from ptxgen.mutation.problems import Expect, Problem, kernels_under_test
 from ptxgen.mutation.reasons import FILE, load
 
-_SEED: Final = 5  # of the choice of a sample of mutants
-_PARTS: Final = (2, 3)  # of a problem: the grid, the arguments and maybe the static parameters
+_SEED: Final = 5  # seed of the choice of a sample of mutants
+_PARTS: Final = (2, 3)  # length of a problem: grid, arguments and maybe static parameters
 
 
 def judges(
@@ -91,7 +91,7 @@ def reasons_file(kernel: Any) -> Path | None:
     if isinstance(kernel, Program):
         return Path(kernel.name).parent / FILE
     function = kernel
-    while hasattr(function, "fn") or hasattr(function, "py_func"):  # of Triton; of Numba
+    while hasattr(function, "fn") or hasattr(function, "py_func"):  # decorators of Triton; of Numba
         function = getattr(function, "fn", None) or function.py_func
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))

@@ -100,8 +100,8 @@ def _value(node: ast.expr, names: Mapping[str, Any], divide: Callable[[Any, Any]
 
 
 class Promised:
-    """A contract as polynomials. `known` has the parameters and special registers; each of `facts`
-    is at least 0 in every launch.
+    """A contract in the form of polynomials. `known` has the polynomials of parameters and special registers;
+    each polynomial of `facts` is at least 0 in every launch.
     """
 
     def __init__(self, contract: GlobalContract, atoms: Atoms) -> None:

@@ -221,7 +221,7 @@ class _Prover:
             yield size, ()
 
     def _split(self, facts: Facts) -> tuple[Facts, Lanes]:
-        """The facts about more than the thread, and a mask of the threads in which all facts may
+        """The facts that are not a constant of each thread, and a mask of the threads in which all facts may
         hold.
         """
         lanes = np.ones(self._shape.threads, np.bool_)
@@ -254,7 +254,7 @@ class _Prover:
         return finding._replace(allocation=array.pointer)
 
     def _parts(self, offset: Poly, array: GlobalArray, proper: bool) -> list[Poly] | None:
-        """The index along each axis, and the remainder of the offset."""
+        """The index along each axis, then the rest of the offset; None if a stride is no single product."""
         indices = []
         for axis in array.axes:
             stride = self._promised.size(axis.stride).terms

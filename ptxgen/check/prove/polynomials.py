@@ -30,7 +30,7 @@ def _largest(c: Coefficient) -> int:
 
 
 def _plain(c: Coefficient) -> Coefficient:
-    """One number if all threads have the same coefficient."""
+    """A coefficient, as one int if it is the same for all threads."""
     if isinstance(c, int):
         return c
     first = int(c[0])
@@ -242,8 +242,8 @@ class Atoms:
 
     def __init__(self) -> None:
         self._all: list[Atom] = []
-        self._settled: list[bool] = []  # by number: whether it is the same for all threads and iterations
-        self._depths: list[int] = []  # by number: how deep atoms are nested in it
+        self._settled: list[bool] = []  # by atom: same for all threads and iterations?
+        self._depths: list[int] = []  # by atom: how deep other atoms are nested in it
         self._by_key: dict[Any, Atom] = {}
 
     def __getitem__(self, number: int) -> Atom:

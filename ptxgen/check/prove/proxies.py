@@ -33,7 +33,7 @@ _FENCE: Final = "fence"
 _BARRIER: Final = "barrier"
 _WAIT: Final = "wait"
 _FENCES: Final = "fence.proxy.async"
-_OTHER_FENCES: Final = f"{_FENCES}.global"  # which say nothing of shared memory
+_OTHER_FENCES: Final = f"{_FENCES}.global"  # fences that do not order shared memory
 _STORES: Final = ("st.", "stmatrix.", "atom.", "red.", "wmma.store.", "cp.async.ca.", "cp.async.cg.")
 _FROM_REGISTERS: Final = ("st.async.", "red.async.")
 _BULK: Final = ("cp.async.bulk.", "cp.reduce.async.bulk.")
@@ -64,7 +64,7 @@ class _Span(NamedTuple):
         return self.variable == other.variable and self.low < other.high and other.low < self.high
 
     def may_meet(self, other: _Span, static: frozenset[str]) -> bool:
-        """Whether they may have bytes in common, where several variables may begin at one address."""
+        """Whether two spans may share bytes. Variables that are not in `static` may begin at one address."""
         if self.variable == other.variable:
             return self.meets(other)
         return self.variable not in static and other.variable not in static
@@ -105,7 +105,7 @@ def unfenced_reads(
 
 
 def _is_call(instr: Instr) -> bool:
-    return instr.opcode.startswith("call")  # of a function that may have a fence
+    return instr.opcode.startswith("call")  # the function may have a fence
 
 
 def _unfenced(
@@ -185,8 +185,8 @@ def _fill(search: Search, one: Touched) -> _Span | None:
 
 
 def _span(search: Search, one: Touched, *, whole: bool = False) -> _Span | None:
-    """The bytes of an access; with `whole` up to the end of its allocation, and from its beginning if it is
-    not known where they are. None if they are not known.
+    """The bytes of an access; with `whole`, all up to the end of its allocation, and from the allocation's
+    beginning if the bytes are not known. None if neither is known.
     """
     name, first, last = one.finding.allocation, one.finding.first, one.finding.last
     home = search.regions.get(name) or search.homes.get(name)
@@ -215,7 +215,7 @@ class _Ways:
         self._known: dict[tuple[_Site, int | None], _Way] = {}
 
     def of(self, start: InstrSite, most: int | None) -> _Way:
-        """The way from an instruction, as `_Way` has it."""
+        """The `_Way` from an instruction that passes at most `most` barriers."""
         key = start[:2], most
         if key not in self._known:
             self._known[key] = _Way(self, start, most)
@@ -238,13 +238,13 @@ class _Ways:
 
 class _Way:
     """Where a thread may get from an instruction without a proxy fence, and with no waits but at most `most`
-    barriers (None: any of both). `is_fenced` says whether it may come to a fence.
+    barriers (None: any number of waits and barriers). `is_fenced` says whether it may come to a fence.
     """
 
     def __init__(self, ways: _Ways, start: InstrSite, most: int | None) -> None:
         self._marks, self._start, self._most = ways.marks, start, most
         self.is_fenced = False
-        self._barriers: dict[int, int] = {}  # the fewest of them before each block that is reached
+        self._barriers: dict[int, int] = {}  # the fewest barriers before each reached block
         todo = [(start.block, start.position + 1, 0)]
         while todo:
             block, first, barriers = todo.pop()
@@ -257,7 +257,7 @@ class _Way:
                     todo.append((after, 0, passed))
 
     def leads_to(self, site: InstrSite) -> bool:
-        """Whether it leads to an instruction."""
+        """Whether the way leads to an instruction."""
         first = self._start.position + 1
         ahead = site.block == self._start.block and site.position >= first
         if ahead and self._passed(site.block, first, site.position, 0) is not None:
@@ -266,7 +266,9 @@ class _Way:
         return barriers is not None and self._passed(site.block, 0, site.position, barriers) is not None
 
     def _passed(self, block: int, first: int, last: int | None, barriers: int) -> int | None:
-        """The number of barriers after instructions of a block; None if the way ends there."""
+        """The number of barriers passed after the instructions of a block from `first` to before `last`,
+        `barriers` of them before the block; None if the way ends there.
+        """
         for n, mark in self._marks[block]:
             if n < first or (last is not None and n >= last):
                 continue
@@ -280,7 +282,7 @@ class _Way:
 
 
 def _mark(instr: Instr) -> str:
-    """Whether an instruction is a fence, a barrier or a wait; empty for others."""
+    """The kind of an instruction: a fence, a barrier or a wait; empty for any other."""
     if instr.opcode.startswith(_FENCES):
         return "" if instr.opcode.startswith(_OTHER_FENCES) else _FENCE
     if instr.opcode.startswith(_BARRIERS):

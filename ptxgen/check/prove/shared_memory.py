@@ -242,7 +242,7 @@ class _Prover:
         yield from ConvergenceProver(self._graph, self._values, self._shape, self._sources, agreements).run()
 
     def _accesses(self, site: InstrSite, source: Source, touched: list[Touched]) -> Iterator[Judged]:
-        """The verdicts on the accesses of an instruction, which join those that `touched` has."""
+        """The verdicts on the accesses of an instruction; the accesses are added to `touched`."""
         for which, touch in enumerate(touches(site.instr)):
             self._effort.allow(_STEPS_OF_ACCESS)
             try:

@@ -21,7 +21,7 @@ from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Guard, Instr, registers_of
 from ptxgen.records import dataclass
 
-_MOST_FACTS: Final = 1 << 24  # of all blocks; with more facts, every suspect is reported
+_MOST_FACTS: Final = 1 << 24  # facts of all blocks; with more, every suspect is reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Uses:
     guards: set[str] = field(default_factory=set)
 
     def read(self, register: Reg, instr: Instr) -> None:
-        """`instr` reads a register."""
+        """Record that `instr` reads a register."""
         if register in self.written or register in self.exposed:
             return
         if self.maybe and instr.guard is not None and self.maybe.get(register) == instr.guard:
@@ -36,7 +36,7 @@ class Uses:
         self.exposed[register] = instr
 
     def read_all(self, registers: Iterable[Reg], instr: Instr) -> None:
-        """`instr` reads several registers."""
+        """Record that `instr` reads several registers."""
         if self.maybe:
             for register in registers:
                 self.read(register, instr)
@@ -46,7 +46,7 @@ class Uses:
                 self.exposed.setdefault(register, instr)
 
     def write(self, register: Reg, guard: Guard | None) -> None:
-        """An instruction under `guard` writes a register."""
+        """Record that an instruction under `guard` writes a register."""
         if register.name in self.guards:
             self.maybe = {r: g for r, g in self.maybe.items() if g.register.name != register.name}
         if guard is None or register in self.written:

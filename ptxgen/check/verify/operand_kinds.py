@@ -2,7 +2,8 @@
 
 The kinds of all operands are what a shape depends on (`ptxgen.check.verify.shapes`), but to find them takes
 longer than to check an instruction. Most instructions have registers, vectors of registers, addresses and
-literals at the same places as the one before with the same opcode: compiled code lists their parts at once.
+literals at the same positions as the one before with the same opcode: compiled code lists their parts at
+once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Parts: TypeAlias = Callable[[tuple[Operand, ...]], tuple[Any, ...]]
 
 
 def part_kind(part: Any) -> object:
-    """What the shape of an instruction depends on in a part of its operands."""
+    """The key of a part of an instruction's operands on which the instruction's shape depends."""
     if isinstance(part, Reg):
         return part.declared
     return part if isinstance(part, int | str | type) else part.__class__
@@ -58,9 +59,9 @@ class PartKinds(dict[object, object]):
 
 
 def parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> Parts | None:
-    """What gives the parts of all operands that are of the same classes as these: their registers, the
-    written ones first, and after them all else that a shape depends on. None if registers and other items
-    may be mixed in one operand. `wanted` has each operand of the row with the operand that is there.
+    """A function that returns the parts of all operands of the same classes as these: their registers, the
+    written ones first, and after them all else that a shape depends on. None if registers and other items may
+    be mixed in one operand. `wanted` has each operand of the row with the operand that is there.
     """
     written: list[str] = []
     read: list[str] = []

@@ -457,7 +457,7 @@ def _literal(instr: Instr, index: int) -> int:
 
 
 def _fits_a_line(text: str) -> bool:
-    """Whether a comment line can hold the text and give it back."""
+    """Whether a comment line can hold the text so that reading the line returns the same text."""
     return text == text.rstrip() and len(text.splitlines()) <= 1
 
 

@@ -229,8 +229,8 @@ class MemoryAccess:
         return self.reach(space, address, total, verb)
 
     def _inside(self, space: str, low: int, high: int) -> tuple[str, int] | None:
-        """The space that an access really reaches, and the offset between its addresses and the
-        given ones; None if it reaches the named space, or several spaces.
+        """The space that an access really reaches, and the offset between the addresses of that space and of
+        `space`; None if the access reaches `space` itself, or several spaces.
         """
         if space == "param" and low >= LOCAL_START:
             return "local", 0  # arguments and results of calls are in local memory
@@ -324,5 +324,5 @@ def base_in(address: Address, space: str, below: int) -> Address:
 
 
 def fresh(address: Address) -> Address:
-    """A copy of the address without the plans made so far."""
+    """A copy of an address without the plans that are cached in it."""
     return Base(address.base.lanes).at(address.offset)

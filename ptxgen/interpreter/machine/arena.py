@@ -108,7 +108,7 @@ class DeviceArena:
         # The buffers that kernels have freed: first address, end, name, and the thread that freed
         # it. Addresses are not reused.
         self._freed: tuple[tuple[int, int, str, str], ...] = ()
-        self.bound: dict[int, Texture | Surface] = {}  # by handle
+        self.bound: dict[int, Texture | Surface] = {}  # textures and surfaces by handle
         self._last_end = 0
         self._workspace: Lanes | None = None
 

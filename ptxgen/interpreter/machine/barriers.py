@@ -32,10 +32,10 @@ class Barriers:
         self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier that a lane waits at, or -1
         self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction that a lane waits in
         self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier that a lane waited at last
-        self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
+        self._votes: Lanes | None = None  # each lane's vote; None before the first vote
         # Votes that were true at each lane's last barrier.
         self._true: Lanes = np.zeros(ctas * width, np.int64)
-        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # all votes at each lane's last barrier
+        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # number of votes at each lane's last barrier
         # Used with a sanitizer: how often lanes have arrived without waiting, `[lanes, barriers]`,
         # and for each CTA and barrier the instruction and the first lane that arrived again; where it may
         # have waited besides, also which lanes came.
@@ -49,7 +49,7 @@ class Barriers:
         self._idle = -1
 
     def state(self) -> tuple[Lanes, ...]:
-        """Copies of what decides which lanes go on, and with which votes: the same for the same future."""
+        """Copies of the arrays that decide which lanes go on, and with which votes."""
         votes = np.zeros(0) if self._votes is None else self._votes
         return tuple(a.copy() for a in (self.at, self._passed, self._wanted, votes, self._true, self._voters))
 
@@ -180,7 +180,9 @@ class Barriers:
         self._early[np.repeat(done, self._width, axis=0)] = 0
 
     def _missed(self, ids: Lanes, barrier: Lanes) -> None:
-        """Report warps that have waited besides, in place of some of the lanes that come now."""
+        """Report earlier extra waits at a barrier that took the part of some of the lanes `ids`, which arrive
+        only then.
+        """
         for (cta, number), (at, lane, came) in self._besides.items():
             mine = ids[(ids // self._width == cta) & (barrier == number)] % self._width
             if self._watch is not None and not came[mine].all():

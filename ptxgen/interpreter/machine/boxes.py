@@ -37,8 +37,8 @@ class Part:
 
 
 def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
-    """The part of a box that lies inside the tensor, given the coordinates of the box's first
-    element; None if there is none.
+    """The part of a box that lies inside the tensor, given the coordinates of the box's first element; None
+    if the box lies wholly outside.
     """
     assert isinstance(of.base, int)
     width = of.type.nbytes

@@ -334,8 +334,8 @@ class BulkMachine(MemoryAccess):
         return all_lanes if self.mask is None else all_lanes[self.mask]
 
     def _repeated(self, *copies: list[Any]) -> list[bool]:
-        """Whether a lane starts the copy that a lane of its warp before it starts with this instruction;
-        `copies` says what they are of, for each active lane.
+        """For each active lane, whether an earlier lane of its warp starts the same copy with this
+        instruction; `copies` are lists with one property of the copy for each active lane.
         """
         warps = (self.active_ids(self.mask) // WARP).tolist()
         first: dict[tuple[Any, ...], int] = {}

@@ -16,11 +16,11 @@ READ: Final = 1  # added to the key of a group for its reads
 
 @dataclass(slots=True)
 class _Groups:
-    """The groups of one thread: the key of the open group, if any, and the keys of the closed ones,
-    of which the first `read` have been waited for by a `.read`.
+    """The groups of one thread: the key of the open group, if any, and the keys of the closed ones, of which
+    the first `read` have been waited for by a `.read`.
 
-    `reads` has for each key the sanitizers' numbers of its reads, `writes` the messages for them at the end
-    of its writes.
+    `reads` has for each key the numbers by which sanitizers know the group's reads, `writes` the messages
+    that tell them of the end of its writes.
     """
 
     current: int | None = None
@@ -30,8 +30,8 @@ class _Groups:
     writes: dict[int, list[Tell]] = field(default_factory=dict)
 
     def waited(self, pending: int, read: bool) -> list[int]:
-        """The keys of the groups that a wait is for, without those that an earlier wait of the kind
-        was for.
+        """The keys of the groups that a wait waits for, without the groups that an earlier wait of the same
+        kind has waited for.
         """
         keep = max(len(self.closed) - pending, 0)
         if read:
@@ -61,13 +61,13 @@ class BulkGroups:
         return groups.current
 
     def commit(self, lane: int) -> None:
-        """Close the open group."""
+        """Close the open group of a thread."""
         key = self.open(lane)
         self._of[lane].closed.append(key)
         self._of[lane].current = None
 
     def reads(self, lane: int, number: int) -> None:
-        """Keep the sanitizers' number of a read of the open group."""
+        """Keep the number by which sanitizers know a read of the thread's open group."""
         key = self.open(lane)
         self._of[lane].reads.setdefault(key, []).append(number)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Start:
-    """A lane that executes instruction `at`. `source` is the sanitizers' number for what it reads of global
-    memory.
+    """A lane that executes instruction `at`. `source` is the number by which sanitizers know its read of
+    global memory.
     """
 
     watch: Observer | None
@@ -36,9 +36,9 @@ class Start:
     source: int = 0
 
     def writes(self, first: Lanes, nbytes: int, counter: int, *, update: bool = False) -> Tell:
-        """Tell the sanitizers of a copy to `nbytes` at each of the positions `first` of shared
-        memory, or with `update` of a reduction into them, with completion on the mbarrier at `counter`.
-        The returned function tells them of its end.
+        """Tell the sanitizers of a copy to `nbytes` at each of the positions `first` of shared memory, or
+        with `update` of a reduction into them, with completion on the mbarrier at `counter`. The returned
+        function tells them of the end of the write.
         """
         if self.watch is None:
             return nothing
@@ -67,8 +67,8 @@ class Start:
             self.source = self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
 
     def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool, again: bool) -> None:
-        """Tell the sanitizers of a copy to global memory, or of a reduction into it, in the
-        thread's bulk group. `again`: another lane of the warp starts the same one with it.
+        """Tell the sanitizers of a copy to global memory, or of a reduction into it, in the thread's bulk
+        group. `again`: an earlier lane of the warp starts the same copy with this instruction.
         """
         buffer = self._array(first, nbytes)
         if self.watch is not None and buffer is not None:

@@ -110,7 +110,9 @@ class AsyncCopies:
         self._copies = left
 
     def _write_up_to(self, number: int) -> None:
-        """Write a copy, after the earlier copies of its threads, and recursively of the threads of those."""
+        """Write copy `number`, after the earlier copies of its threads, and recursively of the threads of
+        those copies.
+        """
         ids = self._copies[number].ids
         wanted = []
         for copy in self._copies[number::-1]:

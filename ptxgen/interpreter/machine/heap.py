@@ -25,14 +25,15 @@ class HeapBytes:
         self.stored: list[tuple[Lanes, Report]] = []
 
     def define(self, start: int = 0, nbytes: int | None = None) -> None:
-        """Mark bytes as defined, which something else than a kernel has written."""
+        """Mark bytes as defined because something other than a kernel has written them."""
         end = len(self.defined) if nbytes is None else start + nbytes
         self.defined[start:end] = True
         self._drop(start, end)
 
     def launched(self, undefined: Lanes, stored: Iterable[tuple[Lanes, Report]], others: Lanes) -> None:
-        """Take over the state after a launch: the bytes that are `undefined`, bool, of which the launch has
-        `stored` some, and `others`, bool, were undefined before it.
+        """Take over the state after a launch: `undefined` marks the undefined bytes, bool; `stored` has the
+        indices of those that the launch has stored, with their reports; `others` marks those that were
+        undefined before it, bool.
         """
         older = [(index[others[index]], report) for index, report in self.stored]
         self.defined[...] = ~undefined
@@ -61,6 +62,6 @@ class HeapBytes:
         self.stored += [(index + start, report) for index, report in copy.stored]
 
     def _drop(self, start: int, end: int) -> None:
-        """Forget what kernels have stored in these bytes."""
+        """Forget the undefined bytes from `start` up to `end` that kernels have stored."""
         outside = [(index[(index < start) | (end <= index)], report) for index, report in self.stored]
         self.stored = [(index, report) for index, report in outside if len(index)]

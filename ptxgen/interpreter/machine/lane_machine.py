@@ -156,7 +156,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         return bits.view(dtype)
 
     def need_local(self, lane: int, nbytes: int, besides: int) -> None:
-        """Have at least `nbytes` of local memory for each lane, as `lane` needs; the contents stay.
+        """Make local memory at least `nbytes` for each lane, as lane `lane` needs; the contents stay.
         `besides` are the bytes that calls hold outside of it.
 
         Raises `TrapError` if that is too much.
@@ -308,8 +308,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             self.watch.cluster_wait(self.at, ids)
 
     def set_registers(self, count: int, *, more: bool) -> None:
-        """Give back all registers of each thread of the active warps but `count`, or with `more`
-        wait until there are `count`.
+        """Have each thread of the active warps keep `count` registers and give back the others, or with
+        `more` wait until it has `count`.
         """
         if count % 8 or not _REGISTERS[0] <= count <= _REGISTERS[1]:
             self.trap(f"setmaxnreg takes a multiple of 8 from 24 to 256, got {count}")

@@ -72,7 +72,7 @@ class Base:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.plans: dict[str, Plan] = {}
-        self.inside: dict[str, Base] = {}  # by space: generic addresses converted to it
+        self.inside: dict[str, Base] = {}  # by space: these addresses, if generic, converted to it
 
     def at(self, offset: int) -> Address:
         """The address `offset` bytes further."""
@@ -257,8 +257,9 @@ class Meetings:
         self._starts = np.flatnonzero(np.concatenate(([True], changes)))
 
     def scan(self, scan: Scan, cells: Lanes, operands: tuple[Lanes, ...], old: Lanes) -> bool:
-        """Update the cells for all lanes at once, and write to `old` the value of its cell before each
-        lane. False if nothing was done, because no lanes share a cell or the scan declined.
+        """Update the cells for all lanes at once, and write to `old`, for each lane, the value of its cell
+        before that lane's update. False if nothing was done, because no lanes share a cell or the scan
+        declined.
         """
         if len(self._starts) == len(self._lanes):
             return False

@@ -65,7 +65,7 @@ class BulkObserver(Protocol):
     """
 
     def know(self, lane: int, number: int) -> None:
-        """A lane has waited for the access of that number."""
+        """A lane has waited for the access `number`."""
         return
 
     def start_write(
@@ -79,9 +79,7 @@ class BulkObserver(Protocol):
     def written(
         self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
     ) -> None:
-        """The access of that number has written, or changed, its bytes and completes on the mbarrier at
-        `position`.
-        """
+        """The access `number` wrote or changed its bytes, and completes on the mbarrier at `position`."""
         return
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
@@ -90,9 +88,7 @@ class BulkObserver(Protocol):
         """
 
     def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
-        """The access of that number has read its bytes and completes on the mbarrier at `position`, if it has
-        one.
-        """
+        """The access `number` has read its bytes, and completes on the mbarrier at `position`, if any."""
         return
 
     def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> int:
@@ -104,9 +100,9 @@ class BulkObserver(Protocol):
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
     ) -> Tell | None:
-        """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the
-        addresses `first`. `again`: it is the one that a lane of the warp before has started with it.
-        Returns the message for the time when the lane has waited for it.
+        """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the addresses
+        `first`. `again`: an earlier lane of the warp has started the same copy with this instruction. Returns
+        the message for the time when the lane has waited for it.
         """
 
 
@@ -126,7 +122,7 @@ class Observer(Protocol):
     def store(
         self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
     ) -> None:
-        """A store is about to happen."""
+        """A store of consecutive values of `type` is about to happen."""
         return
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
@@ -138,8 +134,8 @@ class Observer(Protocol):
         return
 
     def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> Copied | None:
-        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; what it reads, the
-        machine has just loaded. Returns the message for the lanes that have waited for it.
+        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for; the machine has just
+        loaded its source. Returns the message for the lanes that have waited for it.
         """
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:

@@ -52,7 +52,7 @@ class RegisterPool:
         self._known = at_entry > 0
         warps = batch.lanes // WARP
         self._held: Lanes = np.full(warps, -(-at_entry // _UNIT) * _UNIT, np.int64)
-        self._of_cta = int(self._held.sum()) // batch.ctas  # of a thread, all warps together
+        self._of_cta = int(self._held.sum()) // batch.ctas  # registers of a thread, over all warps
         self._wanted: Lanes = np.zeros(warps, np.int64)  # 0: the warp waits for none
         self._free: Lanes = np.zeros(batch.ctas, np.int64)  # registers in each CTA's pool
         self._done: dict[int, list[tuple[bool, int]]] = {}  # by warp, the executed setmaxnreg
@@ -62,8 +62,8 @@ class RegisterPool:
         self.since: Lanes = np.zeros(batch.lanes, np.int64)
 
     def change(self, at: int, ids: Lanes, count: int, *, more: bool) -> None:
-        """Have warps, given by their lanes, wait for `count` registers of each thread, or give back
-        all but `count`.
+        """Have warps, given by their lanes, wait for `count` registers of each thread if `more`; else have
+        them give back all but `count`.
         """
         for warp in np.unique(ids // WARP).tolist():
             self._execute(at, warp, count, more)

@@ -32,7 +32,7 @@ class Shadow:
         self.origin = origin
 
     def copy(self) -> Shadow:
-        """A shadow that can be changed."""
+        """A copy of the shadow, which can be changed."""
         return Shadow(self.bits.copy(), self.origin.copy())
 
     def pick(self, selection: Selection) -> Shadow | None:
@@ -81,8 +81,8 @@ class Definedness(Protocol):
         """The shadow of a register that no lane of the batch has written."""
 
     def judge(self, step: Any, shadows: Mapping[str, Shadow | None], guard: Lanes | None) -> None:
-        """Report the undefined registers whose use decides what an instruction does, which is about to
-        execute. `shadows` has the registers that it reads, by name.
+        """Report the undefined registers that decide what an instruction does, before it executes. `shadows`
+        has the shadows of the registers that it reads, by the registers' names.
         """
 
     def flow(
@@ -99,7 +99,7 @@ class Definedness(Protocol):
         """
 
     def preserved(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
-        """The shadow of a register that has got a defined value in the lanes of a guard."""
+        """The shadow of a register after a defined value was written to it in the lanes of `guard`."""
 
     def reads_carry(self) -> None:
         """An instruction reads the carry flag."""
@@ -125,8 +125,8 @@ class Definedness(Protocol):
         """A `cp.async` to shared memory, for which the plan is, has started."""
 
     def receives(self, position: int, nbytes: int, source: int | None = None) -> None:
-        """A copy to a position in shared memory has started, from an address in global memory if it is
-        one.
+        """A copy to `position` in shared memory has started, from address `source` in global memory or, if
+        that is None, of values that are defined.
         """
 
     def sends(self, target: int, source: int, nbytes: int, *, reduces: bool) -> None:
@@ -142,7 +142,7 @@ class Definedness(Protocol):
         """A store of a box has started, from these units of 16 bytes of shared memory."""
 
     def leaves(self, address: int, lane: int, nbytes: int) -> None:
-        """A lane passes bytes at a generic address on to the outside, such as what it prints."""
+        """A lane passes bytes at a generic address to the outside, for example to print them."""
 
     # ------------------------------------------------------------------------------------ calls
 

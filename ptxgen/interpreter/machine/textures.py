@@ -51,7 +51,7 @@ class TextureMachine(MemoryAccess):
         return self._by_handle(handle, Texture, geometry, coordinates, gathered, (type,) * 4)
 
     def texture_query(self, handle: Lanes | Address, query: str) -> Lanes:
-        """A property of a texture or a surface, uint32."""
+        """Property `query` of a texture or a surface, uint32."""
         result = np.zeros(self.selection.count, np.uint32)
         for lanes, bound in self._bound_to(handle, (Texture, Surface)):
             result[lanes] = bound.query(query)

@@ -28,7 +28,7 @@ class _Words:
     seen: Lanes
 
     def changed(self) -> bool:
-        """Whether an element is another one than when this was last asked."""
+        """Whether an element has changed since the last call."""
         now = self.view[self.words]
         same = bool((now == self.seen).all())
         self.seen = now

@@ -152,7 +152,9 @@ class LateProducts:
                 self._read(one)
 
     def _settled(self, number: int, value: Lanes, over: Lanes) -> Lanes:
-        """The register `number` of the selected lanes, whose sums the warps `over` have waited for."""
+        """The values of register `number` in the selected lanes after the warps `over` have waited for its
+        sums.
+        """
         self._group[over, number] = 0
         ids = self._machine.selection.ids
         settled: Lanes = np.where(self._of_warps(ids, over), self._sum(number, value.dtype)[ids], value)

@@ -124,7 +124,7 @@ class _Compiler:
         self._linked = linked
         self._follows = follows
         self._unwritten: list[int] = []
-        self._suspects: frozenset[str] | None = None  # of the kernel, which is the last routine
+        self._suspects: frozenset[str] | None = None  # registers of the kernel, the last routine
         self._stepwise = stepwise
         self._cut_each = cut_each
         self._instrs: list[Instr] = []

@@ -20,7 +20,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Fast:
-    """A faster form. With `widened`, it takes each operand twice: as it is, then as float64."""
+    """A faster form of an instruction. With `widened`, it takes each operand twice: also as float64."""
 
     function: Callable[..., Any]
     widened: bool = False

@@ -19,8 +19,8 @@ from ptxgen.isa.spec import PURE, Effect
 
 class FlowText:
     """The lines of a function; `prefix` begins the names of its registers in the whole program. With
-    `follows`, undefined bits are followed, through the registers that are `suspects`: no other has any.
-    None: each may have some.
+    `follows`, undefined bits are followed; only the registers in `suspects` may have any (None: every
+    register may).
     """
 
     def __init__(self, prefix: str, *, follows: bool, suspects: Container[str] | None = None) -> None:
@@ -55,7 +55,7 @@ class FlowText:
     # --------------------------------------------------------------------------------------- shadows
 
     def _shadow(self, register: Reg) -> str:
-        """The variable that holds a register's shadow, or None."""
+        """The variable that holds a register's shadow; the text `None` if it never has undefined bits."""
         if self._suspects is not None and register.name not in self._suspects:
             return "None"
         key = self.key(register.name)
@@ -66,13 +66,15 @@ class FlowText:
         return held
 
     def _judge(self, step: Step, guard: str) -> None:
-        """Write the report of undefined registers whose use is a mistake."""
+        """Write the call that reports undefined registers whose use is a mistake."""
         shadows = {r.name: self._shadow(r) for r in step.read}
         if some := _some(shadows.values()):
             self._line(f"if {some}: D.judge({self._named(step)}, {_text(shadows)}, {guard})")
 
     def _flow_before(self, step: Step, guard: str | None) -> _Flow:
-        """Write what comes before an instruction so that undefined bits are followed through it."""
+        """Write the lines before an instruction that follow undefined bits through it; return their
+        variables.
+        """
         op = step.op
         read = list(step.read)
         for want, got in step.results:  # a result whose old contents the instruction reads
@@ -88,7 +90,7 @@ class FlowText:
         return _Flow(guard, shadows, old, _text(self._values))
 
     def _flow_after(self, step: Step, flow: _Flow) -> None:
-        """Write the shadows of the registers that an instruction has written."""
+        """Write the lines that compute the shadows of the registers that an instruction has written."""
         op = step.op
         written = [r for r in destinations(step) if isinstance(r, Reg)]
         follows = op.row.undefined.follows(pure=op.effect in PURE)
@@ -173,7 +175,7 @@ def _text(entries: Mapping[str, str]) -> str:
 
 
 def parts(operand: object) -> list[Reg | Sink]:
-    """The registers of an operand that is one or a vector of them."""
+    """The registers of an operand that is a register or a vector of registers."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     return [r for r in items if isinstance(r, (Reg, Sink))]
 

@@ -84,7 +84,7 @@ class Linked:
 
     routines: tuple[Routine, ...]
     outside: Mapping[int, Function]
-    addresses: Mapping[str, int]  # of functions
+    addresses: Mapping[str, int]  # addresses of functions
     shared_bytes: int
     regions: tuple[tuple[str, int, int], ...]
     param_offsets: tuple[int, ...]

@@ -73,7 +73,7 @@ def _specials(step: Step) -> Iterator[str]:
 
 
 def _old_results(step: Step) -> Iterator[Reg]:
-    """The registers of results that an instruction may keep, and therefore reads."""
+    """The result registers whose old values an instruction may keep, and therefore reads."""
     for want, got in zip(step.op.flat, step.instr.operands, strict=False):
         if want.written and want.name in step.op.row.parameters:
             yield from registers_of(got)

@@ -348,8 +348,8 @@ def _reads_param(step: Step, params: frozenset[str]) -> bool:
 
 
 class Use(NamedTuple):
-    """The names of the registers that an instruction reads, its results included if it may keep them, and
-    writes. `always` says that it writes them in every thread.
+    """The names of the registers that an instruction reads (with the results whose old values it may keep),
+    and of those that it writes. `always` says that it writes them in every thread.
     """
 
     read: tuple[str, ...]
@@ -366,6 +366,6 @@ class Use(NamedTuple):
         return cls(read, tuple(r.name for r in step.written), step.instr.guard is None)
 
     def write(self, written: set[str]) -> None:
-        """Update the registers that are certainly written after the instruction."""
+        """Add to `written` the registers that the instruction certainly writes."""
         if self.always:
             written.update(self.written)

@@ -180,7 +180,7 @@ class _State:
         self._flow(step, arguments, active)
 
     def touch(self, step: Step, numbers: tuple[int, ...]) -> None:
-        """Report instructions, the first of which is next, that touch registers of `wgmma`."""
+        """Report a run of instructions that touch registers of `wgmma`; `step`, its first one, is next."""
         guard = step.instr.guard
         held = None if guard is None else self._held(guard.register) != guard.negated
         self._machine.touch(numbers, held)

@@ -54,7 +54,7 @@ class Accesses(Detectors):
         return Access(plan.ids, plan.units + first, total // grain, 0, 0)
 
     def _used(self, at: int, access: Access) -> Access:
-        """The part of a load by lanes that may use its value."""
+        """The part of a load by the lanes that may use its value."""
         unused = self.unused.get(at)
         if unused is None:
             return access

@@ -118,8 +118,8 @@ class BoundsChecks:
             self._faults.sync(at, int(access.ids[n]), "bounds", why, -1, int(first[n]))
 
     def _across(self, at: int, access: Access, first: Lanes, last: Lanes, across: Lanes, name: str) -> bool:
-        """Report the first of the lanes that begin in an allocation and end outside of it, if they
-        end in another allocation; whether they do.
+        """Report the first of the lanes that begin in an allocation and end outside of it, if they end in
+        another allocation; true if they do.
         """
         n = int(across.argmax())
         other = self._faults.region(int(last[n]))

@@ -152,8 +152,8 @@ class Clocks:
         return rows
 
     def arriving(self, warps: Lanes, ids: Lanes) -> Lanes:
-        """The rows that lanes of these warps release by their arrival at mbarriers. Where they are a part of
-        their warp: without what the other lanes have done, and made visible to asynchronous operations,
+        """The rows that lanes of these warps release by their arrival at mbarriers. If only a part of a warp
+        arrives, its row lacks what the other lanes have done, or made visible to asynchronous operations,
         since the lanes of the warp last met.
         """
         rows = self.rows(warps)
@@ -251,7 +251,7 @@ class Clocks:
     # ----------------------------------------------------------------------------------- barriers
 
     def release(self, ids: Lanes, barrier: Lanes) -> None:
-        """Lanes arrive at a barrier of their CTA without waiting: the lanes that wait there will
+        """Record that lanes arrive at a barrier of their CTA without waiting: the lanes that wait there will
         come after them.
         """
         warps, barrier = self.each(ids, barrier)
@@ -262,7 +262,9 @@ class Clocks:
         self.tick(warps)
 
     def join(self, ids: Lanes, barrier: Lanes) -> None:
-        """A barrier releases these lanes; each comes after all lanes of its CTA that arrived there."""
+        """Record that a barrier releases these lanes; each comes after all lanes of its CTA that arrived
+        there.
+        """
         self.release(ids, barrier)
         warps, barrier = self.each(ids, barrier)
         ctas = warps // self.of_cta
@@ -276,8 +278,8 @@ class Clocks:
         self.raise_floor()
 
     def arrive_cluster(self, ids: Lanes, *, release: bool) -> Lanes:
-        """Lanes arrive at the barrier of their cluster, and with `release` release their accesses so far.
-        Returns for each of their warps the number of the barrier's round, from 0.
+        """Record that lanes arrive at the barrier of their cluster, and with `release` release their accesses
+        so far. Returns for each of their warps the number of the barrier's round, from 0.
         """
         warps, rounds = self._rounds(ids, self._arrived)
         clusters = warps // self.group
@@ -290,8 +292,8 @@ class Clocks:
         return rounds
 
     def leave_cluster(self, ids: Lanes) -> Lanes:
-        """The barrier of the cluster releases these lanes. Returns for each of their warps the number of its
-        round.
+        """Record that the barrier of the cluster releases these lanes. Returns for each of their warps the
+        number of its round.
         """
         warps, rounds = self._rounds(ids, self._left)
         self._showing[warps] = 0
@@ -300,8 +302,8 @@ class Clocks:
         return rounds
 
     def _rounds(self, ids: Lanes, counts: Lanes) -> tuple[Lanes, Lanes]:
-        """The warps of lanes, and of each the count of its first lane there, before one is added to that of
-        these lanes.
+        """The warps of lanes, and for each warp the count of its first lane in `ids`; then adds one to the
+        counts of these lanes.
         """
         first = np.flatnonzero(np.diff(ids // WARP, prepend=-1))
         rounds: Lanes = counts[ids[first]]
@@ -309,14 +311,14 @@ class Clocks:
         return ids[first] // WARP, rounds
 
     def sync_warps(self, ids: Lanes) -> None:
-        """The lanes of each of these warps have waited for each other."""
+        """Record that the lanes of each of these warps have waited for each other."""
         warps = self.warps(ids)
         self._showing[warps] = 0
         self.tick(warps)
         self.known[warps, warps % self.group] = self.clock[warps] - 1
 
     def sync_members(self, ids: Lanes, members: Lanes, exited: Lanes) -> None:
-        """Lanes have waited for the lanes of their membermasks, except for those that have ended;
+        """Record that lanes have waited for the lanes of their membermasks, except for those that have ended;
         `exited` is over all lanes.
         """
         gone = np.packbits(exited.reshape(-1, WARP), axis=1, bitorder="little").view("<u4")[:, 0]
@@ -329,7 +331,7 @@ class Clocks:
             self._sync_lanes(warp, lanes[~exited[warp * WARP + lanes]])
 
     def _sync_lanes(self, warp: int, members: Lanes) -> None:
-        """Some lanes of a warp, by their indices in it, have waited for each other."""
+        """Record that some lanes of a warp, by their indices in it, have waited for each other."""
         self._showing[warp] &= ~int(np.bitwise_or.reduce(1 << members))
         table = self._lanes.setdefault(warp, np.zeros((WARP, WARP), np.int64))
         together = table[members].max(axis=0)

@@ -57,7 +57,7 @@ class UndefinedBits(UndefinedPlaces):
         return Shadow(np.full(lanes, ~bits.type(0), bits), np.zeros(lanes, np.int32))
 
     def preserved(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
-        """The shadow of a register that has got a defined value in the lanes of a guard."""
+        """The shadow of a register after a defined value was written to it in the lanes of `guard`."""
         if before is None:
             return None
         bits = np.where(guard, before.bits.dtype.type(0), before.bits)
@@ -170,7 +170,7 @@ class UndefinedBits(UndefinedPlaces):
         return shadows
 
     def _fallback(self, origin: Lanes) -> Lanes:
-        """An origin for lanes that have got undefined bits from others: one of their warp's."""
+        """An origin for lanes with undefined bits from other lanes: one of the origins of their warp."""
         by_warp = origin.reshape(-1, WARP).max(axis=1)
         by_warp = np.where(by_warp > 0, by_warp, origin.max(initial=0))
         return np.repeat(by_warp, WARP)
@@ -187,7 +187,9 @@ class UndefinedBits(UndefinedPlaces):
         return shadow.bits.astype(dtype), self._origins_of(step.number, register, shadow)
 
     def _origins_of(self, at: int, register: Reg, shadow: Shadow) -> Lanes:
-        """The origins of a register that instruction `at` reads, which are this one if it is unwritten."""
+        """The origins of the undefined bits of a register that instruction `at` reads; for bits that nothing
+        has written, the register itself at this instruction.
+        """
         unborn = (shadow.origin == 0) & (shadow.bits != 0)
         if not unborn.any():
             return shadow.origin
@@ -198,7 +200,7 @@ class UndefinedBits(UndefinedPlaces):
         return origins
 
     def _undecided(self, step: Step, shadows: Mapping[str, Shadow | None]) -> Shadow | None:
-        """The shadow of the guard of an instruction without effects."""
+        """The shadow of the guard of an instruction that has no effect but reads; None for any other."""
         guard = step.instr.guard
         shadow = None if guard is None else shadows.get(guard.register.name)
         if shadow is None or guard is None or step.op.effect not in _HARMLESS:
@@ -206,7 +208,7 @@ class UndefinedBits(UndefinedPlaces):
         return Shadow(shadow.bits, self._origins_of(step.number, guard.register, shadow))
 
     def _with_carry(self, step: Step, undefined: Any) -> Any:
-        """Whether results with the carry flag are undefined; the flag is, too, if it is written."""
+        """Whether results with the carry flag are undefined, by lane; marks a flag that is written."""
         op, machine = step.op, self._machine
         name = op.row.name
         lanes = np.broadcast_to(np.not_equal(undefined, 0), machine.selection.count)
@@ -297,7 +299,7 @@ def _register_bits(part: Any, type: ScalarType, register: Reg, count: int) -> La
 
 
 def _chosen(guard: Lanes, new: Shadow | None, old: Shadow | None, count: int) -> Shadow | None:
-    """The shadow of a register that lanes of a guard have written."""
+    """The shadow of a register after a guarded write: `new` in the lanes of `guard`, `old` in the others."""
     some = new or old
     if some is None:
         return None

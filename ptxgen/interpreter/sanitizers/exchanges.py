@@ -37,7 +37,7 @@ def mixing(instrs: Sequence[Instr]) -> frozenset[int]:
 
 
 class Exchanges:
-    """What the lanes of a batch have passed to each other lately."""
+    """The values that the lanes of a batch have passed to each other lately."""
 
     def __init__(self, clocks: Clocks, linked: Linked) -> None:
         self._clocks = clocks
@@ -48,11 +48,11 @@ class Exchanges:
         self._stamps: tuple[int, Lanes] = (-1, clocks.clock)
 
     def pass_on(self, ids: Lanes, sources: Lanes) -> None:
-        """Each of these lanes receives something from the lane of its warp with that index."""
+        """Record that each of these lanes receives something from the lane `sources` of its warp."""
         self._last.append((ids, sources, False, self._clocks_now()))
 
     def mix(self, ids: Lanes, members: Lanes) -> None:
-        """Each of these lanes receives something from all lanes of its membermask."""
+        """Record that each of these lanes receives something from all lanes of its membermask."""
         self._last.append((ids, members, True, self._clocks_now()))
 
     def _clocks_now(self) -> Lanes:

@@ -22,8 +22,8 @@ Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other i
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where undefined bits come from: an instruction that has read what nothing has written. `what` says
-    what, in words; `kind`, `space`, `address` and `region` are those of the report.
+    """The origin of undefined bits: an instruction that has read something which nothing has written. `what`
+    describes that in words; `kind`, `space`, `address` and `region` are those of the report.
     """
 
     at: int
@@ -44,7 +44,7 @@ class Findings(Faults):
     notes: tuple[str, ...] = ()  # by instruction, the last note before it
 
     def undefined(self, at: int, lane: int, what: str, origin: Origin) -> None:
-        """Report that something about an instruction, in words, depends on undefined bits."""
+        """Report that `what` about an instruction, in words, depends on undefined bits from `origin`."""
         why = f"{origin.kind}: {what} depends on {origin.what}"
         other = -1 if origin.at == at else origin.at
         if other >= 0:

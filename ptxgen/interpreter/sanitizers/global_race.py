@@ -53,7 +53,7 @@ _LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
 
 @dataclass(slots=True, eq=False)
 class _Copying:
-    """What lanes read with one `cp.async`, and which of them have not waited for it."""
+    """The access by which lanes read with one `cp.async`; `left` are the lanes that have not waited."""
 
     access: Access
     at: int
@@ -95,9 +95,9 @@ class GlobalRaces:
         self._shadows: dict[int, _Shadow] = {}
 
     def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
-        """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
-        which scope a strong access is; None: all scopes include all threads. `exchanges` are those between
-        lanes of a warp.
+        """Take `volatile`, by instruction whether it is a volatile access to an address that is not a flag;
+        `scopes`, the scope of each strong access (None: all scopes include all threads); and `exchanges`,
+        those between lanes of a warp.
         """
         self._volatile, self._scopes, self._exchanges = volatile, scopes, exchanges
 
@@ -172,7 +172,7 @@ class GlobalRaces:
     # --------------------------------------------------------------------------------- bulk copies
 
     def start_read(self, buffer: Buffer, access: Access, at: int, number: int) -> list[Conflict]:
-        """The conflicts of a read by the asynchronous operation of that number."""
+        """The conflicts of a read by the asynchronous operation `number`."""
         shadow = self._shadow(buffer)
         conflicts: list[Conflict] = []
         if shadow.written is not None:
@@ -186,8 +186,8 @@ class GlobalRaces:
     def start_write(
         self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool
     ) -> list[Conflict]:
-        """The conflicts of a write by the asynchronous operation of that number, or of a reduction;
-        it is under way until `finish_write`.
+        """The conflicts of a write by the asynchronous operation `number`, or of a reduction; it is under way
+        until `finish_write`.
         """
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
@@ -216,7 +216,7 @@ class GlobalRaces:
         written[units] = np.where(mine, there & ~PENDING, there)
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
+        """The conflicts with ordinary writes that no fence has made visible to asynchronous operations."""
         warps, writers = (access.ids // WARP)[:, None], (stamps & LANE_MASK) // WARP
         shown = self._clocks.seen(warps, writers, SHOWN["global"])
         wrong = (stamps > 0) & (stamps < ASYNC) & ((stamps >> CLOCK) > shown)
@@ -339,7 +339,7 @@ class GlobalRaces:
 
 
 def _only(access: Access, lanes: Lanes) -> Access:
-    """The part of some lanes of an access."""
+    """The part of an access that some lanes make."""
     return Access(access.ids[lanes], access.first[lanes], access.width, access.low, access.high)
 
 

@@ -37,7 +37,7 @@ class GridOrder:
         self._stamps: Lanes = np.zeros(len(clocks.clock), np.int64)
 
     def wait(self, ids: Lanes) -> None:
-        """Lanes have waited for the previous grid."""
+        """Record that lanes have waited for the previous grid."""
         self._waited[ids] = True
         warps = self._clocks.warps(ids)
         fresh = warps[self._stamps[warps] == 0]
@@ -45,7 +45,7 @@ class GridOrder:
         self._clocks.tick(fresh)
 
     def access(self, at: int, ids: Lanes, buffer: Buffer, addresses: Lanes, nbytes: int) -> None:
-        """Lanes access `nbytes` at these addresses of a buffer by instruction `at`."""
+        """Check an access of lanes, by instruction `at`, to `nbytes` at each address of a buffer."""
         early = ~self._waited[ids]
         if not early.any():
             return
@@ -63,7 +63,7 @@ class GridOrder:
                 return
 
     def _comes_after_a_wait(self, warp: int) -> bool:
-        """Whether a warp comes after a wait of some warp, by a barrier or another order of memory."""
+        """Whether a warp comes after some warp's wait for the previous grid, by any order of memory."""
         waiting = np.flatnonzero(self._stamps)
         if not len(waiting):
             return False

@@ -43,7 +43,7 @@ class MBarriers:
         self._alive: Lanes = np.zeros(0, np.int64)  # the positions in order
 
     def initialised(self, at: int, ids: Lanes, positions: Lanes) -> None:
-        """Lanes initialise mbarriers at these positions."""
+        """Record that lanes initialise mbarriers at these positions; report mbarriers that are valid."""
         if not self._wanted:
             return
         for lane, position in zip(ids.tolist(), positions.tolist(), strict=True):
@@ -61,12 +61,12 @@ class MBarriers:
         self._alive = np.array(sorted(self._initialised), np.int64)
 
     def ended(self, at: int, positions: Lanes) -> None:
-        """`mbarrier.inval` ends mbarriers at these positions."""
+        """Record that `mbarrier.inval` ends mbarriers at these positions."""
         self._end(set(positions.tolist()), f"{self._text(at)} has ended it")
 
     def used(self, at: int, ids: Lanes, positions: Lanes, data: Lanes) -> None:
-        """Lanes are about to use mbarriers at these positions; `data` is the shared memory. A word
-        that is not a valid mbarrier is reported by the instruction itself, unless its history is
+        """Check the mbarriers at these positions, which lanes are about to use; `data` is the shared memory.
+        A word that is not a valid mbarrier is reported by the instruction itself, unless its history is
         known.
         """
         if not self._wanted:
@@ -81,8 +81,8 @@ class MBarriers:
                 self._report(at, lane, position, f"there is no mbarrier: {why}")
 
     def arrived(self, at: int, ids: Lanes, positions: Lanes, was: Lanes, now: Lanes) -> None:
-        """Lanes have arrived at mbarriers at these positions, which held the words `was` before the arrival
-        of each lane, and hold `now`.
+        """Check the arrivals of lanes at mbarriers at these positions, which held the words `was` before the
+        arrival of each lane, and hold `now` after it.
         """
         if not self._wanted:
             return
@@ -108,12 +108,14 @@ class MBarriers:
         return low < self._high and self._low < high
 
     def read(self, at: int, ids: Lanes, positions: Lanes, nbytes: int) -> None:
-        """Lanes read bytes at these positions by an ordinary instruction."""
+        """Report lanes that read an mbarrier by an ordinary instruction: `nbytes` at these positions."""
         for lane, position in self._met(ids, positions, nbytes):
             self._report(at, lane, position, "reads an mbarrier, whose contents are not defined")
 
     def written(self, at: int, ids: Lanes, positions: Lanes, nbytes: int) -> None:
-        """Lanes write bytes at these positions by an ordinary instruction or a copy."""
+        """Report lanes that write over an mbarrier: `nbytes` at these positions, by an ordinary instruction
+        or a copy. The mbarrier has then ended.
+        """
         met = self._met(ids, positions, nbytes)
         for lane, position in met:
             self._report(at, lane, position, "writes over an mbarrier; mbarrier.inval must come first")

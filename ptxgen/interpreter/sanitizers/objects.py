@@ -84,7 +84,7 @@ class Objects:
         clocks.tick(warps)
 
     def arrive(self, warps: Lanes, barrier: Lanes) -> None:
-        """Warps arrive at barriers of their CTA without waiting."""
+        """Record that warps arrive at barriers of their CTA without waiting."""
         for table in (*self._fenced, *self._met):
             if table:
                 for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
@@ -93,7 +93,7 @@ class Objects:
                         parked.append((table, table[w]))
 
     def join(self, warps: Lanes, barrier: Lanes) -> None:
-        """Barriers of CTAs release warps."""
+        """Record that barriers of CTAs release warps."""
         self._acquire(warps, self._drawn)
         of_cta = self._clocks.of_cta
         met = set(zip((warps // of_cta).tolist(), barrier.tolist(), strict=True)) if self._parked else ()
@@ -104,7 +104,7 @@ class Objects:
         self.share(warps, of_cta)
 
     def share(self, warps: Lanes, size: int) -> None:
-        """Warps have met at a barrier of groups of `size` warps."""
+        """Record that warps have met at a barrier of groups of `size` warps."""
         for table in (*self._fenced, *self._met):
             if not table:
                 continue
@@ -147,7 +147,9 @@ class Objects:
     # ----------------------------------------------------------------------------- shared memory
 
     def release_shared(self, ids: Lanes, positions: Lanes, order: Order, *, phased: bool = False) -> None:
-        """Lanes write to positions in shared memory with an order; into the present phase if `phased`."""
+        """Record that lanes write to positions in shared memory with an order; into the present phase if
+        `phased`.
+        """
         clocks = self._clocks
         pairs = _each(ids, positions)
         if order.release:
@@ -219,7 +221,9 @@ class Objects:
         self._arriving[rows] = 0
 
     def acquire_shared(self, ids: Lanes, positions: Lanes, order: Order, *, ticket: bool = False) -> None:
-        """Lanes have read positions in shared memory with an order; `ticket`: to draw one."""
+        """Record that lanes have read positions in shared memory with an order; with `ticket`, to draw a
+        ticket.
+        """
         if not (self._keys or self._landed):
             return
         pairs = _each(ids, positions)
@@ -258,7 +262,7 @@ class Objects:
     # ----------------------------------------------------------------------------- global memory
 
     def release_global(self, ids: Lanes, addresses: Lanes, order: Order) -> None:
-        """Lanes write to global addresses with an order."""
+        """Record that lanes write to global addresses with an order."""
         if not (order.release or self._fenced[CTA]):
             return
         clocks = self._clocks
@@ -280,7 +284,7 @@ class Objects:
             clocks.tick(clocks.warps(ids))
 
     def acquire_global(self, ids: Lanes, addresses: Lanes, order: Order, *, ticket: bool = False) -> None:
-        """Lanes have read global addresses with an order; `ticket`: to draw one."""
+        """Record that lanes have read global addresses with an order; with `ticket`, to draw a ticket."""
         if not self._global:
             return
         met = self._drawn if ticket else self._met

@@ -97,7 +97,7 @@ class UnderWay:
         self._started: dict[int, tuple[int, int]] = {}  # by operation: instruction and lane
 
     def start(self, units: Lanes, number: int, at: int, lane: int) -> None:
-        """An operation starts, by a lane and instruction `at`."""
+        """Record that operation `number`, which a lane starts by instruction `at`, may access these units."""
         if self._of is None:
             self._of = np.zeros(self._units, np.int32)
         self._started[number] = at, lane
@@ -132,6 +132,6 @@ class UnderWay:
         return []
 
     def written(self, access: Access) -> None:
-        """The units of an access are written."""
+        """Forget the operations on the units of an access, which writes them."""
         if self._of is not None:
             self._of[access.units()] = 0

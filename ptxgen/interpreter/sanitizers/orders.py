@@ -45,7 +45,7 @@ class Order:
 
 
 def scope_of(name: str) -> int:
-    """The scope of that name: `cta`, `cluster`, `gpu`, `sys`, or the older `gl`."""
+    """The scope with this name: `cta`, `cluster`, `gpu`, `sys`, or the older `gl`."""
     return _SCOPES.get(name, ALL)
 
 

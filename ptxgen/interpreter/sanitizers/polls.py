@@ -61,8 +61,8 @@ def _address(instr: Instr) -> Address | None:
 
 
 def _polls(routine: Kernel | Function, loads: set[int]) -> set[int]:
-    """Those of the `loads`, or atomic operations, that poll: a loop repeats them at the same address, and
-    their values decide whether the loop goes on.
+    """The `loads`, or atomic operations, that poll: a loop repeats them at the same address, and their values
+    decide whether the loop goes on.
     """
     graph = flow.blocks(routine)
     steps = {b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph}

@@ -77,7 +77,7 @@ class ShadowMachine:
     def store(
         self, space: str, address: Lanes | Address, type: ScalarType, values: tuple[Lanes, ...]
     ) -> None:
-        """Consecutive values with undefined bits have been stored."""
+        """Record that consecutive values with undefined bits have been stored."""
         machine, total = self._machine, type.nbytes * len(values)
         address = as_address(address)
         plan = machine.reach(space, address, total, "write")
@@ -164,7 +164,7 @@ class ShadowMachine:
         return tuple(shadows)
 
     def _noted(self, plan: Plan, lanes: Lanes) -> None:
-        """Lanes have stored undefined bits."""
+        """Report that lanes have stored undefined bits in an array."""
         lanes = lanes & self._machine.active()
         if plan.buffer is not None and lanes.any():
             self._machine.definedness.stored(int(self._machine.selection.ids[int(lanes.argmax())]))  # type: ignore[union-attr]
@@ -172,7 +172,7 @@ class ShadowMachine:
     def send_values(
         self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes, reduce: Any, type: ScalarType
     ) -> None:
-        """Values with undefined bits have been sent to another CTA."""
+        """Record that values with undefined bits have been sent to another CTA."""
         del mbarrier
         size = type.nbytes * len(values)
         index = self._machine.positions(dst, size)[:, None] + np.arange(size)
@@ -231,10 +231,10 @@ class ShadowMachine:
         return np.where(absent, ~received.dtype.type(0), received)
 
     def warp_sync(self, membermask: Lanes) -> None:
-        """The lanes have met already."""
+        """Do nothing: the lanes have met already."""
 
     def trap(self, reason: str) -> None:
-        """The instruction itself has not trapped."""
+        """Do nothing: the instruction itself has not trapped."""
 
     def active(self) -> Lanes:
         """Which lanes execute the instruction, bool."""

@@ -138,8 +138,8 @@ class RaceDetector:
     # ---------------------------------------------------------------------- asynchronous operations
 
     def start_copy(self, access: Access, at: int, number: int, *, proxy: bool = True) -> list[Conflict]:
-        """The conflicts of a write by the asynchronous operation of that number, through the asynchronous
-        `proxy` or not. It is pending until `land`.
+        """The conflicts of a write by the asynchronous operation `number`, through the asynchronous `proxy`
+        or not. It is pending until `land`.
         """
         stamps = self._stamps(access)
         conflicts = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
@@ -156,13 +156,13 @@ class RaceDetector:
             self._written[access.first + n] &= ~PENDING
 
     def start_read(self, access: Access, at: int, number: int) -> list[Conflict]:
-        """The conflicts of a read by the asynchronous operation of that number."""
+        """The conflicts of a read by the asynchronous operation `number`."""
         conflicts = self._visit(access, at)
         self._sources.start(access.units(), number, at, int(access.ids[0]))
         return conflicts or self._updates.conflicts(access)
 
     def start_update(self, access: Access, at: int, number: int, *, proxy: bool) -> list[Conflict]:
-        """The conflicts of a reduction by the asynchronous operation of that number, through the asynchronous
+        """The conflicts of a reduction by the asynchronous operation `number`, through the asynchronous
         `proxy` or not. Others may update the same units at any time.
         """
         conflicts = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, at, clear=False)
@@ -212,11 +212,11 @@ class RaceDetector:
         return bool(self._operations.after(lanes // WARP, one >> CLOCK & CLOCK_MASK).all())
 
     def hidden(self, access: Access) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has made visible to an asynchronous operation."""
+        """The conflicts with ordinary writes that no fence has made visible to an asynchronous operation."""
         return self._hidden(access, self._stamps(access))
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
+        """The conflicts with ordinary writes that no fence has made visible to asynchronous operations."""
         if int(stamps.min()) >= ASYNC:
             return []
         clocks = self._clocks
@@ -294,7 +294,7 @@ class RaceDetector:
         self, access: Access, at: int, *, volatile: bool = True, clear: bool = True
     ) -> list[Conflict]:
         """The conflicts with reads that a write does not come after; volatile reads count if `volatile`. With
-        `clear` the write is checked for all that come after it.
+        `clear`, asynchronous reads of the units are forgotten: later writes come after this one.
         """
         conflicts = self._sources.conflicts(access)
         if clear:
@@ -302,9 +302,9 @@ class RaceDetector:
         return conflicts or self._reads.conflicts(access, at, volatile=volatile)
 
     def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
-        """Say for each instruction whether it is a volatile access to an address that is not a flag, and of
-        which scope a strong access is; None: all scopes include all threads. `exchanges` are those between
-        lanes of a warp.
+        """Take `volatile`, by instruction whether it is a volatile access to an address that is not a flag;
+        `scopes`, the scope of each strong access (None: all scopes include all threads); and `exchanges`,
+        those between lanes of a warp.
         """
         self._volatile = self._reads.volatile = volatile
         self._reads.exchanges = exchanges

@@ -43,7 +43,7 @@ class _Reads:
     version: int  # version of the clocks; -1 for twins
     ids: Lanes
     clusters: Lanes
-    clock: Lanes  # of all warps at the time
+    clock: Lanes  # clocks of all warps at the read
     newest: Lanes
     entries: list[tuple[Access, int]] = field(default_factory=list)
     columns: Lanes | None = None
@@ -76,7 +76,7 @@ class SharedReads:
         return int(self._floor[self._clusters(ids)].min())
 
     def log(self, access: Access, at: int) -> None:
-        """Lanes read by instruction `at`."""
+        """Log a read of lanes by instruction `at`."""
         clocks = self._clocks
         last = self._logged[-1] if self._logged else None
         if last is None or last.version != clocks.version or last.ids is not access.ids:
@@ -137,8 +137,8 @@ class SharedReads:
             self._read[units[several]] |= _SEVERAL
 
     def start_product(self, access: Access, at: int, lanes: Lanes, stamp: Lanes) -> None:
-        """Multiplications by whole warps start to read, each given by one of `lanes` and by the stamp of its
-        twin.
+        """Log the reads of multiplications that whole warps start, each given by one of `lanes` and by the
+        stamp of its twin.
         """
         clocks = self._clocks
         clusters, columns = lanes // (WARP * clocks.group), clocks.column(lanes, True)

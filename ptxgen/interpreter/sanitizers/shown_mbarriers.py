@@ -42,13 +42,13 @@ class ShownMbarriers:
         return self._warps[position]
 
     def initialised(self, ids: Lanes, positions: Lanes) -> None:
-        """Lanes have initialised mbarriers at these positions."""
+        """Record that lanes have initialised mbarriers at these positions."""
         for position, warp in zip(positions.tolist(), (ids // WARP).tolist(), strict=True):
             self._warps[position] = warp
             self._fenced.pop(position, None)
 
     def fence(self, ids: Lanes) -> None:
-        """Lanes execute `fence.mbarrier_init`."""
+        """Record that lanes execute `fence.mbarrier_init`."""
         warps = set((ids // WARP).tolist())
         clock = self._clocks.clock
         self._fenced |= {p: int(clock[w]) for p, w in self._warps.items() if w in warps}

@@ -41,8 +41,8 @@ def twin_stamps(ids: Lanes, at: int, clock: int) -> Lanes:
 
 
 def out_of_scope(clocks: Clocks, scopes: Lanes, at: int, ids: Lanes, stamps: Lanes) -> Lanes:
-    """Of strong accesses with these stamps, `[lanes, width]`, which are not morally strong relative to one
-    that lanes make by instruction `at`, because the scope of either does not include the other's thread.
+    """Which of the strong accesses with these stamps, `[lanes, width]`, are not morally strong relative to
+    one that lanes make by instruction `at`, because the scope of either does not include the other's thread.
     """
     scope = np.minimum(scopes.take(stamps >> INSTR & INSTR_MASK, mode="clip"), scopes[at])
     mine, other = (ids // WARP)[:, None], (stamps & LANE_MASK) // WARP

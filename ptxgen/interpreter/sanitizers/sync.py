@@ -90,7 +90,7 @@ class SyncChecks:
     # -------------------------------------------------------------------------------- wgmma, copies
 
     def started(self, ids: Lanes) -> Lanes:
-        """Warps, each given by one lane, start a multiplication. Returns its stamps."""
+        """Start a multiplication of warps, each given by one lane. Returns its stamp for each warp."""
         warps = ids // WARP
         stamps = self._clocks.start(warps)
         self._open |= zip(warps.tolist(), stamps.tolist(), strict=True)
@@ -115,7 +115,7 @@ class SyncChecks:
                 self._clocks.learn_twin(warp, of, done[-1])
 
     def landed(self, at: int, lane: int) -> None:
-        """A bulk copy is complete because a thread waits for it, or because nothing else is left."""
+        """A bulk copy has completed; it is reported if all threads had ended before."""
         if self.over and self._wanted:
             self._report(at, lane, "the copy is still under way when its threads have ended")
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class UndefinedArrays:
-    """What a launch knows of undefined bits beyond one batch of its CTAs. The arrays that the caller gives
-    are defined at first, memory from `malloc` is as far as it has been written.
+    """The undefined bits of global memory during a launch, and the origins of all undefined bits. The
+    caller's arrays are defined at first; memory from `malloc` is defined where it has been written.
     """
 
     def __init__(self, arena: DeviceArena, linked: Linked) -> None:
@@ -61,7 +61,7 @@ class UndefinedArrays:
     # ------------------------------------------------------------------------------------- origins
 
     def origin(self, at: int, kind: str, space: str, address: int, region: str, what: str) -> int:
-        """The number of an origin, from 1; one of several at an instruction with the same region."""
+        """The number of an origin, from 1; equal for the same kind and region at one instruction."""
         key = at, kind, region
         number = self._numbers.get(key)
         if number is None:
@@ -78,7 +78,7 @@ class UndefinedArrays:
         return self.origin(at, "uninitialised", space, address, region, what)
 
     def _stored_before(self, space: str, address: int) -> str:
-        """The instruction of an earlier launch that has stored undefined bits at an address, or nothing."""
+        """An earlier launch's instruction that stored undefined bits at an address; empty if none did."""
         memory = self._arena.heap_bytes(address, 1) if space == "global" else None
         due = [] if memory is None else memory[0].reports(memory[1], 1)
         return next((report.instr for report in due), "")
@@ -105,7 +105,7 @@ class UndefinedArrays:
         faults.undefined(at, lane, what, self._origins[number - 1])
 
     def stored(self, faults: Findings, at: int, lane: int) -> None:
-        """A lane has stored undefined bits in an array by instruction `at`."""
+        """Record that a lane has stored undefined bits in an array by instruction `at`."""
         self._stored.setdefault(at, (faults, lane))
 
     def finish(self) -> None:

@@ -66,7 +66,7 @@ class UndefinedMemory:
         return False
 
     def clear(self, plan: Plan, offset: int, total: int) -> None:
-        """The bytes of a store are defined."""
+        """Mark the bytes of a store as defined."""
         if not self.some:
             return
         zero = TYPES[f"b{8 * min(total, 8)}"]
@@ -83,7 +83,7 @@ class UndefinedMemory:
     def store(
         self, plan: Plan, offset: int, type: ScalarType, bits: tuple[Lanes, ...], origin: Lanes, at: int
     ) -> None:
-        """Values with undefined bits have been stored, by instruction `at`; `origin` is each lane's."""
+        """Record the undefined bits of values stored by instruction `at`; `origin` is that of each lane."""
         scatter(plan, self.window, offset, type, bits)
         self.some = True
         total = type.nbytes * len(bits)
@@ -104,7 +104,7 @@ class UndefinedMemory:
         return origins
 
     def write(self, index: Lanes | slice, bits: Lanes | int, *, adds: bool = False) -> None:
-        """Bytes have got undefined bits; with `adds` besides those that they have."""
+        """Set the undefined bits of bytes; with `adds`, add to the undefined bits that they have."""
         if adds:
             bits = np.bitwise_or(self.bits[index], np.asarray(bits, np.uint8))
         self.bits[index] = bits

@@ -50,7 +50,7 @@ class UndefinedPlaces:
         self._carry: Lanes = np.zeros(batch.lanes, np.bool_)
 
     def leaves(self, address: int, lane: int, nbytes: int) -> None:
-        """A lane passes bytes at a generic address on to the outside."""
+        """A lane passes bytes at a generic address to the outside."""
         location = self._at(address, lane)
         if location is None:
             return
@@ -65,7 +65,7 @@ class UndefinedPlaces:
             self._arrays.report(self._faults, at, lane, "what it prints", origin)
 
     def passes(self, number: int, function: str, ids: Lanes, bits: Shadow) -> None:
-        """Lanes call a function outside of the program with an undefined argument."""
+        """Report that lanes call a function outside of the program with an undefined argument."""
         row = int((bits.bits != 0).any(axis=1).argmax())
         origin = int(bits.origin[row])
         at = self._machine.at
@@ -105,11 +105,11 @@ class UndefinedPlaces:
             self.moved = bool(units[index // nbytes].any())
 
     def stored(self, lane: int) -> None:
-        """A lane has stored undefined bits in an array."""
+        """Record that a lane has stored undefined bits in an array."""
         self._arrays.stored(self._faults, self._machine.at, lane)
 
     def absent(self) -> None:
-        """Lanes read the register of a lane that does not take part."""
+        """Note that lanes read the register of a lane that does not take part."""
         self.moved = True
 
     def from_local(self, origins: Lanes) -> Lanes:
@@ -179,7 +179,7 @@ class UndefinedPlaces:
     # --------------------------------------------------------------------------------------- copies
 
     def copies(self, plan: Plan, offset: int, nbytes: int, src: Address, src_nbytes: Lanes | None) -> None:
-        """A `cp.async` to shared memory has started."""
+        """Carry over the undefined bits of a `cp.async` to shared memory that has started."""
         self.shared.clear(plan, offset, nbytes)
         if not self._arrays.some:
             return
@@ -200,12 +200,12 @@ class UndefinedPlaces:
             self.shared.store(plan, offset, TYPES["b32"], parts, reader.met, machine.at)
 
     def receives(self, position: int, nbytes: int, source: int | None = None) -> None:
-        """A copy to shared memory has started."""
+        """Carry over the undefined bits of a copy to shared memory that has started."""
         location = None if source is None or not self._arrays.some else self._at(source, 0)
         self._write_shared(slice(position, position + nbytes), location, nbytes)
 
     def sends(self, target: int, source: int, nbytes: int, *, reduces: bool) -> None:
-        """A copy between two positions in shared memory has started."""
+        """Carry over the undefined bits of a copy between two positions in shared memory."""
         self._write_shared(slice(target, target + nbytes), (self.shared, source), nbytes, adds=reduces)
 
     def _write_shared(
@@ -225,7 +225,7 @@ class UndefinedPlaces:
         self.shared.write(index, bits, adds=adds)
 
     def writes_back(self, target: int, source: int, nbytes: int, *, reduces: bool) -> None:
-        """A copy from shared to global memory has started."""
+        """Carry over the undefined bits of a copy from shared to global memory."""
         bits = self.shared.bits[source : source + nbytes] if self.shared.some else np.zeros(nbytes, np.uint8)
         buffer = self._machine.arena.find(target, target + nbytes)
         some = bool(bits.any())
@@ -251,7 +251,7 @@ class UndefinedPlaces:
         self._arrays.stored(self._faults, machine.at, lane)
 
     def receives_box(self, image: Lanes, of: TensorMap, part: Any) -> None:
-        """A load of a box has started, to these units of shared memory."""
+        """Carry over the undefined bits of a box that is loaded to these units of shared memory."""
         bits: Any = 0
         source = None if part is None or not self._arrays.some else self._at(part.first, 0)
         if source is not None and source[0].some:
@@ -268,7 +268,7 @@ class UndefinedPlaces:
             self.shared.write(image[:, None] * _CHUNK + np.arange(_CHUNK), bits)
 
     def writes_box_back(self, image: Lanes, of: TensorMap, part: Any, *, reduces: bool) -> None:
-        """A store of a box has started, from these units of shared memory."""
+        """Carry over the undefined bits of a box that is stored from these units of shared memory."""
         index = image[:, None] * _CHUNK + np.arange(_CHUNK)
         width = of.type.nbytes
         shape = of.box_shape[::-1]
@@ -292,7 +292,7 @@ class UndefinedPlaces:
     # ---------------------------------------------------------------------------------------- calls
 
     def enter(self, number: int, lanes: Lanes, start: Lanes) -> None:
-        """Lanes have called a routine, whose frame is unwritten."""
+        """Mark the frames of a routine that lanes have called as unwritten."""
         nbytes = self._frames[number]
         if nbytes:
             index = self._frame(lanes, start, nbytes)
@@ -308,7 +308,7 @@ class UndefinedPlaces:
         return Shadow(bits, self._local.origins[index // 4].max(axis=1))
 
     def set_frame_bits(self, lanes: Lanes, start: Lanes, nbytes: int, bits: Shadow | None) -> None:
-        """A call has copied bytes to frames."""
+        """Set the undefined bits of bytes that a call has copied to frames."""
         index = self._frame(lanes, start, nbytes)
         self._local.write(index, 0 if bits is None else bits.bits)
         self._local.mark(index, 0 if bits is None else bits.origin[:, None], 0)
@@ -319,7 +319,7 @@ class UndefinedPlaces:
         return index
 
     def grown(self, old: Space, new: Space) -> None:
-        """The local memory of each lane has grown."""
+        """Keep the undefined bits of the local memory of each lane, which has grown."""
         before = self._local
         self._local = UndefinedMemory(new.window.base, len(new.window.data), undefined=True)
         lanes = self._machine.batch.lanes

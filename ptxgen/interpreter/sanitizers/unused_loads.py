@@ -55,8 +55,9 @@ _COMPARISONS: Final[dict[str, Callable[[Lanes, Lanes], Lanes]]] = {
 
 
 def unused_loads(linked: Linked, block: tuple[int, int, int]) -> dict[int, Lanes]:
-    """By number of a load, the threads of a block that do not use its value, `[threads]` bool; without loads
-    that all of them use, or none does. `block` are the threads along x, y and z.
+    """By number of a load, the threads of a block that do not use its value, `[threads]` bool. Loads whose
+    value all threads use are left out, and so are loads whose value none uses. `block` are the threads along
+    x, y and z.
     """
     before = sum(len(_instrs(r)) for r in linked.routines[:-1])
     instrs = _instrs(linked.routines[-1])
@@ -75,7 +76,7 @@ def _instrs(routine: Any) -> list[Instr]:
 
 
 class _Threads:
-    """What the text says of registers by the number of the thread alone. Numbers are those of u32."""
+    """The values of registers that follow from the text and the number of the thread alone, as u32."""
 
     def __init__(self, instrs: list[Instr], block: tuple[int, int, int]) -> None:
         self._block = block
@@ -229,7 +230,7 @@ def _any_of(wanted: list[Lanes | None], count: int) -> Lanes:
 
 
 def _senders(instr: Instr, live: Lanes) -> Lanes:
-    """The threads whose values an exchange in a warp brings to threads that are `live`, with these."""
+    """The `live` threads, and those whose values an exchange in a warp brings to them."""
     distance = instr.operands[2] if len(instr.operands) > 3 else None
     whole = instr.operands[3] if len(instr.operands) > 3 else None
     if instr.opcode == "shfl.sync.bfly.b32" and isinstance(distance, IntImm) and whole == IntImm(31):

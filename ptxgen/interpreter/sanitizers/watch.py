@@ -302,7 +302,9 @@ class Watch(Accesses, Observer):
         self.sync.registers(at, lane, why)
 
     def follow(self, linked: Linked) -> None:
-        """Follow a program's volatile accesses."""
+        """Take from a program's text what the race detectors need: volatile accesses, exchanges between
+        lanes, unused loads, scopes and tickets.
+        """
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
         volatile[list(unpolled(linked))] = True
         self.exchanges = Exchanges(self.clocks, linked)
@@ -313,7 +315,7 @@ class Watch(Accesses, Observer):
         self._tickets = tickets(linked)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
-        """Follow the registers of `wgmma`."""
+        """Check the registers of `wgmma` from now on, if `sync` is asked for and the program has any."""
         if "sync" in self._names and registers is not None:
             self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self.faults)
 

@@ -42,7 +42,7 @@ class BulkWatch(BulkObserver):
         self._width = batch.width
 
     def know(self, lane: int, number: int) -> None:
-        """A lane has waited for the operation of that number."""
+        """A lane has waited for the operation `number`."""
         self._watch.operations.wait(lane // WARP, number)
 
     # ------------------------------------------------------------------------------- shared memory
@@ -75,7 +75,7 @@ class BulkWatch(BulkObserver):
     def written(
         self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
     ) -> None:
-        """The operation of that number has written, or changed, its bytes and completes on the mbarrier at
+        """The operation `number` has written, or changed, its bytes and completes on the mbarrier at
         `position`.
         """
         self._watch.sync.landed(at, lane)
@@ -95,8 +95,8 @@ class BulkWatch(BulkObserver):
         return number
 
     def was_read(self, at: int, lane: int, position: int | None, number: int) -> None:
-        """The operation of that number has read its bytes and completes on the mbarrier at `position`, if it
-        has one.
+        """The operation `number` has read its bytes and completes on the mbarrier at `position`, if it has
+        one.
         """
         self._watch.sync.landed(at, lane)
         if position is not None:
@@ -121,8 +121,8 @@ class BulkWatch(BulkObserver):
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
     ) -> Callable[[], None] | None:
         """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of these
-        addresses. `again`: it is the one that a lane of the warp before has started with it. Returns the
-        message for the time when the lane has waited for it.
+        addresses. `again`: an earlier lane of the warp has started the same copy with this instruction.
+        Returns the message for the time when the lane has waited for it.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         self._early(at, lane, buffer, first, nbytes)

@@ -66,7 +66,7 @@ class ClusterWatch:
         self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
         self._started: set[tuple[int, int]] = set()  # warps, and CTAs that have started for them
         self._remote: dict[tuple[int, int], _Remote] = {}  # the last access, by warp and CTA
-        self._copies: dict[int, list[_Remote]] = {}  # by CTA: what others copy there
+        self._copies: dict[int, list[_Remote]] = {}  # by CTA: copies of other CTAs to it
         # Mbarriers by position: those with which the warp that initialised them arrived at the barrier
         # of the cluster after its fence.mbarrier_init, and those that the whole cluster may use.
         self._brought: set[int] = set()
@@ -75,7 +75,7 @@ class ClusterWatch:
     # ------------------------------------------------------------------ the barrier of the cluster
 
     def arrive(self, at: int, ids: Lanes) -> None:
-        """Lanes arrive at the barrier of their cluster."""
+        """Check and record that lanes arrive at the barrier of their cluster."""
         again = ids[self._arrived[ids]]
         if len(again):
             why = "comes to the barrier of the cluster again without having waited for it"
@@ -83,14 +83,16 @@ class ClusterWatch:
         self._arrived[ids] = True
 
     def arrived(self, ids: Lanes, rounds: Lanes) -> None:
-        """The warps of lanes have arrived in these rounds of the barrier; their clocks have advanced."""
+        """Record that the warps of lanes have arrived in these rounds of the barrier; their clocks have
+        advanced.
+        """
         clocks = self._watch.clocks
         warps = clocks.warps(ids)
         self._last[rounds % 2, warps] = clocks.clock[warps] - 1
         self._brought |= self._shown.fenced_by(warps)
 
     def wait(self, at: int, ids: Lanes) -> None:
-        """Lanes come to wait for the barrier of their cluster."""
+        """Check and record that lanes come to wait for the barrier of their cluster."""
         early = ids[~self._arrived[ids]]
         if len(early):
             why = "waits for the barrier of the cluster without having arrived at it"
@@ -121,7 +123,7 @@ class ClusterWatch:
             )
 
     def leave(self, ids: Lanes, rounds: Lanes) -> None:
-        """The barrier releases lanes, whose warps came to these rounds."""
+        """Record that the barrier releases lanes, whose warps came to these rounds."""
         clocks = self._watch.clocks
         warps = clocks.warps(ids)
         last = self._last.reshape(2, -1, clocks.group)[rounds % 2, warps // clocks.group]
@@ -133,7 +135,7 @@ class ClusterWatch:
     # ---------------------------------------------------------------------- mbarriers of other CTAs
 
     def initialised(self, positions: Lanes) -> None:
-        """Lanes have initialised mbarriers at these positions."""
+        """Record that lanes have initialised mbarriers at these positions."""
         for known in (self._brought, self._public):
             known.difference_update(positions.tolist())
 
@@ -158,7 +160,7 @@ class ClusterWatch:
     # ------------------------------------------------------------------------- CTAs that have ended
 
     def accessed(self, at: int, ids: Lanes, positions: Lanes) -> None:
-        """Lanes access shared memory, each at one of these positions."""
+        """Check and record accesses of lanes to shared memory, each at one of these positions."""
         ctas = positions // self._batch.shared_stride
         far = np.flatnonzero(ctas != ids // self._batch.width)
         if len(far):
@@ -171,7 +173,7 @@ class ClusterWatch:
                     self._too_late(access, cta)
 
     def copied(self, at: int, lane: int, position: int, number: int) -> None:
-        """A lane starts the copy of that number to a position."""
+        """Check and record the copy `number` that a lane starts to a position."""
         cta = position // self._batch.shared_stride
         if cta != lane // self._batch.width:
             access = _Remote(number, at, lane, position)
@@ -181,7 +183,7 @@ class ClusterWatch:
                 self._too_late(access, cta)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
-        """The lanes of a mask have ended; `exited` has all lanes that have ended."""
+        """Record that the lanes of a mask have ended; `exited` has all lanes that have ended."""
         watch, clocks = self._watch, self._watch.clocks
         warps = clocks.warps(np.flatnonzero(mask))
         knows = np.maximum(clocks.reached_rows(warps), watch.objects.met_rows(warps))

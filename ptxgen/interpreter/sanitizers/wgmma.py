@@ -43,7 +43,7 @@ class WgmmaChecks:
         self._busy = False  # whether any warp may have something under way
 
     def warpgroup(self, at: int, name: str, warps: Lanes) -> None:
-        """Warps execute an instruction of `wgmma`, of the row `name`."""
+        """Check and record an instruction of `wgmma`, of the row `name`, that warps execute."""
         if at in self._registers.multiplications:
             self._multiply(at, warps)
         elif name == "wgmma_fence":
@@ -58,7 +58,7 @@ class WgmmaChecks:
             self._busy = bool((self._group > self._retired[:, None]).any())
 
     def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
-        """Lanes execute ordinary instructions that name registers of `wgmma`."""
+        """Check and record ordinary instructions of lanes that name registers of `wgmma`."""
         warps = np.unique(ids // WARP)
         for at in numbers:
             touched = self._registers.touches[at]

@@ -153,7 +153,7 @@ class Calls:
     def _arguments(
         self, call: Call, mask: Lanes, values: tuple[Lanes, ...], shadows: tuple[Shadow | None, ...]
     ) -> list[_Bytes]:
-        """The bytes of each argument."""
+        """The bytes of each argument of a call."""
         machine = self._machine
         count = machine.selection.count
         rest = zip(values, shadows, strict=True)

@@ -138,11 +138,11 @@ class Lockstep:
         self._polls = 0
 
     def came(self, point: Point, now: int) -> None:
-        """Lanes have come to a point."""
+        """Record when lanes have come to a point."""
         self._since.setdefault(point, now + _POLL * self._polls)
 
     def polled(self, count: int) -> None:
-        """Let the waiting lanes' patience end sooner: the polling lanes may wait for them."""
+        """Shorten the patience of the waiting lanes by `count` polls: the polling lanes may wait for them."""
         self._polls += count
 
     def next(self, ready: Ready, now: int) -> tuple[Point, Selection]:

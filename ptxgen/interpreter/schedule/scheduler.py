@@ -86,7 +86,7 @@ class Scheduler:
         self._spins = Spins(program, machine, self._registers, self._parked, self._resume)
         self._runs: list[list[int]] = [
             [0, 0, 0] for _ in program.blocks
-        ]  # by block: executions, warps, threads
+        ]  # by block: numbers of executions, warps, threads
         self._part_runs: dict[Point, list[int]] = {}
 
     def run(self) -> None:
@@ -117,8 +117,8 @@ class Scheduler:
             return
 
     def _end_spin(self) -> None:
-        """Handle that all threads that could run are in loops that they cannot end: do an asynchronous
-        action, or raise `TrapError`.
+        """Handle the state in which all threads that could run are in loops that they cannot end: do an
+        asynchronous action, or raise `TrapError`.
         """
         machine = self._machine
         if machine.agents.finish() or machine.copies.finish():
@@ -330,7 +330,7 @@ class Scheduler:
         return taken, value
 
     def _call_followed(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
-        """`_call` for a function that follows undefined bits."""
+        """Run a block's function that follows undefined bits; the lanes and the value that it returns."""
         registers, shadows = self._registers, self._shadows
         inputs = [registers[i] for i in block.inputs]
         followed = [shadows[i] for i in block.shadow_inputs]

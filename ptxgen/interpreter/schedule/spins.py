@@ -41,7 +41,7 @@ _MEMORY: Final = (Effect.WRITE, Effect.ATOMIC)
 _JUMPS: Final = ("bra", "brx", "exit")
 _BARRIERS: Final = ("bar_sync", "bar_arrive", "bar_red", "bar_cta", "barrier_sync", "barrier_arrive")
 _STORES: Final = ("stmatrix", "wmma_store")  # rows of Effect.WARP that write memory
-_LOADS: Final = ("ldmatrix", "wmma_load")  # those that read it
+_LOADS: Final = ("ldmatrix", "wmma_load")  # rows of Effect.WARP that read memory
 _UNSEEN: Final = ("griddepcontrol", "mbarrier", "wgmma")  # rows that change what no register has
 _NOT_DATA: Final = ("param", "const")  # state spaces that no thread writes
 
@@ -58,7 +58,7 @@ class Loop(NamedTuple):
 
 
 class Spins:
-    """Watches the blocks that run, to find that all threads that can run are in such loops.
+    """Watches the blocks that run, to find that all threads that can run are in loops that cannot end.
 
     `parked` are the lanes that wait for others of their warp, by point, and `resume` has the block
     that each waiting lane goes on with.
@@ -88,8 +88,8 @@ class Spins:
         # Whether the lanes that are about to run have come back, and others have not run in between.
         self.waits_for_others = False
         self._control = False  # whether registers alone decide on the way of the lanes
-        self._controls: dict[frozenset[int], tuple[int, ...] | None] = {}  # by blocks
-        self._slots: tuple[int, ...] | None = None  # of the blocks that have run
+        self._controls: dict[frozenset[int], tuple[int, ...] | None] = {}  # by the blocks that ran
+        self._slots: tuple[int, ...] | None = None  # deciding registers of the blocks that ran
         self._slots_are_old = True
         self._left = _COMPARED
         self._differed = 0  # the register that differed last, which is likely to differ again
@@ -138,7 +138,7 @@ class Spins:
     # --------------------------------------------------------------------------------------- states
 
     def _take(self, point: Point, selection: Selection, ready: Ready) -> None:
-        """Record the state, in which lanes are about to run."""
+        """Record the state of the batch, in which the selected lanes are about to run from a point."""
         shares = self._shared_last
         self._begin(2 * self._limit)
         self._shared = self._shared_last = shares
@@ -163,7 +163,7 @@ class Spins:
         return not self.waits_for_others and all(map(_same, self._waits, self._waiting()))
 
     def _control_is_same(self) -> bool:
-        """Whether the way of the lanes depends on registers alone, and these are as they were."""
+        """Whether the way of the lanes depends on registers alone, and these hold their recorded values."""
         if self._slots_are_old:
             ran = frozenset(number for number, _ in self._points)
             if ran not in self._controls:
@@ -173,7 +173,7 @@ class Spins:
         return self._control
 
     def _are_same(self, slots: Sequence[int]) -> bool:
-        """Whether registers are as they were; the one that differed last is likely to differ again."""
+        """Whether registers hold their recorded values; the last that differed is likely to differ again."""
         held, registers = self._held, self._registers
         last = self._differed
         if last in slots and not _same(held[last], registers[last]):
@@ -201,7 +201,7 @@ class Spins:
         return tuple(self._program.slots[name] for name in names if name in self._program.slots)
 
     def _waiting(self) -> tuple[Lanes, ...]:
-        """Which lanes have ended or wait, and where; lanes that could run are in none of them."""
+        """Arrays of the lanes that have ended or wait, and where; lanes that could run are in none."""
         parked = np.zeros_like(self._resume)
         for (number, part), mask in self._parked.items():
             parked[mask] = 1 + number + (part << 32)
@@ -219,7 +219,7 @@ class Spins:
         self._limit += 2 * self._count
 
     def _memory_is_same(self) -> bool:
-        assert self._memory is not None  # which the caller has asked
+        assert self._memory is not None  # the caller has tested this
         windows = self._windows()
         self._left -= sum(data.nbytes for data in windows)
         return (
@@ -288,7 +288,7 @@ class Spins:
         return f"byte {address - buffer.base} of {buffer.name or 'a buffer'}, {self._writers(space)}"
 
     def _writers(self, space: str) -> str:
-        """Who could write memory of a space."""
+        """A relative clause for messages about memory of a space: which threads could still write it."""
         batch = self._machine.batch
         later = math.prod(batch.grid) - batch.first - batch.ctas
         if space != "shared" and later:

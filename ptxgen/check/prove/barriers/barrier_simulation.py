@@ -78,8 +78,8 @@ def follow(control: Control, shape: Shape, *, counting: bool) -> None:
 
 
 class Meetings:
-    """The run of all warps of a CTA, as `follow` takes it. With `together`, each team of warps (`teams.py`)
-    is followed as one.
+    """The simulation of all warps of a CTA that `follow` makes. With `together`, each team of warps
+    (`teams.py`) is followed as one.
     """
 
     def __init__(self, control: Control, shape: Shape, *, counting: bool, together: bool) -> None:
@@ -227,7 +227,7 @@ class Meetings:
         return bool(value) != negated
 
     def _choose(self, state: State, number: int, branch: Branch, values: WarpValues) -> bool:
-        """Let a warp take a branch; whether it does not wait for the outcome."""
+        """Let a warp take a branch; false if the warp has to wait for the branch's outcome."""
         if not self._control.decides(state.warps[number].block):
             self._skip(state, number, branch)
             return True
@@ -244,12 +244,12 @@ class Meetings:
         return True
 
     def _decided(self, branch: Branch) -> Site | None:
-        """The first barrier that a branch decides about."""
+        """The first barrier between a branch and the meeting of its two ways; None if there is none."""
         sites = (site for b in sorted(branch.between) for site in self._control.sites.get(b, ()))
         return next((site for site in sites if not site.is_access), None)
 
     def _skip(self, state: State, number: int, branch: Branch) -> None:
-        """Let a warp go on where the ways of a branch meet, whichever its threads took."""
+        """Let a warp go on where the two ways of a branch meet, whichever way its threads took."""
         block, warp = branch.meeting, state.warps[number]
         if block == EXIT:
             state.warps[number] = Warp(EXIT)
@@ -297,7 +297,7 @@ class Meetings:
     # ------------------------------------------------------------------------------ barriers
 
     def _arrive(self, state: State, number: int, site: Site, values: WarpValues) -> bool:
-        """Let a warp arrive at a barrier; whether it now waits."""
+        """Let a warp arrive at a barrier; true if the warp then waits there."""
         barrier, count = operand(values.of(site.number)), 0
         if site.threads is not None:
             threads = operand(values.of(site.threads))

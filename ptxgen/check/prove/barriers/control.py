@@ -1,4 +1,4 @@
-"""What of a kernel's control flow decides which barriers a warp comes to."""
+"""The part of a kernel's control flow that decides which barriers a warp comes to."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Branch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a loop does to its counter in each iteration: an instruction's name, the operand that the
-    counter is, and the value of the other operand, which the loop does not change.
+    """The step of a loop's counter in each iteration: an instruction's name, the operand that the counter is,
+    and the value of the other operand, which the loop does not change.
     """
 
     name: str
@@ -100,12 +100,12 @@ class Control:
         return sorted((n for n in self.needed[block] if self._meets(n, block)), key=lambda n: n.id)
 
     def _meets(self, node: Node, block: int) -> bool:
-        """Whether a value merges at the beginning of a block. What is read from a word comes later."""
+        """Whether a value merges at the beginning of a block; false for a value read from shared memory."""
         return node.block == block and node.id not in self._read
 
     def decides(self, index: int) -> bool:
-        """Whether it matters which way the branch at the end of a block takes: a barrier is on one of them,
-        or a value merges there that is needed where they meet.
+        """Whether it matters which way control takes at the end of a block: a barrier is on one of the ways,
+        or a value that is needed where the ways meet merges there.
         """
         decides = self._deciding.get(index)
         if decides is None:
@@ -117,8 +117,8 @@ class Control:
 
     @cached_property
     def entered(self) -> frozenset[int]:
-        """The blocks to which a warp may come that goes on where the ways of a branch meet if it does not
-        matter which one it takes.
+        """The blocks that a warp may enter if it goes on at the meeting of the two ways of each branch whose
+        outcome does not matter.
         """
         entered: set[int] = set()
         todo = [self.graph.order[0]]
@@ -208,8 +208,8 @@ class Control:
 
     @cached_property
     def steps(self) -> dict[int, Step]:
-        """What happens to each loop counter in an iteration, by the counter's number; only for loops
-        with barriers.
+        """The step of each loop counter in an iteration, by the counter's number; only for loops with
+        barriers.
         """
         steps = {}
         for node in frozenset[Node]().union(*self.needed.values()):
@@ -240,7 +240,7 @@ class Control:
 
 
 def _unmoved(node: Node) -> Node:
-    """The value that a value is a copy of."""
+    """The value that `node` copies by `mov` instructions; `node` itself if it is no copy."""
     while node.kind == "apply" and node.data.op.opcode.startswith("mov.") and len(node.args) == 1:
         if node.args[0].bits != node.bits or node.data.type.bits != node.bits:
             break

@@ -121,7 +121,9 @@ class BarrierProver:
     def _together(
         self, site: _BarrierSite, wrong: UnprovedError | None, alone: tuple[str, str] | None
     ) -> tuple[str, str]:
-        """The verdict and the reason for a barrier, from those of all warps and those of it `alone`."""
+        """The verdict on a barrier and its reason. `wrong` is why the warps may not come together at all
+        barriers (None: they do), `alone` the verdict on this barrier by itself.
+        """
         if wrong is None or alone == (PROVED, ""):
             return PROVED, ""
         here = wrong.site is None or wrong.site[:2] == site[:2]
@@ -133,14 +135,14 @@ class BarrierProver:
     # ------------------------------------------------------------------------------ one barrier alone
 
     def _is_apart(self, site: _BarrierSite) -> bool:
-        """Whether a barrier waits for all threads, and all others of its number do."""
+        """Whether a barrier, and all barriers that may have its number, wait for all threads of the block."""
         number = _number(site.instr)
         others = [other.instr for other in self._barriers if _number(other.instr) in (number, None)]
         return number is not None and all(waits_for_all(instr, self._shape.threads) for instr in others)
 
     def _alone(self, site: _BarrierSite) -> tuple[str, str]:
-        """The verdict on a barrier for all threads, and the reason: proved if all reach it together that
-        it waits for.
+        """The verdict on a barrier for all threads, and the reason: proved if all threads that the barrier
+        waits for reach it together.
         """
         ended = {b for b, at_once in self._graph.other_ways(site.block) if at_once}
         guards = self._paths.guards_around(site.block, ended if waits_for_living(site.instr) else ())

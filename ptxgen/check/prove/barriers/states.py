@@ -42,10 +42,10 @@ class Phase(NamedTuple):
 
 @dataclass
 class State:
-    """All warps and barriers, and the outcomes of conditions. Bit n of `knows` says of a warp that it
-    comes after the last completion of barrier n; bits from `BARRIERS` on are accesses to words, and `did`
-    has those of a warp's own. `words` has what words hold. `chosen` is the number of outcomes that were
-    chosen.
+    """The state of all warps and barriers of a CTA, and the outcomes chosen for conditions. Bit n of a warp's
+    `knows` says that it comes after the last completion of barrier n; bits from `BARRIERS` on are accesses to
+    words, and a warp's `did` has the bits of its own accesses. `words` has the values of words. `chosen` is
+    the number of outcomes chosen so far.
     """
 
     warps: list[Warp]
@@ -57,7 +57,7 @@ class State:
     chosen: int = 0
 
     def where(self, term: Term, outcome: bool) -> State:
-        """The state with an outcome of a condition."""
+        """A copy of the state in which the condition `term` has the outcome `outcome`."""
         outcomes = {**self.outcomes, term: outcome}
         return replace(
             self,
@@ -71,7 +71,7 @@ class State:
         )
 
     def note(self, bit: int, number: int) -> None:
-        """Note that a warp did what `bit` is for: only what comes after this knows of it."""
+        """Record that warp `number` made the access of `bit`: only operations after this one know of it."""
         self.knows = [knows & ~bit for knows in self.knows]
         self.did = [did & ~bit for did in self.did]
         for barrier, phase in enumerate(self.phases):
@@ -80,7 +80,7 @@ class State:
 
 
 def common(state: State, control: Control, terms: Terms) -> Hashable:
-    """What two states have in common that differ only in the iterations of loops."""
+    """A key of a state, equal for states that differ only in the iterations of loops."""
     may_begin = [control.may_begin(w.block) for w in state.warps]
     begun = [dict(w.begun) for w in state.warps]
     held = [{v for v in (w.wants, *(v for _, v in w.merged)) if isinstance(v, Term)} for w in state.warps]

@@ -18,8 +18,8 @@ from ptxgen.check.prove.program.values import Node
 
 
 def teams(control: Control, values: Sequence[WarpValues]) -> list[list[int]]:
-    """The numbers of the warps of each team; the lowest numbers of teams rise. `values` has those of each
-    warp.
+    """The numbers of the warps of each team, the teams in the order of their lowest numbers. `values` has the
+    values of each warp.
     """
     deciding = list(dict.fromkeys(_deciding(control)))
     by_decisions: dict[tuple[Hashable, ...], list[int]] = {}
@@ -29,7 +29,7 @@ def teams(control: Control, values: Sequence[WarpValues]) -> list[list[int]]:
 
 
 def _deciding(control: Control) -> Iterator[Node]:
-    """The values that decide where a warp goes and what it does there, and what merges in them."""
+    """The values that decide where a warp goes and what it does there, and the values that merge in them."""
     for block in sorted(control.entered):
         branch = control.branches.get(block)
         if branch is not None and branch.guard is not None and control.decides(block):
@@ -42,8 +42,8 @@ def _deciding(control: Control) -> Iterator[Node]:
 
 
 def _numbers(control: Control, values: WarpValues, deciding: Sequence[Node]) -> Iterator[Hashable]:
-    """What a warp computes of thread numbers and launch constants alone on the way to these values, in an
-    order that is the same for all warps.
+    """The numbers that a warp computes from thread numbers and launch constants alone on the way to the
+    values `deciding`, in an order that is the same for all warps.
     """
     seen = {node.id for node in deciding}
     stack = [*deciding]

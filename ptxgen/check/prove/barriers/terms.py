@@ -29,12 +29,12 @@ class Counter(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """What the loop has in common with others."""
+        """The key of the counter's family: its start if that is a number, its step and its depth."""
         return self.start if isinstance(self.start, int) else None, self.step, self.depth
 
     @property
     def run(self) -> tuple[Hashable, ...]:
-        """What the counter has in common with itself in other iterations."""
+        """The key of the counter's run, the same in all iterations."""
         return self[:-1]
 
 

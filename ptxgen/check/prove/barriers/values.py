@@ -20,7 +20,7 @@ Value = Lanes | Term | None
 # The name of a variable in shared memory, and the offset of a byte in it.
 SharedAddress = tuple[str, int]
 
-_READ: Final = "a value from memory"  # of an opaque value that is uniform: it is constant memory
+_READ: Final = "a value from memory"  # describes a uniform opaque value: constant memory
 # Kinds of values that depend on where memory lies or on what it holds.
 _PLACED: Final = ("function", "window", "unwindowed", "mapped")
 # Instructions that make an address of another one and of numbers.
@@ -31,8 +31,8 @@ _DECIDING: Final = {"and.pred": False, "or.pred": True}
 
 
 class WarpValues:
-    """The values of one warp, with 32 threads, at one point of its run after the other. `leaves` gives
-    the merging values that a value is computed from.
+    """The values of one warp of 32 threads at one point of its run; `go_to` goes on to another point.
+    `leaves` gives the merging values that a value is computed from.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class WarpValues:
         self._merged: dict[int, Value] = {}
         self._values: dict[int, Value] = {}
         self._passing: list[int] = []  # the numbers of values found for this point only
-        self._cached: dict[tuple[Hashable, ...], Value] = {}  # by node, and the values of its leaves
+        self._cached: dict[tuple[Hashable, ...], Value] = {}  # by node and the values of its leaves
 
     def go_to(self, merged: Mapping[int, Value]) -> None:
         """Go to a point. `merged` has the values that merge at joins and loop headers or were read, by the
@@ -68,7 +68,7 @@ class WarpValues:
         return self._cached[key]
 
     def shared_address(self, node: Node, offset: int) -> SharedAddress | None:
-        """The byte of shared memory that an address plus `offset` is at now; None if it is not known."""
+        """The byte of shared memory at an address plus `offset` at this point; None if it is not known."""
         while node.kind != "symbol":
             name = node.data.op.opcode if node.kind == "apply" else ""
             moved = [n for n in node.args if not _has_symbol(n)]
@@ -174,7 +174,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _meaning(node: Node) -> Hashable:
-    """What an operation does with its arguments, the same for two nodes that do the same."""
+    """A key of what an operation does with its arguments, equal for nodes that do the same."""
     if node.kind != "apply":
         return node.data if isinstance(node.data, Hashable) else repr(node.data)
     data = node.data

@@ -24,10 +24,10 @@ TABLE: Final = "a jump through a table decides whether it is reached"
 
 
 class Branch(NamedTuple):
-    """What decides whether threads come to an instruction: a predicate, and the value of it with which they
-    do; whether the others end `at_once`, and the first block that they come to; and whether every way to
-    the instruction passes it, and from one side of it only. The predicate is None for a jump through a
-    table.
+    """A branch that decides whether threads come to an instruction: its predicate `guard` (None for a jump
+    through a table), and the value of it `wanted` for coming there; whether the other threads end `at_once`,
+    and `other`, the first block that they come to. `is_passed` says whether every way to the instruction
+    passes the branch, and from one side of it only.
     """
 
     guard: Node | None
@@ -38,9 +38,9 @@ class Branch(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The threads that come to an instruction whenever one of their group does, those that end at once
-    instead, and those that go on elsewhere: masks of the block's threads, and the first blocks that the
-    latter come to.
+    """The threads that `come` to an instruction whenever one of their group does, those that have `ended` at
+    once instead, and those that go on `elsewhere`: masks of the block's threads. `ways` are the first blocks
+    that the latter come to.
 
     With a `reason`, more may be missing, for this reason; `may_end` says that such threads end at once.
     """

@@ -41,8 +41,8 @@ _PROVED: Final = Finding(PROVED)
 
 
 class Group(NamedTuple):
-    """The lanes of one warp or warpgroup: those that come to an instruction, those that have ended or
-    never were, and those that go on elsewhere; bool, one for each lane.
+    """The lanes of warp or warpgroup `number` that come to an instruction, those that have ended or are not
+    in the block, and those that go on elsewhere; bool, one for each lane.
     """
 
     number: int
@@ -109,7 +109,7 @@ class ConvergenceProver:
         return self._arrivals[key]
 
     def _goes_without_ended(self, site: Site) -> bool:
-        """Whether an instruction is right whichever threads have ended before."""
+        """Whether an instruction is defined whichever threads of its group have ended before it."""
         if site.members is None or site.is_shuffle:
             return False
         members = self._lanes(site, site.members)
@@ -119,7 +119,7 @@ class ConvergenceProver:
         return self._agreements[site.width].lanes(node)
 
     def _groups(self, site: Site, came: Arrivals) -> Iterator[Group]:
-        """The groups from which threads come."""
+        """The warps or warpgroups of which at least one thread comes to an instruction."""
         width, threads = site.width, self._shape.threads
         for number in range(-(-threads // width)):
             here = slice(number * width, (number + 1) * width)
@@ -213,13 +213,13 @@ def _of_group(lanes: Lanes, group: Group) -> Lanes:
 
 
 def _phrase(group: Group, which: Lanes, one: str, more: str, name: str = "warp") -> str:
-    """What lanes of a group do, in words for one and for more of them."""
+    """The lanes of a group in words, and what they do: `one` for a single lane, `more` for several."""
     verb = one if np.count_nonzero(which) == 1 else more
     return f"{_in_words(which)} of {name} {group.number} {verb}"
 
 
 def _in_words(which: Lanes) -> str:
-    """The lanes of a mask."""
+    """The lanes of a mask in words, such as `lanes 0 to 3`."""
     lanes = np.flatnonzero(which).tolist()
     if len(lanes) == 1:
         return f"lane {lanes[0]}"

@@ -257,7 +257,7 @@ def _holds(home: Home, low: int, high: int) -> bool:
 
 
 def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
-    """One row for each combination of values, if possible one that certainly happens."""
+    """One row for each combination of values in `columns`, if possible one that certainly happens."""
     order = np.argsort(~table.sure, kind="stable")
     if not columns:
         return order[:1]

@@ -124,7 +124,7 @@ class Agreement:
         return bottom_up(node, self._parts, self._parted)
 
     def _parted(self, node: Node) -> Part:
-        """A value as a sum; as itself alone if no rule divides it."""
+        """A value as a multiple plus low bits of each thread; as a multiple of 1 if no rule splits it."""
         alone = Part(1, np.zeros(self._shape.threads, np.int64), (node,))
         lanes = self.lanes(node)
         if lanes is not None:
@@ -155,7 +155,7 @@ class Agreement:
         return None if parts[1].lanes.any() else self._added(node, parts)
 
     def _product(self, node: Node, parts: list[Part]) -> Part | None:
-        """A product with a literal on which threads agree, perhaps with a number added."""
+        """A product by a literal, perhaps plus a number, as a multiple of a power of two."""
         a, b, *_ = node.args
         unit = max((n.data & -n.data for n in (a, b) if n.kind == "const"), default=1)
         product = Part(min(unit or _MOST_UNIT, _MOST_UNIT), np.zeros_like(parts[0].lanes), (a, b))
@@ -173,7 +173,7 @@ class Agreement:
         return Part(max(of.unit // step, 1), of.lanes // step, of.others)
 
     def _cleared(self, node: Node, parts: list[Part]) -> Part | None:
-        """A sum without its low bits."""
+        """A value without the low bits that a mask clears; None if its multiple does not cover these bits."""
         for part, mask in zip(parts, node.args[::-1], strict=True):
             low = (1 << mask.bits) - mask.data if mask.kind == "const" else 0
             if low and not low & (low - 1) and low <= part.unit:
@@ -198,12 +198,12 @@ class Agreement:
                 fresh = {n.id: n for n in needed if n.id not in seen and not self._known.get(n.id)}
                 seen.update(fresh)
                 stack += fresh.values()
-            else:  # each of them rests on the others alone: they agree from the first iteration on
+            else:  # each value rests on the others alone: they agree from the start
                 self._known |= dict.fromkeys(seen, True)
         return self._known[wanted.id]
 
     def _needed(self, node: Node) -> Iterable[Node] | None:
-        """What threads must agree on to agree on a value; None if they may differ all the same."""
+        """The values on which threads must agree to agree on `node`; None if they may still differ on it."""
         if self._known.get(node.id) is False:
             return None
         lanes = self.lanes(node)
@@ -222,9 +222,9 @@ class Agreement:
         return list(self._paths.inputs(node)) if counted is None else counted
 
     def _counted(self, node: Node) -> list[Node] | None:
-        """What threads must agree on to be in the same iteration of a loop, if they then agree on the
-        comparison that ends it: of a number that begins as thread numbers decide and grows by a literal with
-        a literal. None for any other value.
+        """The values on which threads must agree to be in the same iteration of a loop, if they then agree on
+        `node`, the comparison that ends it: of a literal with a number that begins as thread numbers decide
+        and grows by a literal. None for any other value.
         """
         if node.kind != "apply" or not node.data.op.opcode.startswith("setp.") or len(node.args) != _COMPARED:
             return None
@@ -263,7 +263,9 @@ class Agreement:
         return None
 
     def _not_computed(self, node: Node) -> Iterable[Node] | None:
-        """What threads must agree on to agree on a result that is not computed; None if they may differ."""
+        """The values on which threads must agree to agree on a result that is not computed; None if they may
+        differ.
+        """
         origin = self._values.origins.get(node.id)
         if origin is None:
             return None
@@ -299,7 +301,9 @@ class Agreement:
         return nodes
 
     def _spread(self, block: int, more: list[Node] | tuple[()] | None) -> Iterable[Node] | None:
-        """What the lanes of a warp must agree on to execute an instruction of a block together, and more."""
+        """The values on which the lanes of a warp must agree to execute an instruction of a block together,
+        and `more`; None if these are not known.
+        """
         guards = self._paths.guards_around(block)
         known = [g for g in guards if g is not None]
         if more is None or self._width != WARP or len(known) < len(guards):
@@ -309,7 +313,7 @@ class Agreement:
 
 _ADDITIONS: Final = ("add.u32", "add.s32")
 _COMPARED: Final = 2  # operands of a comparison
-_MOST_ITERATIONS: Final = 1024  # of a loop that is counted
+_MOST_ITERATIONS: Final = 1024  # most iterations of a counted loop
 _MOVED: Final = frozenset({"extended", "choose", "offset"})
 _PLAIN_CVT: Final = 3  # words of an opcode without modifiers
 
@@ -328,7 +332,7 @@ _RULES: Final[dict[str, _Rule]] = {
 
 
 def _is_of_whole_registers(node: Node) -> bool:
-    """Whether an instruction reads integers as wide as their registers, and writes such a one."""
+    """Whether the operands and the result of an instruction are integers as wide as their registers."""
     slots = node.data.slots
     return (
         len(slots) == len(node.args)
@@ -342,7 +346,7 @@ def _is_of_whole_registers(node: Node) -> bool:
 
 
 def _plus(node: Node) -> tuple[Node, int]:
-    """A value as another one and a literal that is added to it."""
+    """A value as another value plus a literal; as itself plus 0 if it is no such sum."""
     if node.kind == "apply" and node.data.op.opcode in _ADDITIONS and _is_of_whole_registers(node):
         for value, more in (node.args, node.args[::-1]):
             if more.kind == "const":

@@ -227,7 +227,9 @@ _Result = TypeVar("_Result")
 
 
 def bottom_up(node: Node, known: dict[int, _Result], find: Callable[[Node], _Result]) -> _Result:
-    """The result of `find` for a node, after that for all its arguments; `known` keeps results by number."""
+    """The result of `find` for a node, called after the results for all its arguments; `known` keeps results
+    by the node's number.
+    """
     stack = [node]
     while stack:
         top = stack[-1]

@@ -147,10 +147,10 @@ class _Part(NamedTuple):
 class _Frame(NamedTuple):
     """One call of a function, or the kernel itself (number 0).
 
-    `local` are the labels and variables of the function, without those in shared memory; `hidden` are
-    names that mean something else in the module than in the kernel. `params` maps the name of a
-    `.param` variable in this function to the variable that it is; `parts` has the parts of
-    it that this function stores or loads. `via` are the calls that lead here.
+    `local` are the labels and variables of the function, without those in shared memory; `hidden` are names
+    that mean something else in the module than in the kernel. `params` maps the name of a `.param` variable
+    in this function to the kernel's variable that it stands for; `parts` has the parts of it that this
+    function stores or loads. `via` are the calls that lead here.
     """
 
     owner: str
@@ -361,9 +361,9 @@ def _items(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
 def _copied(
     declared: tuple[Param, ...], items: tuple[Operand, ...], frame: _Frame, inner: _Frame
 ) -> Iterator[tuple[Reg, Operand, _Part]]:
-    """The parameters, or the results, of a function that is called in `frame`: the register in the
-    function, what the caller has, and which part of a variable it is. A variable of the caller's
-    becomes the function's own, with nothing to copy.
+    """The parts of parameters, or of results, of a function that is called in `frame`: the register in the
+    function, the caller's operand, and the part. A variable of the caller becomes the function's variable,
+    with nothing to copy.
     """
     for param, item in zip(declared, items, strict=False):
         if isinstance(item, Symbol) and item.name in frame.params and not param.register:

@@ -205,7 +205,9 @@ class Paths:
                     stack.append(other)
 
     def inputs(self, node: Node) -> Iterator[Node]:
-        """What a value is directly computed from; for one that merges, also the conditions that select it."""
+        """The values from which a value is directly computed; for one that merges, also the deciding
+        conditions.
+        """
         yield from node.args
         if node.kind in ("join", "header"):
             yield from (value for _, value in self._values.meeting(node))
@@ -240,7 +242,7 @@ class Paths:
             yield self._values.at(register, branch, len(instrs) - 1)
 
     def guards_around(self, block: int, without: Collection[int] = ()) -> list[Node | None]:
-        """The predicates of all branches that decide whether a block runs, but for those `without`."""
+        """The predicates of all branches that decide whether a block runs, except branches of `without`."""
         guards: dict[int, Node | None] = {}
         for branch in sorted(self.graph.controlling(block).difference(without)):
             last = self.graph.blocks[branch].instrs[-1]

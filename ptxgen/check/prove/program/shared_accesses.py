@@ -18,7 +18,7 @@ from ptxgen.types import ScalarType
 _ROW_BYTES: Final = 16  # bytes of the row that each lane of ldmatrix or stmatrix addresses
 _ROW_LANES: Final = {"x1": 8, "x2": 16, "x4": 32}
 _MBARRIER_BYTES: Final = 8
-_BULK_ALIGN: Final = 16  # of addresses and sizes; PTX ISA, section "cp.async.bulk"
+_BULK_ALIGN: Final = 16  # alignment of addresses and sizes; PTX ISA, section "cp.async.bulk"
 _TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
 _WARPGROUP_ROWS: Final = 64  # rows of A
 _DYNAMIC_ALIGN: Final = 16  # alignment of dynamic shared memory, at least
@@ -40,11 +40,11 @@ _ELEMENT_BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f6
 class Touch(NamedTuple):
     """One access: `fixed` bytes at an address, and `scale` more for each of `number`.
 
-    `align` is in bytes; `lanes` is the number of lanes of a warp that take part; `space` is the
-    space of the address (an instruction for the whole cluster also takes addresses of its own CTA).
-    The bytes beyond the fixed ones must be a multiple of `multiple`. If a `matrix` is accessed,
-    `descriptor` is the operand with its address. If a `box` is copied, its tensor map has the size.
-    Where the access happens, it is `wrong` for this reason, wherever it is.
+    `align` is in bytes; `lanes` is the number of lanes of a warp that take part; `space` is the space of the
+    address (an instruction for the whole cluster also takes addresses of its own CTA). The bytes beyond the
+    fixed ones must be a multiple of `multiple`. If a `matrix` is accessed, `descriptor` is the operand with
+    its address. If a `box` is copied, its tensor map has the size. `wrong` is the reason why the access is a
+    mistake at any address; empty if it is none.
     """
 
     address: Address

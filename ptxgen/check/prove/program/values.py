@@ -78,9 +78,8 @@ class Node:
 
 
 class Applied(NamedTuple):
-    """An instruction with its operands, and the result that is meant. Each slot is an operand's
-    name, its value and its type: a literal as -1 - value, an index in the node's `args`, or several
-    indices.
+    """An instruction with its operands, and which of its results the value is. Each slot is an operand's
+    name, its value and its type: a literal as -1 - value, an index in the node's `args`, or several indices.
     """
 
     op: Op
@@ -185,8 +184,8 @@ class Values:
         return meeting
 
     def parameter(self, base: Reg | Symbol, block: int, position: int) -> str:
-        """The parameter whose generic address or value is the base of an address; empty if it is none or
-        not known. `cvta.param` makes the generic address of that in parameter memory, once.
+        """The parameter whose value, or whose generic address (by one `cvta.param`), is the base of an
+        address; empty if the base is neither or not known.
         """
         if isinstance(base, Symbol):
             return base.name if base.name in self._params else ""
@@ -463,7 +462,7 @@ def address_of(node: Node) -> str:
 
 
 def _copied(node: Node) -> Node:
-    """The value that a value is a copy of."""
+    """The value that `node` copies by `mov` or by widening an address; `node` itself if it is no copy."""
     while len(node.args) == 1 and (
         (node.kind == "offset" and not node.data)
         or (node.kind == "apply" and node.data.op.opcode.startswith(("mov.", "cvt.u64.u32")))

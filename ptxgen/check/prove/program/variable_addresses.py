@@ -113,7 +113,7 @@ class AddressDependence:
         return self._from_address(node, known)
 
     def _from_address(self, node: Node, parts: list[Placed]) -> Placed:
-        """How a value depends on the addresses that is computed from at least one address."""
+        """How a value that is computed from at least one address depends on the addresses."""
         first = parts[0]
         if node.kind == "choose":
             return _either(parts[1:]) if first.is_fixed else ANYHOW
@@ -141,7 +141,7 @@ class AddressDependence:
         source = node.args[0].bits
         if not is_plain or node.bits < _WORD or source < _WORD:
             return ANYHOW
-        if of.space == GENERIC:  # all its bits count
+        if of.space == GENERIC:  # all bits of the address count
             return of if node.bits == source == _LONG else ANYHOW
         if node.bits > source:
             self.upward.add(node.id)
@@ -153,7 +153,7 @@ class AddressDependence:
         return self._sized(node, parts[0], is_plain=is_whole and len(words) == _PLAIN_CVT)
 
     def _added(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
-        """The sum of one address and numbers."""
+        """How the sum of one address and numbers depends on the addresses."""
         del node
         addresses = [p for p in parts if p.space]
         if len(addresses) > 1 or len(words) > _PLAIN:
@@ -177,7 +177,7 @@ class AddressDependence:
         return c._replace(period=max(p.period for p in parts))
 
     def _masked(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
-        """An address with its low bits changed, kept or cleared."""
+        """How an address whose low bits are changed, kept or cleared depends on the addresses."""
         if len(words) > _PLAIN or all(p.space for p in parts):
             return ANYHOW
         address, other = (0, 1) if parts[0].space else (1, 0)
@@ -196,7 +196,7 @@ class AddressDependence:
         return ANYHOW
 
     def _below(self, mask: Node) -> int:
-        """A power of two that is above a number; more than any period if the number may be negative."""
+        """A power of two above the number `mask`; more than any period if the number may be negative."""
         if mask.id not in self._limits:
             first, last, _ = self._bounds(mask)
             if first < 0 or last >= _LARGEST:
@@ -212,7 +212,9 @@ class AddressDependence:
         return _LARGEST if largest is None else largest
 
     def _compared(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
-        """Two addresses of one variable compare as their distances from its beginning do."""
+        """How a comparison depends on the addresses: two addresses of one variable compare as their distances
+        from the variable's beginning do.
+        """
         if len(parts) != _PAIR or len(words) > _PLAIN + 1:
             return ANYHOW
         left, right = parts
@@ -280,7 +282,9 @@ class AddressDependence:
         return node.args[_SUMMED[head]] if head in _SUMMED else ()
 
     def _pointing(self, node: Node, parts: list[str]) -> str:
-        """`_POINTER`, `_NO_POINTER`, `_PERHAPS`, or "" while nothing is known."""
+        """Whether a value is a sum with a pointer, by the results for its `parts`: `_POINTER`, `_NO_POINTER`
+        or `_PERHAPS`; the empty string while nothing is known.
+        """
         if not parts:
             if node.kind in ("opaque", "function"):
                 if isinstance(node.data, str) or node.bits != _LONG:
@@ -334,7 +338,9 @@ _RULES: Final[dict[str, _Rule]] = {
 
 
 def _either(parts: Sequence[Placed]) -> Placed:
-    """One of several values: all addresses of one space, or all numbers; otherwise `ANYHOW`."""
+    """How one of several values depends on the addresses, if all are addresses of one space or all are
+    numbers; otherwise `ANYHOW`.
+    """
     spaces = {p.space for p in parts}
     if len(spaces) > 1:
         return ANYHOW
@@ -358,7 +364,9 @@ def _inputs(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Contai
 
 
 def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
-    """The address that `mapa` gives: the same offset in the shared memory of the CTA of a rank."""
+    """How the result of `mapa` depends on the addresses: it is the same offset in the shared memory of the
+    CTA of a rank.
+    """
     is_shared = ".shared" in node.data
     if not rank.is_fixed or address.space != (SHARED if is_shared else GENERIC):
         return ANYHOW

@@ -17,7 +17,7 @@ from ptxgen.check.prove.polynomials import ONE, UNBOUNDED, ZERO, Atom, Atoms, Po
 Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
 
-_STEPS: Final = 2000  # that one search may take
+_STEPS: Final = 2000  # steps that one search may take
 # For all searches of a kernel: attention takes less than 30,000 steps, attention in f32 with narrow
 # rows, a mask and partially padded keys ten times as many.
 _ALL_STEPS: Final = 400_000
@@ -66,7 +66,7 @@ class Goals:
         )
 
     def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
-        outer = self._left, self._deepest, self._failed  # of the search that called this one
+        outer = self._left, self._deepest, self._failed  # state of the search that called this one
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
         holds = self._searched_with(goal, usable, lanes)
         if not holds:  # few goals need these facts, and they make a search long

@@ -157,7 +157,7 @@ class Symbolic:
         return [t for _, _, t in node.data.slots if t is not None]
 
     def _whole(self, node: Node, n: int) -> Poly | None:
-        """An operand as the number that the instruction reads."""
+        """Operand `n` of an instruction as the number that the instruction reads."""
         type = self.types(node)[n]
         return self.exact(node.args[n], type.bits, type.is_signed)
 
@@ -221,8 +221,8 @@ class Symbolic:
         return self.atoms.function_of(words[0], a, b)
 
     def _any(self, node: Node, n: int) -> Poly:
-        """An operand of which nothing is known, for example from memory: some number of its type,
-        which `min` and `max` still bound.
+        """Operand `n` of an instruction as an unknown number of its type, for example from memory, which
+        `min` and `max` still bound.
         """
         type, of = self.types(node)[n], node.args[n]
         low = -(1 << (type.bits - 1)) if type.is_signed else 0
@@ -393,7 +393,7 @@ class Symbolic:
     def _cached_facts(self, literal: Literal) -> Facts:
         if literal not in self._facts_of:
             facts = tuple(self._facts(literal))
-            if self._shown or self._open:  # it may rest on an assumption
+            if self._shown or self._open:  # the result may rest on an assumption
                 return facts
             self._facts_of[literal] = facts
         return self._facts_of[literal]
@@ -480,7 +480,7 @@ _RULES: Final[dict[str, Rule]] = {
 
 
 def _nothing(symbolic: Symbolic, node: Node, words: list[str]) -> Poly | None:
-    """The rule of an instruction that has none."""
+    """The rule for instructions without a rule: nothing is known of the result."""
     del symbolic, node, words
     return None
 
