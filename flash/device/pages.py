@@ -47,7 +47,7 @@ class Pages:
         return self.entry(k, _quotient(k.min(row.as_(u32), self.last_row), self.page_size))
 
     def existing(self, k: KernelBuilder, page: Value) -> Value:
-        """A page number of the table, s32, as one of the pages that there are, u32."""
+        """Entry `page` of the table, s32, limited to the numbers of existing pages; u32."""
         return k.min(page.as_(u32), self.last_page)
 
     def shared(
@@ -73,12 +73,14 @@ class Pages:
         return [self.index(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
 
     def page_of(self, k: KernelBuilder, entries: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-        """The n-th of `count` pages, u32, from the `entries_of` the threads; see `shared`."""
+        """The n-th of `count` pages, u32, from the entries that the threads have read (`entries_of`); see
+        `shared`.
+        """
         return self.existing(k, _exchanged(k, entries, n, count, lanes))
 
     def index_of(self, k: KernelBuilder, indices: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-        """The n-th of `count` indices in a page, u32, from the `indices_of` the threads; see `shared`. It is
-        below the size of a page whatever these are.
+        """The n-th of `count` indices in a page, u32, from the indices of the threads (`indices_of`); see
+        `shared`. It is below the size of a page whatever these are.
         """
         return k.min(_exchanged(k, indices, n, count, lanes), self.page_size - 1)
 
@@ -163,8 +165,8 @@ class PagedMatrix(Matrix):
         result: dict[int, Value] = {}
 
         def begin(n: int) -> Value:
-            """The address of a thread's first element in the n-th `together` rows; after the last row of the
-            sequence, in those with the last row.
+            """The address of a thread's first element in the n-th group of `together` rows; after the last
+            row of the sequence, in the group with the last row.
             """
             nth = k.min(group + n if n else group, last)
             page = page_of(n) if page_of else pages.existing(k, pages.entry(k, _quotient(nth, in_page)))
@@ -207,7 +209,7 @@ def _read_here(
 
 
 def _exchanged(k: KernelBuilder, result: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-    """The n-th of `count` numbers, of which each thread has `found` those of the rows that it reads."""
+    """The n-th of `count` numbers, of which each thread has in `result` those of the rows that it reads."""
     among = min(lanes, count)
     return of_segment(k, result[n // among], n % among, lanes)
 

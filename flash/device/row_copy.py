@@ -60,7 +60,7 @@ def position_of(k: KernelBuilder, where: InCache, slot: Value, positions: Value)
 
 @dataclass(frozen=True)
 class _Held:
-    """The elements of a row that a lane has read, their columns, and whether they are in the row (None: they
+    """The elements of a row that a lane has read, their columns, and whether they are in the row (None: all
     are).
     """
 

@@ -269,8 +269,8 @@ def split_pair(k: KernelBuilder, x: Sequence[Value]) -> tuple[Value, Value]:
 
 
 def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Value, Value]:
-    """The power of two that makes `largest` at least 2**top and below 2**(top + 1), and what undoes it;
-    2**112 at most.
+    """The power of two, at most 2**112, that makes `largest` at least 2**top and below 2**(top + 1), and its
+    inverse.
     """
     least = _BIAS + top - _MOST << _MANTISSA_BITS
     exponent = k.max(largest.as_(u32) & _EXPONENT, least)
@@ -280,5 +280,5 @@ def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Valu
 
 @marked("split tile: ordinary rows")
 def _is_ordinary(largest: Value) -> Value:
-    """Whether a row with this largest magnitude has the factor 1; one of NaN has not."""
+    """Whether a row with this largest magnitude has the factor 1; a row with NaN has not."""
     return (largest == 0.0) | ((largest >= _LEAST) & (largest < _LIMIT))

@@ -1,8 +1,8 @@
 """The work tiles of a CTA, each a block of rows of a head: one, or in kernels with persistent CTAs several,
 one after another.
 
-There barriers are initialised and tensor maps fetched once, and the tiles of a work tile are on their way
-while the one before is finished. `flash/problem/persistence.py` says which kernels are offered in this form.
+Persistent CTAs initialise barriers and fetch tensor maps once, and copy the first tiles of a work tile while
+they finish the previous one. `flash/problem/persistence.py` says which kernels are offered in this form.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class WorkTile:
     pipeline: TmaPipeline
 
     def cta_again(self) -> Cta:
-        """The part of the CTA, computed again: through the loops it would take registers."""
+        """The part of the problem that the CTA computes, computed again: through the loops it would take
+        registers.
+        """
         return Cta.of(self.k, self.config, self.parameters)
 
 

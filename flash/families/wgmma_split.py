@@ -39,8 +39,8 @@ class SplitWgmmaTiling(WgmmaTiling):
     precision: ClassVar[str | None] = PAIRS.name
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies and splits, which are enough for bounds, too, and of one that
-        computes.
+        """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
+        of one that computes.
         """
         return _REGISTERS[self.consumers]
 
@@ -70,7 +70,7 @@ class SplitWgmmaTiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """A factor for each row of a tile."""
+        """Bytes of the factor that each row of a tile has."""
         return _WORD * (self.block_q + 2 * self.stages * self.tile)
 
     @property

@@ -29,7 +29,7 @@ _LAUNCH: Final = 4e-6  # seconds between two dependent launches of a merge
 
 
 class Slots(NamedTuple):
-    """Room for CTAs: `each` on every one of the multiprocessors."""
+    """Room for CTAs: for `each` of them on every multiprocessor."""
 
     multiprocessors: int
     each: int
@@ -53,8 +53,8 @@ class Cost(NamedTuple):
 
 
 class Merging(NamedTuple):
-    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch, and for
-    each unit of a grid that of its results and of each split.
+    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch and, for
+    each unit of a grid, of its results and of each split.
     """
 
     launch: float
@@ -187,8 +187,8 @@ def division_of(
 
 
 def units_of(config: AttentionConfig, geometry: Geometry) -> int:
-    """The number of units that launches of their own can compute: 1 if a kernel has arrays of scores, or
-    numbers of them that depend on the head or the item of the batch.
+    """The number of units that launches of their own can compute: 1 if a kernel has operands, dropout or a
+    score_mod, which depend on the head or the item of the batch.
     """
     if config.features.operands or config.dropout or config.score_mod is not None:
         return 1

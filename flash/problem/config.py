@@ -161,7 +161,7 @@ class AttentionConfig(ScoreSettings):
     return_max_logit: bool = False
 
     def __repr__(self) -> str:
-        """The config as it would be made, what it has itself before the settings of scores."""
+        """The call that makes the config, with the settings of scores after the other fields."""
         names = [f.name for f in sorted(fields(self), key=lambda f: bool(f.kw_only))]
         return f"AttentionConfig({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
@@ -402,7 +402,7 @@ class AttentionConfig(ScoreSettings):
         without_wgmma: str = "",
     ) -> KernelConfig:
         """The kernel for a target (default: the config's own, else sm_80) and for arrays aligned to
-        `alignment` bytes. `without_wgmma` is what of a launch speaks against `wgmma`.
+        `alignment` bytes. `without_wgmma` is the reason of a launch against `wgmma`, if it has one.
 
         Raises `ConfigError` if the tiles do not fit the target.
         """

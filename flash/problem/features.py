@@ -283,11 +283,15 @@ class Features:
 
     @property
     def scale_blocks(self) -> dict[str, str]:
-        """By the names of the numbers of blocks of rows that have a scale, those of the rows."""
+        """The names of the sizes that count blocks of rows with a scale, each with that of the size that
+        counts the rows.
+        """
         return {Q_BLOCKS: "seq_q", K_BLOCKS: "seq_k"} if self.scale_block else {}
 
     def counts_of_scales(self, rows: Mapping[str, int]) -> dict[str, int]:
-        """How many blocks of rows have a scale, by the names of these numbers; `rows` has those of rows."""
+        """How many blocks of rows have a scale, by the names of these sizes; `rows` has the numbers of rows
+        by name.
+        """
         return {name: -(-rows[of] // self.scale_block) for name, of in self.scale_blocks.items()}
 
     @property
@@ -344,7 +348,7 @@ class Features:
         return Operand(f"{what}_scale", F32, ("kv_heads",), meaning)
 
     def _scale_of_tokens(self, what: str) -> Operand:
-        """The scales of K ("k") or V ("v"), one for each row of each head, placed as the rows are."""
+        """The scales of K ("k") or V ("v"), one for each row of each head, laid out as the rows are."""
         axes = (self.kv_batch, "kv_heads", "seq_k")
         if self.page_size:
             axes = ("pages", "kv_heads", str(self.page_size))

@@ -168,8 +168,8 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
 
 
 def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: bool, caller: str) -> None:
-    """Raise `ConfigError` in the name of `caller`, unless `asked` is None or a number of sweeps that
-    there are for a config, and one only if dq need not be `deterministic`.
+    """Raise `ConfigError` in the name of `caller`, unless `asked` is None or a number of sweeps that a config
+    can have: one only if dq need not be `deterministic`.
     """
     if asked is not None and (type(asked) is not int or asked not in (1, 2)):
         raise ConfigError(f"{caller}: sweeps must be 1, 2 or None, got {shown(asked)}")
@@ -277,7 +277,7 @@ def _of_rows(
     with_dlse: bool,
     wanted: tuple[str, ...],
 ) -> GradientConfig:
-    """The kernel whose CTAs own rows of D, or of sums of dQ. Of the features its text depends on those
+    """The kernel whose CTAs own rows of D, or of sums of dQ. Of the features, its text depends only on those
     whose gradients follow from D alone.
     """
     is_first = owner == DELTAS

@@ -105,7 +105,7 @@ class _OfTile:
 
 
 def _query(inputs: Inputs, query: Value) -> Value:
-    """The query as functions see it."""
+    """The index of `query` that functions get: over a cache its position among the keys."""
     return query if inputs.first_query is None else query + inputs.first_query
 
 

@@ -74,7 +74,9 @@ class Inputs(Protocol):
 
     @property
     def diagonal(self) -> Value | None:
-        """A query's position is its index plus this, s32; None if no feature asks for positions."""
+        """The difference, s32, between a query's position among the keys and its index; None if no feature
+        asks for positions.
+        """
 
     @property
     def numbers(self) -> Mapping[str, Value]:
@@ -86,8 +88,8 @@ class Inputs(Protocol):
 
     @property
     def rounds_once(self) -> bool:
-        """Whether divisions are rounded once, as elsewhere in f32 kernels; weights that are
-        rounded to 16 bits do not need that.
+        """Whether divisions are rounded once, as elsewhere in f32 kernels; kernels that round weights to 16
+        bits do not need that.
         """
 
     @property
@@ -121,7 +123,7 @@ class Inputs(Protocol):
         """Whether the derivatives of features are needed."""
 
     def elements(self, array: AuxArray) -> AuxElements:
-        """An array that functions of scores index."""
+        """The elements of `array`, which functions of scores index."""
 
     def plane(self, name: str) -> ScorePlane:
         """The elements of an operand for the scores of this head."""
@@ -207,8 +209,8 @@ class Applied:
     def drop(
         self, P: Fragment, coordinates: ScoreCoordinates, also: Callable[[int, int], None] | None = None
     ) -> None:
-        """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
-        before weight [i, j] is.
+        """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits the code that runs
+        before weight [i, j] is set.
         """
 
     @property
@@ -355,7 +357,7 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def of(cls, config: Any) -> Self | None:
-        """The feature of an `AttentionConfig`; None if it does not ask for it."""
+        """The feature of an `AttentionConfig`; None if the config does not ask for it."""
         return cls() if getattr(config, cls.setting) else None
 
     @classmethod
@@ -373,36 +375,36 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether the arguments of a call ask for it."""
+        """Whether the arguments of a call ask for the feature."""
         return arguments.get(cls.argument) is not None
 
     # ---- what a kernel has
 
     @property
     def word(self) -> str:
-        """The word for it in the kernel's name."""
+        """The word for the feature in the kernel's name."""
         return self.setting
 
     @property
     def dtype(self) -> DType | None:
-        """The type of its array, if a config chooses that."""
+        """The type of the feature's array, if a config chooses that."""
         return None
 
     @property
     def needed_registers(self) -> int:
-        """Registers that a kernel may need for it."""
+        """Registers that a kernel may need for the feature."""
         return self.registers
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """Its arrays. `cached`: whether K and V are in a cache."""
+        """The declarations of the feature's arrays. `cached`: whether K and V are in a cache."""
         return ()
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """Its scalars, in the order of the kernel's parameters."""
+        """The declarations of the feature's scalars, in the order of the kernel's parameters."""
         return ()
 
     def applied(self, inputs: Inputs) -> Applied:
-        """The feature in a kernel. Code that loads what it needs is emitted."""
+        """The feature in a kernel. The code that loads its values is emitted."""
         return Applied()
 
     # ---- in numpy, for the cpu backend
