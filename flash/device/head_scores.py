@@ -81,7 +81,7 @@ class HeadScores:
     arguments: ScoreNumbers
     batch: Value
     head: Value  # head of Q, or of K and V if rows are packed
-    nth_head: Value  # among those of all batches
+    nth_head: Value  # number of the head among the heads of all batch items
     packing: Packing | None
     diagonal: Value | None
 

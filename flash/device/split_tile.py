@@ -35,8 +35,8 @@ from ptxgen.records import dataclass
 from ptxgen.types import b32, f16, f16x2, f32, u32
 
 ELEMENT_SCALE: Final = 2.0**8  # of elements, before they are split
-_LEAST: Final = 2.0**-7  # the largest of a row without a factor, at least
-_LIMIT: Final = 2.0**7  # and below
+_LEAST: Final = 2.0**-7  # the largest magnitude of a row without a factor, at least
+_LIMIT: Final = 2.0**7  # this magnitude is below
 _TOP: Final = 6  # the exponent that the largest of a row with a factor gets
 _INFINITY: Final = float("inf")
 _EXPONENT: Final = 0x7F80_0000
@@ -52,7 +52,7 @@ _TWO: Final = CHUNK_BYTES // 2  # bytes of two elements
 _WORDS_AT_ONCE: Final = 16  # in flight
 _EVERY_LANE: Final = -1
 _ROW_LANES: Final = (1, 2, 4)  # butterfly distances to the lanes that have other chunks of a row
-_ROW_LANES_BY_HALVES: Final = (*_ROW_LANES, 8)  # and where each has those of half of the panels
+_ROW_LANES_BY_HALVES: Final = (*_ROW_LANES, 8)  # the same where a lane has the chunks of half of the panels
 
 
 class SplitTile:

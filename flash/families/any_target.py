@@ -25,8 +25,8 @@ class AnyTarget(Family[T]):
         raise NotImplementedError
 
     def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:
-        """The most keys of a default tile, with `block_q` rows and for arrays aligned to `alignment` bytes;
-        None if nothing limits them.
+        """The most keys of a default tile, with `block_q` rows and arrays aligned to `alignment` bytes; None:
+        any number.
         """
         raise NotImplementedError
 

@@ -114,9 +114,7 @@ def gathers_rows(request: TileRequest) -> bool:
 
 
 def only_target(request: TileRequest) -> str | None:
-    """The name of the target that all kernels for the types and rows of a request are for; None if there are
-    several.
-    """
+    """The target's name if all kernels for the types and rows of a request are for one; else None."""
     result = {family.target for family in families_of(request)}
     return result.pop() if len(result) == 1 else None
 

@@ -49,7 +49,7 @@ class Family(Generic[T]):
     dtypes: ClassVar[tuple[DType, ...]]
     tile_sizes: ClassVar[tuple[int, ...]]  # the keys that a tile may have
     blocks_q: ClassVar[tuple[int, ...]]  # the sizes that block_q may have
-    target: ClassVar[str | None] = None  # the only one that its kernels are for; None: all
+    target: ClassVar[str | None] = None  # the only target that its kernels are for; None: all
     widest: ClassVar[int] = MAX_HEAD_DIM  # the most columns of Q and K
     values_in_keys: ClassVar[bool] = False  # whether V is read as columns of the tile of K
     mapped: ClassVar[str] = ""  # the arrays that tensor copies move
@@ -96,9 +96,7 @@ class Family(Generic[T]):
         return self.tile_sizes
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
-        """The text of an error for a request that no family takes, of which this one is the last, with a
-        cure.
-        """
+        """The text of an error, with a cure, for a request that no family takes, this one being the last."""
         raise NotImplementedError
 
     def operations(self, t: T) -> float:  # noqa: ARG002

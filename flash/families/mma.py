@@ -112,7 +112,7 @@ class MmaTiling:
 
     @property
     def products(self) -> int:
-        """Times that `mma` is issued for one product of matrices: 3 where f32 has two parts."""
+        """Times that `mma` is issued for one product of matrices: 3 for f32_grade, else 1."""
         return self.operands.products
 
     @property

@@ -29,7 +29,7 @@ _REGISTERS: Final = {1: (0, 0), 2: (72, 216)}
 _LONGEST_CHAIN: Final = 96
 _STEP: Final = 16  # keys of a product of f16
 _WORD: Final = 4  # bytes of an element, and of a factor
-_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and by who splits it, read and written
+_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and read and written where it is split
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,9 +251,7 @@ def step_of(
 
 
 def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
-    """The arrays after the operands in a launch on the host: the counter of tickets, if the kernel takes
-    them.
-    """
+    """The arrays after the operands in a launch on the host: the counter of tickets, or none."""
     return [np.zeros(1, np.int32)] * config.takes_tickets
 
 

@@ -19,7 +19,7 @@ from flash.problem.kernel_config import KernelConfig
 OVERHEAD: Final = 1
 # A merge is worth it only if the launch then takes at most this part of its time.
 _WORTH_IT: Final = 0.9
-# Fewer splits are better than so little time.
+# A division with fewer splits is taken if it takes at most this multiple of the least time.
 _GOOD_ENOUGH: Final = 1.03
 # How much faster a CTA may run that shares its multiprocessor with no other, although there is room.
 _ALONE: Final = 1.5

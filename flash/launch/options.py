@@ -82,7 +82,7 @@ class Option:
     value: Callable[[Any], Any] | None = None
     packed: Callable[[Any], Any] | None = None  # of the value: that for packed sequences
     of_model: str = ""  # what it means for a model, all of whose layers have it
-    of_config: bool = False  # whether a kernel is made for it
+    of_config: bool = False  # whether it is a setting of the config of the call's kernel
     of_results: bool = True  # whether forward passes have it
     of_gradients: bool = False  # whether backward passes have it
 

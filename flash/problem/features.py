@@ -22,8 +22,8 @@ _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
 SCALES: Final = ("q_scale", "k_scale", "v_scale")  # the operands of Q, K and V of fp8
 ANGLES: Final = ("rotary_cos", "rotary_sin")  # the operands with the angles of a rotation
 Q_BLOCKS: Final = "q_blocks"  # how many blocks of rows with a scale each a head of Q has
-K_BLOCKS: Final = "k_blocks"  # the same of K, and of V
-OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before those before them have ended
+K_BLOCKS: Final = "k_blocks"  # how many blocks of rows with a scale each a head of K, or of V, has
+OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before the preceding grid has ended
 MAX_PAGE_SIZE: Final = 256  # rows of a page of K and V
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
 # sequence they are of.

@@ -33,7 +33,7 @@ class Tiles(NamedTuple):
 
 ADDING_KEYS: Final = "keys, adding to dQ"
 # Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
-# (at most so many), among those that were seen not to spill; those of 16 bits and two sweeps in the order
+# (at most the key), among those that were seen not to spill; those of 16 bits and two sweeps in the order
 # of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
 # warp halve the reads of shared memory, which limit these kernels; what the registers without the sums do
 # not hold is left to smaller tiles. Where a warp's registers do not hold the sums of its rows, warps
@@ -120,9 +120,9 @@ CLOCKS_OF_ONE_SWEEP: Final[dict[str, dict[int, Clocks]]] = {
     TF32.name: {64: Clocks(0.73, 0.73), 128: Clocks(0.69, 0.69), 192: Clocks(0.76, 0.76)},
     F32_GRADE.name: {64: Clocks(0.67, 0.72), 128: Clocks(0.76, 0.78)},
 }
-_FAST: Final = 1024  # f16 multiply-adds of a clock from which tensor cores are fast
+_FAST: Final = 1024  # f16 multiply-adds in a clock, from which on tensor cores count as fast
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
-_OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
+_OTHER_BYTES: Final = 1024  # of shared memory of a CTA besides tiles, at most: LSE and D of rows
 _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues while the other waits
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64

@@ -26,7 +26,7 @@ from ptxgen.records import dataclass
 
 # Registers that a kernel may need for a function, by what the assembler was seen to take.
 _REGISTERS: Final = 4
-_REGISTERS_OF_CALLS: Final = 8  # also of a mask_mod with more than comparisons of indices
+_REGISTERS_OF_CALLS: Final = 8  # of calls, and of a mask_mod with more than comparisons of indices
 _REGISTERS_OF_LOADS: Final = 32
 Mod = Callable[..., Any] | Trace | None
 

@@ -80,7 +80,7 @@ def _hidden(first: int, sizes: tuple[int, int], before: int | None, after: int |
 
 
 class WindowArguments(TypedDict, total=False):
-    """window: (left, right), how many keys before and behind its own position a query sees; None or
+    """window: (left, right), how many keys before and after its own position a query sees; None or
     -1 for no limit on that side.
     """
 
@@ -105,9 +105,9 @@ def sides_of(caller: str, window: object) -> tuple[int | None, int | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:
-    """window: (left, right), how many keys before and behind its own position a query sees; None or
+    """window: (left, right), how many keys before and after its own position a query sees; None or
     -1 for no limit on that side. Positions are aligned as `causal` says; if it is False, the last
-    query is at the last key. With causality no key behind is seen anyway.
+    query is at the last key. With causality no later key is seen anyway.
     """
 
     window: Sides = None
