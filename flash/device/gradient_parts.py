@@ -133,7 +133,7 @@ class RowNumbers:
         return {name: cls(array, begin) for name, array in parameters.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
-        """The address of the number of a row."""
+        """The address of the f32 of row `row`."""
         return self.array.plus(self.begin + (k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
 
 
@@ -155,7 +155,7 @@ class Terms:
         return cls({name: array.plus(begin) for name, array in parameters.terms.items()})
 
     def write(self, k: KernelBuilder, name: str, row: Value, value: Value) -> None:
-        """Write the number of a row."""
+        """Write `value`, the term of row `row`, to the array of the operand `name`."""
         k.store(self.first[name].plus((k.cvt(row, dtype=s64) * F32_BYTES).as_(u64)), value)
 
 

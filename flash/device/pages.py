@@ -43,7 +43,7 @@ class Pages:
         return k.ld_nc(Pointer(self.entries + step.as_(u64), "global", s32), type=s32)
 
     def _entry(self, k: KernelBuilder, row: Value) -> Value:
-        """The table's entry for the page of a row, which may be any number."""
+        """The table's entry, which may be any number, for the page of row `row`."""
         return self.entry(k, _quotient(k.min(row.as_(u32), self.last_row), self.page_size))
 
     def existing(self, k: KernelBuilder, page: Value) -> Value:
@@ -127,11 +127,11 @@ class PagedMatrix(Matrix):
         return self._across(k, page) + self._down(k, self.pages.index(k, row))
 
     def _across(self, k: KernelBuilder, page: Value) -> Value:
-        """The offset of a page, in bytes, u64."""
+        """The offset of page `page` from page 0, in bytes, u64."""
         return (k.cvt(page, dtype=s64) * self.page_bytes).as_(u64)
 
     def _down(self, k: KernelBuilder, row: Value) -> Value:
-        """The offset of row `row`, u32, of a page, in bytes, u64."""
+        """The offset of row `row`, u32, from the first row of its page, in bytes, u64."""
         return (k.cvt(row, dtype=s64) * self.row_bytes).as_(u64)
 
     def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:

@@ -165,8 +165,8 @@ class QuerySums:
 
 
 class _HalfPassage:
-    """How dS of 16 bits passes through shared memory, to be multiplied by K by `products`: the pairs of the
-    next operand A are stored as they are, and read transposed by `ldmatrix`.
+    """The way of dS of 16 bits through shared memory, from which `products` multiply it by K: the pairs of
+    the next operand A are stored as they are, and read transposed by `ldmatrix`.
     """
 
     def __init__(self, shared: _SharedDS, products: MmaOutputs) -> None:

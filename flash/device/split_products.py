@@ -251,7 +251,7 @@ class SplitProducts:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
     def _multiply(self, tile: tuple[Var, ...], a: Operand, b: Operand, c: Operand | None = None) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile if it is not given."""
+        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
 
 

@@ -109,8 +109,8 @@ class TmaPipeline:
 
     @marked("wgmma rings: fill")
     def load(self, cta: Cta) -> None:
-        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
-        but for those between others that no query sees. There is at least one, and the last is always
+        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first. A
+        tile between others that no query sees is skipped. There is at least one tile, and the last is always
         loaded, so that consumers begin with it.
         """
         self.load_queries(cta)

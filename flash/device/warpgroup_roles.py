@@ -160,7 +160,8 @@ class Consumer(ABC):
 
     def each_tile(self, take: Callable[[Value, Masking], None], *, after_last: bool = False) -> None:
         """Emit `take(n, masking)` for the tiles of keys with -n - 1 tiles before them, from the last to the
-        first, or from the one after the last: but for those that no row sees.
+        first, or `after_last` without the last one. Other tiles than the last are skipped if no row sees
+        them.
         """
         k, cta = self.k, self.cta
         for end, first, masking in masked_tiles(k, cta, self.work.cta_again):

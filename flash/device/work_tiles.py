@@ -43,8 +43,8 @@ class WorkTile:
 
 @dataclass(frozen=True)
 class WorkTiles:
-    """The work tiles of a CTA: those that `scheduler` deals to it, or, if it is None, the one that has the
-    CTA's index.
+    """The work tiles of a CTA: those that `scheduler` deals to it or, if that is None, the one work tile with
+    the CTA's index.
     """
 
     parameters: Parameters
@@ -54,7 +54,7 @@ class WorkTiles:
     def of(
         cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, roles: tuple[Role, Role]
     ) -> WorkTiles:
-        """The work tiles of this CTA, whose roles are a producer, which takes tickets, and a consumer."""
+        """The work tiles of this CTA. `roles` are a producer, which takes tickets, and a consumer."""
         if not config.is_persistent:
             return cls(parameters, None)
         count = parameters.numbers["parts"]

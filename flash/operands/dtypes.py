@@ -78,13 +78,13 @@ class DType:
         return [self._widened(k, pair).as_(u32) for pair in k.unpack(word.as_(b32))]
 
     def number(self, k: KernelBuilder, code: Value) -> Value:
-        """The element with a code, u32, as f32."""
+        """The element whose code is `code`, u32, as f32."""
         low, _ = k.unpack(self._widened(k, k.cvt(code, dtype=u16).as_(b16)))
         return k.cvt(low.as_(f16), dtype=f32)
 
     def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
-        """`number` of a code that is not finite, for every target, times what `scale` emits; None is 1. It is
-        NaN, unless the type has infinity.
+        """The number of a `code` that is NaN or infinite, as f32, on every target, times what `scale` emits
+        (None: 1). It is NaN unless the type has infinity.
         """
         del code, scale
         return k.mov(math.nan, type=f32)

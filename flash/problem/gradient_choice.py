@@ -17,8 +17,8 @@ from ptxgen.target import Target
 
 class Tiles(NamedTuple):
     """Tiles that kernels of gradients may have (`GradientTiling`), if registers hold in addition to sums no
-    more than `load`: 0, nothing; 1, packed sequences or what hides keys one by one; 2, numbers that
-    change scores, or what drops weights; 3, what drops weights and any of these.
+    more than `load`: 0, nothing; 1, packed sequences or features that hide keys; 2, features that change
+    scores, or dropout; 3, dropout and any of these.
     """
 
     block: int
@@ -104,9 +104,9 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 
 
 class Clocks(NamedTuple):
-    """The clocks of one sweep as parts of those of two, by the model in `benchmarks/gradient_sweeps.py`, as
-    `benchmarks/results/gradient-sweeps.txt` has them, with fast tensor cores, as of sm_80 and sm_90, which
-    wait for shared memory, and with slow ones, as of sm_86, sm_89 and sm_120.
+    """The clocks of one sweep as a fraction of the clocks of two sweeps, by the model in
+    `benchmarks/gradient_sweeps.py`, as in `benchmarks/results/gradient-sweeps.txt`: with fast tensor cores,
+    as of sm_80 and sm_90, which wait for shared memory, and with slow ones, as of sm_86, sm_89 and sm_120.
     """
 
     fast: float
@@ -259,7 +259,7 @@ def gradient_config(
 
 
 def _load(config: AttentionConfig) -> int:
-    """How much registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
+    """What registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
     hides = config.varlen or any(f.hides for f in config.scores)
     load = 2 if any(f.changes_scores for f in config.scores) else int(hides)
     if any(f.changes_weights for f in config.scores):

@@ -229,8 +229,8 @@ class _RowWords:
         return self._of(block, rest % OCTET // 2, self.begins_inside is not None and rest >= _HALF_BLOCK)
 
     def _of(self, block: int, pairs: int, crosses: bool) -> list[Value]:
-        """The words of a block counted from the first, or, if a key `crosses`, of the next block where the
-        tile begins inside one.
+        """The words of block `block`, counted from the first; if a key `crosses` into the next block because
+        the tile begins inside one, of that next block where it does.
         """
         words = self._known.get((block, pairs, crosses))
         if words is None:

@@ -47,8 +47,8 @@ def as_scores(value: Array) -> Array:
 
 
 def summed_to(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of an array of `shape`, given that of what the array was broadcast to: the sum
-    over the axes along which it was.
+    """The gradient of an array of `shape`, from the `gradient` of what the array was broadcast to: the sum
+    over the axes along which it was broadcast.
     """
     ahead = gradient.ndim - len(shape)
     wide = tuple(n for n in range(gradient.ndim) if n < ahead or shape[n - ahead] == 1)
@@ -175,7 +175,7 @@ class Applied:
 
     @property
     def narrows(self) -> bool:
-        """Whether the feature knows from the queries of a CTA which keys it hides."""
+        """Whether the feature can tell from the queries of a CTA which keys it hides."""
         return False
 
     def of_queries(self, first_query: Value, last_query: Value) -> Applied:
@@ -184,7 +184,7 @@ class Applied:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether `sees_tile` may say that a tile is not seen."""
+        """Whether `sees_tile` may be false for a tile between tiles that are seen."""
         return False
 
     def sees_tile(self, first_key: Value) -> Value | None:
@@ -276,7 +276,7 @@ class Block(NamedTuple):  # a NamedTuple: a dataclass takes four times as long t
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The numbers of queries and keys."""
+        """The numbers of queries and keys of the block."""
         return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
     @property
@@ -442,8 +442,8 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def array_gradient_block(cls, dscore: Array, block: Block) -> Array | None:
-        """The term of a block in the gradient of the feature's array, given the gradient of the scores after
-        `change_block`: [heads], or with its other axes [heads, …]; None: none.
+        """The term of a block in the gradient of the feature's array, from `dscore`, the gradient of the
+        scores after `change_block`: [heads], or with its other axes [heads, …]; None: none.
         """
         return None
 
@@ -478,13 +478,13 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
-        """The gradient of the scores before this step, given that of the scores after it."""
+        """The gradient of the scores before this step, from `dafter`, the gradient of the scores after it."""
         return dafter
 
     @classmethod
     def array_gradient(cls, dafter: Array, of: Scored) -> Array | None:
-        """The gradient of the feature's array, broadcast to its axes, given that of the scores
-        after this step; None if the array has none.
+        """The gradient of the feature's array, broadcast to its axes, from `dafter`, the gradient of the
+        scores after this step; None if the array has none.
         """
         return None
 
