@@ -64,7 +64,7 @@ class CacheConfig:
 
     @property
     def features(self) -> Features:
-        """The features on which a kernel's text depends."""
+        """The features of the cache on which a kernel's text depends."""
         return Features(
             seqused_k=True,
             leftpad_k=self.leftpad_k,

@@ -208,7 +208,7 @@ def attention_varlen(
 
 
 def _split(caller: str, arguments: Any) -> tuple[Any, NarrowArguments, dict[str, Any]]:
-    """The arguments of scores of a call, those of fp8, and what of both a launch takes."""
+    """The arguments of scores of a call, those of fp8, and the arguments of both that a launch takes."""
     if not arguments:
         return arguments, _NO_NARROW, {}
     scores, narrow = split_narrow(with_captured(caller, arguments))
@@ -224,8 +224,8 @@ def kernel_of_attention(
     splits: int | Auto = AUTO,
     narrow: NarrowArguments | None = None,
 ) -> AttentionKernel:
-    """The kernel of a call of `attention`; `narrow` are its arguments of fp8, which None does not take.
-    Raises what `attention` does for settings, and for arrays whose types and last dimensions no kernel has.
+    """The kernel of a call of `attention`; `narrow` are its arguments of fp8; with None it takes none. Raises
+    what `attention` does for settings, and for arrays whose types and last dimensions no kernel has.
     """
     if scores:
         require_known(_OfAttention.caller, scores, ScoreArguments, attention)

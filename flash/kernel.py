@@ -168,14 +168,13 @@ class AttentionKernel:
         whatever changes or hides scores, before the sink and dropout; -inf where there is none, NaN if one
         of them is NaN.
 
-        q, k and v of fp8, as the config says, come with `q_scale`, `k_scale` and
-        `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
-        multiplied with, q's for all heads that share a head of k and v; they may be negative or 0, and must
-        be finite, which is checked on the host only. With a config of a `scale_block` each block of so many
-        rows of a head has a scale: they broadcast to [batch, heads, ceil(seq_q / scale_block)], k's and v's
-        to [batch, kv_heads, ceil(seq_k / scale_block)]. out is then of the config's out_dtype, and the GPU
-        is a Hopper GPU.
-        With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
+        q, k and v of fp8, as the config says, come with `q_scale`, `k_scale` and `v_scale`, float32 of a
+        shape that broadcasts to [batch, kv_heads]: what their numbers are multiplied with, q's for all heads
+        that share a head of k and v; they may be negative or 0, and must be finite, which is checked on the
+        host only. With a config of a `scale_block` each block of that many rows of a head has a scale: they
+        broadcast to [batch, heads, ceil(seq_q / scale_block)], k's and v's to [batch, kv_heads, ceil(seq_k /
+        scale_block)]. out is then of the config's out_dtype, and the GPU is a Hopper GPU. With a config of
+        `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
         theirs, with any strides, in either layout. Each is given if, and only if, the config asks
@@ -208,17 +207,17 @@ class AttentionKernel:
         that require gradients are refused, except in `torch.no_grad()`.
 
         With a config of a `page_size`, k is [pages, kv_heads, page_size, head_dim] and v likewise,
-        `layout="bshd"` swapping kv_heads and page_size: key r of sequence b is row r % page_size of
-        page block_table[b, r // page_size]. `block_table` is int32, of a shape that broadcasts to
-        [batch, n], `seqused_k` is the number of keys of each sequence, and there is no
-        `cu_seqlens_k`. Entries of the table behind the last key are not read; on the host all
-        others are checked, and on a GPU, whatever they hold, nothing outside k and v is accessed.
-        Functions of scores get the positions of queries among the keys, as over any cache. With a config of
-        a `rotary_dim` the rows of q are rotated on the way, and rounded once, to their dtype
-        (`flash/problem/rotary.py`): the last query of a sequence by the angles of its last key's position,
-        seqused_k - 1. `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2] with dense rows,
-        have a row for each position up to that, which is checked on the host only: on a GPU the last row
-        stands for those behind it, as on any backend the first for positions before the first key.
+        `layout="bshd"` swapping kv_heads and page_size: key r of sequence b is row r % page_size of page
+        block_table[b, r // page_size]. `block_table` is int32, of a shape that broadcasts to [batch, n],
+        `seqused_k` is the number of keys of each sequence, and there is no `cu_seqlens_k`. Entries of the
+        table after the last key are not read; on the host all others are checked, and on a GPU, whatever they
+        hold, nothing outside k and v is accessed. Functions of scores get the positions of queries among the
+        keys, as over any cache. With a config of a `rotary_dim` the rows of q are rotated on the way, and
+        rounded once, to their dtype (`flash/problem/rotary.py`): the last query of a sequence by the angles
+        of its last key's position, seqused_k - 1. `rotary_cos` and `rotary_sin`, float32 [positions,
+        rotary_dim / 2] with dense rows, have a row for each position up to that, which is checked on the host
+        only: on a GPU the last row serves positions after it, as on any backend the first row serves
+        positions before the first key.
 
         Raises `LaunchError` with every problem of the arguments before anything is allocated,
         copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot

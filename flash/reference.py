@@ -120,8 +120,8 @@ def scaled_numbers(
 ) -> NDArray[Any]:
     """The numbers that x [batch, heads, rows, dim] of fp8 stands for, in `dtype`: each times its scale.
 
-    `scale` is [batch, n], where each number is that of as many heads, heads a multiple of n; with
-    `scale_block` it is [batch, heads, ceil(rows / scale_block)], where each is that of so many rows.
+    `scale` is [batch, n], where each number is the scale of heads / n heads; with `scale_block` it is [batch,
+    heads, ceil(rows / scale_block)], where each is the scale of `scale_block` rows.
     """
     batch, heads, rows, _ = x.shape
     if scale_block is None:

@@ -37,8 +37,8 @@ class HostMemory:
 
 
 class PlannedMemory:
-    """Memory of `nbytes` that begins at `base`, and that each later launch has elsewhere. `cleared` holds
-    where ranges of zeros begin, in bytes from `base`, and their lengths.
+    """Memory of `nbytes` that begins at the planned address `base`; each later launch has memory elsewhere.
+    `cleared` holds where ranges of zeros begin, in bytes from `base`, and their lengths.
     """
 
     def __init__(self, base: int, device: tuple[str, int]) -> None:

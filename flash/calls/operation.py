@@ -49,8 +49,8 @@ class Operation(ABC, Generic[C]):
     checked call `C` where the backend does, or puts its launches on a stream. These are prepared once for
     all calls that differ in addresses alone.
 
-    `caller` is who is called, for messages, `gpu` compiles, loads and launches kernels, and `asked` is the
-    target of a config, None for that of the device.
+    `caller` is the called function, for messages, `gpu` compiles, loads and launches kernels, and `asked` is
+    the target of a config, None for that of the device.
     """
 
     copies_to_gpu: ClassVar = True  # whether arrays on the host are copied to a GPU to compute there
@@ -71,11 +71,11 @@ class Operation(ABC, Generic[C]):
 
     @abstractmethod
     def over(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
-        """The call with other arrays of the same layout instead of those it has."""
+        """The call with `arrays`, of the same layout, instead of its arrays."""
 
     @abstractmethod
     def key(self, call: C, ordinal: int) -> tuple[object, ...]:
-        """Everything that the launches of a call on a device depend on except addresses: a key of a cache."""
+        """The key of a cache of launches: everything that they depend on, on a device, except addresses."""
 
     @abstractmethod
     def steps(self, call: C, ordinal: int | None, memory: Memory) -> Iterable[Step]:
@@ -85,7 +85,7 @@ class Operation(ABC, Generic[C]):
 
     @abstractmethod
     def on_cpu(self, call: C, backend: str) -> None:
-        """Compute a call with numpy, or with what else computes for a backend without kernels."""
+        """Compute a call on `backend`, which has no kernels: with numpy, or with compiled loops."""
 
     def dense(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
         """The call with dense copies of its arrays."""
@@ -150,8 +150,8 @@ class Operation(ABC, Generic[C]):
         return arrays, views
 
     def placed(self, like: ArrayView, views: Iterable[ArrayView]) -> ArrayView:
-        """An array without memory, which may not say on which GPU it is, on that of others of a call, or on
-        the current one if none has memory.
+        """`like` with the number of its GPU: an array without memory, which may not have it, gets that of the
+        other arrays of a call, or of the current GPU if none has memory.
         """
         if like.device[1] != UNKNOWN_DEVICE:
             return like

@@ -30,7 +30,7 @@ class Fill(NamedTuple):
 
 class Step(NamedTuple):
     """One launch: the kernel, the arrays that its pointers point to, and its arguments. `in_flight` are the
-    arrays that the launch before it writes, if this one may begin before that has ended.
+    arrays that the launch before it writes, if this launch may begin before that one has ended.
     """
 
     build: BuiltKernel
@@ -117,8 +117,8 @@ def plan_of(
 
 
 def tensor_map(boxes: Boxes, array: Operand, known: Mapping[str, Any]) -> TensorMap:
-    """The tensor map of an array with rows; `known` has its address, the lengths of its axes and its
-    strides, in elements. The stride of an axis with one element is of no account: it is a row.
+    """The tensor map of an array with rows; `known` has its address, the lengths of its axes and its strides,
+    in elements. An axis with one element gets the size of a row as its stride.
     """
     dims, strides = [array.columns], []
     for axis, stride in reversed(list(zip(array.axes, array.strides, strict=True))):

@@ -30,7 +30,7 @@ class AppendBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """The declaration of its launches."""
+        """The declaration of the append kernel's launches."""
         from flash.contract.cache import appending
 
         return appending(self.config)
@@ -51,12 +51,14 @@ class MergeBuild(BuiltKernel):
 
     @property
     def attributes(self) -> LaunchAttributes:
-        """The launch may begin before the grid before it has ended, where the kernel waits for that."""
+        """The launch attributes: a launch may begin before the preceding grid has ended, if the kernel waits
+        for it.
+        """
         return LaunchAttributes(programmatic=self.config.overlaps).canonical()
 
     @property
     def launches(self) -> Launch:
-        """The declaration of its launches."""
+        """The declaration of the merge kernel's launches."""
         from flash.contract.cache import merging
 
         return merging(self.config)

@@ -38,12 +38,12 @@ class Build(BuiltKernel):
 
     @property
     def maps(self) -> Mapping[str, Boxes]:
-        """The tensor maps among its parameters: which boxes the kernel copies, by array."""
+        """The tensor maps among the kernel's parameters: which boxes it copies, by array."""
         return maps_of(self.config)
 
     @property
     def launches(self) -> Launch:
-        """The declaration of its launches."""
+        """The declaration of the forward kernel's launches."""
         from flash.contract.forward import launches_of
 
         return launches_of(self.config)

@@ -88,7 +88,7 @@ def _scalars(config: GradientConfig) -> Iterator[Number]:
 
 
 def _explained(config: GradientConfig, array: Operand) -> Operand:
-    """An array with what a host must know of it in addition to its role."""
+    """An array with what a host must know of it besides its role."""
     if array.name in {term.name for term in config.terms}:
         axes = array.axes if len(array.axes) == AXES else (*array.axes[:2], "1", array.axes[2])
         return replace(array, meaning=f"the sum kernel takes it as X of [{', '.join(axes)}]")
@@ -177,7 +177,7 @@ def _order(config: GradientConfig) -> Iterator[str]:
 
 
 def of_sums(config: SumConfig) -> Launch:
-    """The launches of the kernel that sums terms: an axis of n elements has m sums of r terms each."""
+    """The launches of the kernel that sums terms: an axis of n elements becomes m sums of r terms each."""
     axes = range(AXES)
     scalars = [
         *[size(f"r{n}", MAX_CTAS, f"elements of X for each of Y along axis {n}: n{n} / m{n}") for n in axes],

@@ -32,7 +32,7 @@ class GradientBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """The declaration of its launches."""
+        """The declaration of the kernel's launches."""
         from flash.contract.gradient_launches import of_gradients
 
         return of_gradients(self.config)
@@ -48,7 +48,7 @@ EMITTERS: Final = {
 
 
 def emit_gradient(config: GradientConfig) -> ir.Module:
-    """The module of a configuration; not verified."""
+    """The module of a configuration of a kernel of gradients; not verified."""
     return EMITTERS[config.owner](config)
 
 
@@ -78,7 +78,7 @@ class SumBuild(BuiltKernel):
 
     @property
     def launches(self) -> Launch:
-        """The declaration of its launches."""
+        """The declaration of the kernel's launches."""
         from flash.contract.gradient_launches import of_sums
 
         return of_sums(self.config)

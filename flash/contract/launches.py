@@ -55,8 +55,8 @@ class Launch:
     """The launches of a kernel: what it computes, the `arrays` that its pointers point to, its scalars,
     `ctas` along x, and what else it relies on. `scalars` with bounds are the sizes; those without a meaning
     are no parameters. The proof eliminates the last size first, so that factors of others come first. `equal`
-    has what sizes are equal to, `of_hosts` the same of sizes that only hosts need so. Arrays in `maps` have
-    tensor maps.
+    has for a size the expression that it is equal to, `of_hosts` the same for sizes that only hosts need it
+    for. Arrays in `maps` have tensor maps.
     """
 
     kind: str
@@ -126,7 +126,7 @@ class Launch:
 
     @property
     def sizes(self) -> dict[str, dict[str, Any]]:
-        """The bounds of each size, and the expression of others that it must be equal to."""
+        """The bounds of each size, and the expression of others that it must be equal to, if any."""
         equal = {**self.equal, **self.of_hosts}
         return {
             name: {"least": least, "most": most} | ({"equal": equal[name]} if name in equal else {})
@@ -146,8 +146,8 @@ def size(name: str, most: int, meaning: str = "", *, least: int = 1) -> Number:
 
 
 def sizes_of_heads(queries: Number, keys: Number, scale: str, most_group: int = MAX_CTAS) -> Iterator[Number]:
-    """The scalars of a kernel over all heads, with the numbers of its queries and keys; `scale` is what is
-    said of the scale of scores.
+    """The scalars of a kernel over all heads, with the numbers of its queries and keys; `scale` is a text
+    about the scale of scores.
     """
     yield size(
         "group",
@@ -241,7 +241,9 @@ def meaning_of(array: Operand) -> str:
 
 
 def constraints_of_arrays(arrays: Sequence[Operand]) -> Iterator[str]:
-    """The constraints that the declarations of arrays say: alignments, dense rows, and what is written."""
+    """The constraints that follow from the declarations of arrays: alignments, dense rows, and what is
+    written.
+    """
     aligned: dict[str, list[str]] = {}
     for array in arrays:
         of = f"{array.align} bytes" if array.align else "an element's size"

@@ -41,18 +41,18 @@ class Memory:
 
     @property
     def factor(self) -> float:
-        """How many times more the naive form needs; 1 if neither needs anything."""
+        """How many times more memory a call that stores the scores needs; 1 if neither needs any."""
         return self.naive_bytes / self.flash_bytes if self.flash_bytes else 1.0
 
     @property
     def beyond_bytes(self) -> int:
-        """Bytes of one head beyond its inputs and outputs."""
+        """Bytes that one head needs beyond its inputs and outputs."""
         return self.tile_bytes + self.row_bytes
 
     @property
     def beyond_factor(self) -> float:
-        """How many times more the naive form needs for one head beyond its inputs and outputs; 1 if neither
-        needs anything.
+        """How many times more memory one head needs beyond its inputs and outputs where the scores are
+        stored; 1 if none is needed either way.
         """
         return self.score_bytes / self.beyond_bytes if self.beyond_bytes else 1.0
 
@@ -188,7 +188,7 @@ class KernelResources:
 
 
 def reach_of(causal: str, seq_q: int, seq_k: int, window: Sides) -> Reached:
-    """Which keys a query sees by its position."""
+    """The keys that each query sees by its position."""
     mode: Any = causal or False
     return position_offset(mode, seq_q, seq_k), *key_limits(bool(mode), window)
 

@@ -1,11 +1,10 @@
-"""New rows of a KV cache, written by the CTAs of the forward kernel that attend to them, so that no
-launch of its own is needed.
+"""New rows of a KV cache, written by the CTAs of the forward kernel that attend to them, so that they need no
+launch of their own.
 
-Each row is written by the one CTA that reads it: the CTA of its head of K and V and, where several
-CTAs share the keys, of the split whose tiles hold the row. So one CTA must have all queries of a
-head of K and V. Rows that no query sees lie before those that one sees, because the last query sees
-the last row; the first split writes them. Queries are rotated in shared memory, by the angles of
-`flash/device/row_copy.py`.
+Each row is written by the one CTA that reads it: the CTA of its head of K and V and, where several CTAs share
+the keys, of the split whose tiles hold the row. So one CTA must have all queries of a head of K and V. Rows
+that no query sees lie before the rows that some query sees, because the last query sees the last row; the
+first split writes them. Queries are rotated in shared memory, by the angles of `flash/device/row_copy.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""NaN and infinity in V that the warpgroup with the copies clears, before those that compute have the tile.
+"""NaN and infinity in V that the producer clears before the consumers get the tile.
 
-If these cleared a tile, no product would be under way meanwhile in the first tile of each block of queries.
-The producer has nothing else to do while a tile of V waits for the weights of its keys.
+If consumers cleared a tile, no product would be under way meanwhile in the first tile of each block of
+queries. The producer has nothing else to do while a tile of V waits for the weights of its keys.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ClearedValues(RestoredValues):
 
     @contextmanager
     def sent_findings(self) -> Iterator[None]:
-        """Run the body, in which the tiles of a work tile are filled, and send to the consumer whether
-        anything was found in them.
+        """Run the body, which fills the tiles of a work tile, and then send to the consumer whether NaN or
+        infinity was cleared in any of them.
         """
         self._nonfinite = self.k.var(u32, 0)
         self._waits = self.k.var(u32, 0)  # whether the newest tile is to be cleared
@@ -55,8 +55,8 @@ class ClearedValues(RestoredValues):
     @contextmanager
     @marked("cleared values: fill")
     def fills(self, cta: Cta, row: Value, follows: Value | bool) -> Iterator[Value | None]:
-        """Clear the tile of V filled before, if there is one (`follows`), and run the body, which fills the
-        tile whose first key is `row`. Yields the argument of `Ring.fill` that says whether that tile will be
+        """Clear the previous tile of V, if there is one (`follows`), and run the body, which fills the tile
+        whose first key is `row`. Yields the argument of `Ring.fill` that says whether that tile will be
         cleared.
         """
         k = self.k
@@ -105,8 +105,8 @@ class ClearedValues(RestoredValues):
     @contextmanager
     @marked("cleared values: end of a part")
     def received_findings(self) -> Iterator[Value]:
-        """Run the body, which stores and restores O, at the end of a work tile; yields whether anything was
-        cleared in it.
+        """Run the body, which stores and restores O, at the end of a work tile; yields whether NaN or
+        infinity was cleared in its tiles of V.
         """
         with self.findings.drain():
             yield self.has_nonfinite()

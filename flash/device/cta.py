@@ -66,7 +66,7 @@ class Cta:
     @classmethod
     @marked("cta: part of a CTA")
     def of(cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters) -> Cta:
-        """The part of this CTA."""
+        """The part of the problem that this CTA computes."""
         k.note("which query rows of which head")
         t = config.tiling
         packing = Packing(parameters.group) if config.packed else None
@@ -157,8 +157,8 @@ class Cta:
     @classmethod
     @marked("cta: rows behind the sequence")
     def entered(cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters) -> Cta:
-        """The part of this CTA, as by `of`. With varlen, code is emitted that ends CTAs whose rows
-        lie after their sequence: the grid is sized for the longest sequence.
+        """The part of the problem that this CTA computes, as by `of`. With varlen, code is emitted that ends
+        CTAs whose rows lie after their sequence: the grid is sized for the longest sequence.
         """
         cta = cls.of(k, config, parameters)
         if config.features.varlen:
@@ -221,14 +221,14 @@ class Cta:
         return [sink_terms(k, self._of_one_part(k, logit), lane) for logit in logits]
 
     def weighed(self, inverse: Value) -> Value:
-        """The inverse of a row's sum, times the factors of the features that change weights."""
+        """`inverse`, 1 / a row's sum of weights, times the factors of the features that change weights."""
         for feature in self.after_softmax:
             if (factor := feature.output_factor) is not None:
                 inverse = inverse * factor
         return inverse
 
     def _of_one_part(self, k: KernelBuilder, logit: Value) -> Value:
-        """The sink logit in the first split of the keys and -inf in the others, so that it counts once."""
+        """`logit` in the first split of the keys and -inf in the others, so that a sink counts once."""
         return logit if self.part is None else k.selp(logit, NEG_INF, self.part.number == 0)
 
     @marked("cta: tiles with hidden keys")

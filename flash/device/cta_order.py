@@ -23,7 +23,7 @@ def last_first(
     `blocks` query blocks. `section`, at least 1, is the number of heads whose blocks are interleaved.
     Arguments are u32, which are divided in fewer instructions; results are s32.
 
-    The last section has the heads that are left. Each CTA gets another block, whatever `section` is.
+    The last section has the remaining heads. Whatever `section` is, no two CTAs get the same block.
     """
     heads = ctas // blocks
     width = k.min(section, heads)
@@ -39,10 +39,10 @@ def last_first(
 
 
 def heads_per_section(heads: int, group: int, nbytes: int, cache_bytes: int) -> int:
-    """The rule for `section`. `heads` counts the heads of all batches; `group` of them share a head
-    of K and V, whose K and V take `nbytes`. A section has as many heads as have their K and V in
-    three quarters of the cache, while Q and O pass through the rest; but fewer if otherwise the
-    last section would be less than three quarters full, which leaves multiprocessors without work.
+    """The number of heads in a `section` of `last_first`. `heads` counts the heads of all batches; `group` of
+    them share a head of K and V, whose K and V take `nbytes`. A section has as many heads as have their K and
+    V in three quarters of the cache, while Q and O pass through the rest; but fewer if otherwise the last
+    section would be less than three quarters full, which leaves multiprocessors without work.
     """
     shared = heads // group
     fit = min(max(cache_bytes * 3 // 4 // max(nbytes, 1), 1), shared)

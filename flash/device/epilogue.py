@@ -23,7 +23,7 @@ _WORD: Final = u32.nbytes
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Stores the rows of one warp; `staging` is the Q tile, whose rows of this warp are free."""
+    """Stores one warp's rows of O; `staging` is the Q tile, whose rows of this warp are free."""
 
     k: KernelBuilder
     t: MmaTiling

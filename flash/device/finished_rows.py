@@ -1,5 +1,5 @@
-"""The end of the softmax of a thread's rows: O is divided by the sums, and what is written for each row
-(`flash/device/row_outputs.py`) is.
+"""The end of the softmax of a thread's rows: O is divided by the sums, and the outputs of each row
+(`flash/device/row_outputs.py`) are written.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def finish_rows(
     undone: Sequence[Value] = (),
     tops: RowTops | None = None,
 ) -> None:
-    """O /= sum, times the scale of V if there is one, and what `undone` has for each row if it is not
-    empty; and write the `row_outputs`, and the largest scores if `tops` follow them. `rows` are the first row
-    of the thread, and all its rows counted from that; `in_quad` gives the index of this lane among those that
-    share them.
+    """O /= sum, times the scale of V if there is one, and the factor that `undone` has for each row unless it
+    is empty; and write the `row_outputs`, and the largest scores if `tops` follow them. `rows` are the first
+    row of the thread, and all its rows counted from that; `in_quad` gives the index of this lane among those
+    that share them.
     """
     first_row, down_from_first = rows
     factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)

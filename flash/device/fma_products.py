@@ -84,7 +84,7 @@ class FmaProducts:
                             self.k.add(score, total, into=score)
 
     def weights(self, P: Fragment) -> Fragment:
-        """P, which is f32."""
+        """P unchanged: it is f32 already."""
         return P
 
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:

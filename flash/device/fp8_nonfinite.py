@@ -20,7 +20,7 @@ _BYTES: Final = 0x0101_0101  # times a byte: that byte four times
 
 
 class Fp8NonFinite(NonFinite):
-    """Clears NaN and infinity of V in words, and restores them in O."""
+    """Clears NaN and infinity of V in words of four elements, and restores them in O."""
 
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         super().__init__(k, config)

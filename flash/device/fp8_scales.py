@@ -35,18 +35,18 @@ class _OfHead:
 
     @classmethod
     def of(cls, array: ScoreArray) -> _OfHead:
-        """The scales with one axis, that of the blocks."""
+        """The scales of a head: `array` has one axis, that of the blocks."""
         (stride,) = array.strides.values()
         return cls(array.first, (stride * array.dtype.nbytes).as_(u64))
 
     def load(self, k: KernelBuilder, block: Value) -> Value:
-        """The scale of a block, u32."""
+        """The scale of block `block`, u32."""
         at = self.first + k.cvt(block, dtype=u64) * self.step_bytes
         return k.ld_nc(Pointer(at, "global", f32), type=f32)
 
 
 def last_block(cta: Cta, rows: int) -> Value:
-    """The index of the last block of rows, u32, where K and V have `rows` rows."""
+    """The index, u32, of the last block of `rows` rows of K and V."""
     return ((cta.K.rows - 1) // rows).as_(u32)
 
 
@@ -85,8 +85,9 @@ class BlockScales:
         return TileScales(self._keys.load(k, block), self._values.load(k, block))
 
     def take(self, S: Fragment, scales: TileScales) -> Scoring | None:
-        """The scoring of the products of a tile; or without one set `scale` for them. The softmax takes a
-        positive one: if it is negative, the products are negated.
+        """The scoring of the products of a tile, with its scales. Without a scoring returns None and sets
+        `scale` for these products. The softmax takes a positive scale: if it is negative, the products are
+        negated.
         """
         k = self.k
         if self._scoring is not None:

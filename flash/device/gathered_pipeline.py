@@ -1,10 +1,10 @@
 """Tiles of K and V whose rows are wherever a page table says: all threads of the producer look them up and
 copy them by `cp.async`, 16 bytes at a time, into the layout that `wgmma` reads.
 
-Each warp has a quarter of a tile, neighbouring rows. A lane reads the page of one of these, so that a warp
-reads 32 neighbouring entries of the table at once, and tells the other lanes by a shuffle. Lanes that copy
-one row, or the part of it that a swizzle spans, are neighbours. Rows that are not there, and columns that K
-and V do not have, become zero and are not read.
+Each warp has a quarter of a tile, neighbouring rows. A lane reads the page of one of these rows, so that a
+warp reads 32 neighbouring entries of the table at once, and tells the other lanes by a shuffle. Lanes that
+copy one row, or the part of it that a swizzle spans, are neighbours. Rows that do not exist, and columns that
+K and V do not have, become zero and are not read.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class _Share:
 
     @property
     def rows_of_warp(self) -> int:
-        """The rows of a warp."""
+        """Rows of a tile that one warp copies."""
         return self.rows // self.warps
 
     @property
     def at_once(self) -> int:
-        """The rows that a warp copies at once."""
+        """Rows that a warp copies in one iteration."""
         return WARP_SIZE // self.lanes
 
     @property
@@ -82,9 +82,8 @@ class _Share:
 
     @property
     def asked(self) -> int:
-        """The rows of a thread that are looked up in the page table: one in each iteration. Where these are
-        few, their number is rounded up to a power of two, so that lanes can divide the lookups among
-        themselves.
+        """Rows of a thread that are looked up in the page table, one in each iteration. Up to `lanes`, their
+        number is rounded up to a power of two, so that lanes can divide the lookups among themselves.
         """
         return self.iterations if self.iterations > self.lanes else 1 << (self.iterations - 1).bit_length()
 
@@ -92,8 +91,8 @@ class _Share:
 @dataclass(frozen=True)
 class Rows:
     """A thread's lookups for the rows of a tile, its own and those for other lanes: entries of the page
-    table, s32, and indices of the rows in their pages, u32 (None: a page has one row). `left` is how many
-    rows, s32, there are from the first on that the thread copies.
+    table, s32, and indices of the rows in their pages, u32 (None: a page has one row). `left` is the number
+    of existing rows, s32, from the first on that the thread copies.
     """
 
     entries: list[Value]
@@ -219,7 +218,7 @@ class Lookup:
         return self.matrix.pages.entries_of(self.k, *self._asked(first))
 
     def _asked(self, first: Value) -> tuple[Value, int, int, Value, int]:
-        """The rows of that tile whose pages are looked up, as arguments of `Pages.shared`."""
+        """The arguments of `Pages.shared` for the rows of the tile whose first key is `first`."""
         begin, row, share = self.matrix.begin, first + self.local_row, self.share
         # Padding comes before the keys of a sequence.
         row = row if begin is None else row + begin

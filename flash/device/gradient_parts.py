@@ -71,9 +71,7 @@ class GradientParameters:
         return self.seq_q if side == "q" else self.seq_k
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> GradientParameters:
-        """The arguments of one of the packed sequences: arrays that begin with its rows, and its
-        own lengths.
-        """
+        """The arguments of packed sequence `number`: arrays that begin with its rows, and its lengths."""
         queries, keys = (
             self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))
         )
@@ -91,7 +89,7 @@ class GradientParameters:
         return Span.clamped(k, first, last, used_rows, total)
 
     def rows(self, k: KernelBuilder, name: str, batch: Value, head: Value) -> Matrix:
-        """The rows of one head of a matrix, of Q or of K and V as the matrix has them."""
+        """The rows of head `head` of the matrix called `name`: one for each query, or for each key."""
         count = self.seq_k if name in _OF_KEYS else self.seq_q
         return self.matrices[name].head(k, batch, head, count)
 
@@ -119,7 +117,7 @@ class GradientParameters:
 @dataclass(frozen=True)
 class RowNumbers:
     """LSE, D or the gradient of LSE of one head: an f32 for each of its rows, from `begin` bytes (u64) of the
-    array on. The three arrays share that offset, which is held in place of three addresses because registers
+    array on. The three arrays share this offset, which is held in place of three addresses because registers
     are short.
     """
 
@@ -135,7 +133,7 @@ class RowNumbers:
         return {name: cls(array, begin) for name, array in parameters.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
-        """The address of the number of a row."""
+        """The address of the f32 of row `row`."""
         return self.array.plus(self.begin + (k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
 
 
@@ -157,14 +155,14 @@ class Terms:
         return cls({name: array.plus(begin) for name, array in parameters.terms.items()})
 
     def write(self, k: KernelBuilder, name: str, row: Value, value: Value) -> None:
-        """Write the number of a row."""
+        """Write `value`, the term of row `row`, to the array of the operand `name`."""
         k.store(self.first[name].plus((k.cvt(row, dtype=s64) * F32_BYTES).as_(u64)), value)
 
 
 @dataclass(frozen=True)
 class RowsPart:
-    """Rows of Q that one CTA owns: `block` of one head from `first_row` on. `parameters` are those of their
-    sequence.
+    """Rows of Q that one CTA owns: `GradientTiling.block` of one head from `first_row` on. `parameters` are
+    those of their sequence.
     """
 
     parameters: GradientParameters
@@ -177,8 +175,8 @@ class RowsPart:
     def of(
         cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
     ) -> RowsPart:
-        """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
-        emitted that ends CTAs whose rows lie after their sequence, if it is not computed `again`.
+        """The rows of Q that this CTA owns. From fastest to slowest the grid has blocks, heads, batches. Code
+        is emitted that ends CTAs whose rows lie after their sequence, if it is not computed `again`.
         """
         k.note("which query rows of which head")
         t = config.tiling
@@ -201,8 +199,8 @@ class RowsPart:
 
 @dataclass(frozen=True)
 class QueriesPart:
-    """The rows of dQ that one CTA owns: `block` of one head from `first_row` on. Their queries see
-    keys of the tiles from `first_tile` up to `end_tile`, exclusive.
+    """The rows of dQ that one CTA owns: `GradientTiling.block` of one head from `first_row` on. Their queries
+    see keys of the tiles from `first_tile` up to `end_tile`, exclusive.
     """
 
     parameters: GradientParameters
@@ -221,7 +219,7 @@ class QueriesPart:
     def of(
         cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
     ) -> QueriesPart:
-        """The part of this CTA, as in `RowsPart.of`."""
+        """The rows of dQ that this CTA owns; the grid and `again` are as in `RowsPart.of`."""
         t, rows = config.tiling, RowsPart.of(k, config, parameters, again=again)
         parameters, first_row, scores = rows.parameters, rows.first_row, rows.scores(k, config)
         mask = scores.mask()
@@ -259,9 +257,9 @@ class QueriesPart:
 
 @dataclass(frozen=True)
 class KeysPart:
-    """The rows of dK and dV that one CTA owns: `block` of one head of K and V from `first_key` on,
-    and which slice of their columns. Queries that see some of them are in the tiles from
-    `first_tile` up to `end_tile`, exclusive, of each head of Q that shares the head.
+    """The rows of dK and dV that one CTA owns: `GradientTiling.block` of one head of K and V from `first_key`
+    on, and the `slice` of their columns. Queries that see some of them are in the tiles from `first_tile` up
+    to `end_tile`, exclusive, of each head of Q that shares the head.
     """
 
     parameters: GradientParameters
@@ -277,9 +275,9 @@ class KeysPart:
     def of(
         cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
     ) -> KeysPart:
-        """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
-        V, batches. Code is emitted that ends CTAs whose rows lie after their sequence, if it is not
-        computed `again`.
+        """The rows of dK and dV that this CTA owns. From fastest to slowest the grid has slices, blocks,
+        heads of K and V, batches. Code is emitted that ends CTAs whose rows lie after their sequence, if it
+        is not computed `again`.
         """
         k.note("which keys of which head")
         t = config.tiling
@@ -310,9 +308,9 @@ class KeysPart:
 
     @marked("gradients: tiles with hidden queries")
     def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, t: GradientTiling) -> Value:
-        """Whether some query of the tile that begins with `first_query` does not exist, or does not see
-        some key of the CTA. Of keys that do not exist, a CTA that writes their own gradients alone may
-        hold any; in sums of dQ they must add 0, so that there they count, too.
+        """Whether some query of the tile that begins with `first_query` does not exist, or does not see some
+        key of the CTA. Keys that do not exist count only with sums of dQ, to which they must add 0; their own
+        gradients are not written and may be any.
         """
         reach = mask.reach
         if mask.hides_anywhere:

@@ -31,7 +31,7 @@ _LOW_LSE: Final = -(2.0**126)  # LSE of which any finite score less it has an in
 
 
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
-    """A kernel that has its parameters and no code yet."""
+    """A builder of a kernel of gradients with no code yet, and the kernel's parameters."""
     t = config.tiling
     is_half = t.operands is HALF  # in kernels of f32 the registers of reciprocals would spill others
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=is_half)
@@ -65,9 +65,9 @@ def products_of(
     *,
     resident: bool = False,
 ) -> list[WarpProducts]:
-    """The products of a warp with each part of a tile that registers hold at once, by how its elements
-    are multiplied. `tiles` are those of the rows that the CTA owns, of the rows that they meet, and of
-    those that are weighed. `kept`: the rows that the CTA owns have arrived, and are read here, once.
+    """The products of a warp with each part of a tile that registers hold at once, by how its elements are
+    multiplied. `tiles` are those of the rows that the CTA owns, of the rows that they meet, and of those that
+    are weighed. `resident`: the rows that the CTA owns have arrived, and are read here, once.
     """
     if t.operands is HALF:
         products = MmaProducts(k, t, me, tiles, config.dtype.scalar)
@@ -90,8 +90,8 @@ def shift_of(k: KernelBuilder, lse: Value) -> Value:
 
 @marked("gradients: odd rows")
 def is_nonfinite(k: KernelBuilder, delta: Value) -> Value:
-    """Whether D of a row is NaN or infinite: that of each row is which sees a key and whose Q, dO or O is not
-    finite.
+    """Whether D of a row is NaN or infinite, as it is for each row that sees a key and whose Q, dO or O is
+    not finite.
     """
     return ~(k.abs(delta) < _INFINITY)
 
@@ -107,7 +107,7 @@ def tamed(k: KernelBuilder, lse: Value, delta: Value) -> tuple[Value, Value]:
 
 
 def tame(k: KernelBuilder, lse: Pointer, delta: Pointer) -> None:
-    """Make LSE and D of a row in shared memory as `tamed` does."""
+    """Replace LSE and D of a row, which are in shared memory, by the results of `tamed`."""
     with k.when(is_nonfinite(k, k.load(delta))):
         k.store(lse, _LOW_LSE)
         k.store(delta, 0.0)

@@ -32,14 +32,14 @@ _EVERY_LANE: Final = -1
 
 
 def row_factors(k: KernelBuilder, t: MmaTiling) -> list[Var]:
-    """A factor for each row of a lane's fragments, 1 so far, for `convert_queries`."""
+    """A factor for each row of a lane's fragments, initially 1, for `convert_queries`."""
     return [k.var(f32, 1.0) for _ in fragment_rows(t)]
 
 
 def convert_queries(
     k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, Q_tile: SwizzledTile, factors: Sequence[Var]
 ) -> None:
-    """Convert the rows of this warp, which have arrived for the whole CTA, where they are, and set
+    """Convert the rows of Q of this warp in place, once they have arrived for the whole CTA, and set
     `factors`, by which scores of the rows of this lane's fragments are to be multiplied.
     """
     k.note("Q as f16, each row times a power of two")

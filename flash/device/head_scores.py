@@ -47,7 +47,7 @@ class ScoredKernel(Protocol):
 
 
 class ScoreNumbers(Protocol):
-    """The arguments of a launch from which scores follow."""
+    """The arguments of a launch on which scores depend."""
 
     @property
     def seq_q(self) -> Value:
@@ -81,7 +81,7 @@ class HeadScores:
     arguments: ScoreNumbers
     batch: Value
     head: Value  # head of Q, or of K and V if rows are packed
-    nth_head: Value  # among those of all batches
+    nth_head: Value  # number of the head among the heads of all batch items
     packing: Packing | None
     diagonal: Value | None
 
@@ -94,8 +94,9 @@ class HeadScores:
         where: tuple[Value, Value, Value],
         packing: Packing | None,
     ) -> HeadScores:
-        """The inputs for `where`: batch, head, and head of the batch. Bottom-right aligns the last
-        query with the last key, top-left the first query with the first key.
+        """The inputs for `where`: batch item, head, and the head's number over all items (with packing, of
+        heads of K and V). Bottom-right aligns the last query with the last key, top-left the first query with
+        the first key.
         """
         batch, head, of_batch = where
         diagonal = None
@@ -113,7 +114,7 @@ class HeadScores:
 
     @property
     def first_head(self) -> Value:
-        """The head of Q; for packed rows the first of the group."""
+        """The number of the head of Q; for packed rows of the first head of the group."""
         return self.head if self.packing is None else self.head * self.packing.group
 
     @property
@@ -134,7 +135,7 @@ class HeadScores:
         return self.diagonal if self.config.features.cached else None
 
     def elements(self, array: AuxArray) -> AuxElements:
-        """An array that functions of scores index."""
+        """The elements of `array`, which functions of scores index."""
         of = self.arguments.operands[array.operand]
         steps = [stride * of.dtype.nbytes for stride in of.strides.values()]
         return AuxElements(of.first, steps, [self.numbers[size] - 1 for size in array.sizes])

@@ -121,7 +121,7 @@ class PingPongTiles:
 
     @marked("latent turns: rest")
     def rest(self) -> Stage | None:
-        """The columns of this warpgroup's tile after those that are V, when they are there; None if there
+        """The columns of this warpgroup's tile after those that are V, once they have arrived; None if there
         are none.
         """
         rest = self.pipeline.rest
@@ -129,15 +129,15 @@ class PingPongTiles:
 
     @marked("latent turns: half")
     def half(self, nth: int) -> Stage:
-        """The half of this warpgroup's tile that has its columns of O (0), or the other one (1), when the
-        first part is there.
+        """The half of this warpgroup's tile that has its columns of O (0), or the other half (1), once its
+        first part has arrived.
         """
         return self.pipeline.keys.take(self._stage * _HALVES + nth, self._parity)
 
     @marked("latent turns: half before")
     def half_before(self) -> Stage:
-        """The half of the tile before, the other warpgroup's, that has this warpgroup's columns of O, when it
-        is there.
+        """The half of the previous tile, the other warpgroup's, that has this warpgroup's columns of O, once
+        it has arrived.
         """
         k, wraps = self.k, self._stage == 0
         before = k.selp(self._stages - 1, self._stage - 1, wraps)
@@ -160,5 +160,5 @@ class PingPongTiles:
 
     @property
     def _stage(self) -> Value:
-        """The stage of this warpgroup's tile, if it is the next."""
+        """The stage of the next tile, if this warpgroup takes it."""
         return self._group if self._at is None else self._at

@@ -130,7 +130,7 @@ class LazySoftmax:
         return self.scales[i]
 
     def _exponent(self, score: Value, i: int) -> Value:
-        """The exponent of a score of row i, in units of log2; where its base is large, roughly."""
+        """The exponent of a score of row i, in units of log2; only rough where the row's base is large."""
         if self._fused:
             return self.k.fma(score, self._scale(i), self._bases[i])
         return self._scaled(score - self.shift[i], i)
@@ -142,7 +142,7 @@ class LazySoftmax:
     @marked("lazy softmax: terms")
     def _terms(self, shift: Value, i: int) -> tuple[Value, Value]:
         """The shift and the base that scores of row i get: a score becomes (score - shift) * scale + base.
-        One of both is 0: the shift, unless the base would be large.
+        One of the two is 0: the shift, unless the base would be large.
         """
         k, base = self.k, self._base(shift, i)
         is_large = k.abs(base) > LARGE_BASE

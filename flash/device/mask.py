@@ -36,7 +36,7 @@ class Mask:
 
     @property
     def narrows(self) -> bool:
-        """Whether a plane knows from the queries of a CTA which keys it hides."""
+        """Whether a plane can tell from the queries of a CTA which keys it hides."""
         return any(plane.narrows for plane in self.planes)
 
     def of_queries(self, first_query: Value, last_query: Value) -> Mask:

@@ -35,8 +35,8 @@ def _larger(k: KernelBuilder, a: Value, b: Value) -> Value:
 class RowTops:
     """The largest score of each of `rows` rows that this lane has met, in units of log2; NaN if one was NaN.
 
-    `scale`, positive, turns scores into these units, those of all rows or of each; None if they are in them
-    already.
+    `scale`, positive, turns scores into these units, those of all rows or of each; None if scores are in
+    these units already.
     """
 
     def __init__(self, k: KernelBuilder, rows: int, scale: Value | Sequence[Value] | None) -> None:
@@ -57,7 +57,7 @@ class RowTops:
             top.set(_larger(k, top, largest))
 
     def joined(self, i: int, distances: Sequence[int]) -> Value:
-        """The largest score of row i that it has in the lanes at these butterfly distances."""
+        """The largest score of row i over the lanes at these butterfly distances."""
         return over_lanes(self.k, self._tops[i], distances, functools.partial(_larger, self.k))
 
     @marked("max logit: all rows")
@@ -74,9 +74,9 @@ class MaxLogits:
     """Where a CTA writes the largest scores of its heads: f32, one for each head of each sequence. `head` is
     the number of its head of Q over all sequences; with packing that of its head of K and V.
 
-    The array holds -inf before a launch, and CTAs join what they find in it by comparisons of integers: of
-    f32 that are not negative the order is that of their bits, of others it is the reverse of that as
-    unsigned numbers. No order of CTAs changes the bits of the result.
+    The array holds -inf before a launch, and a CTA replaces a number in it by a larger one of its own by
+    comparing them as integers: of f32 that are not negative the order is that of their bits, of others it is
+    the reverse of that as unsigned numbers. No order of CTAs changes the bits of the result.
     """
 
     first: Pointer
@@ -92,9 +92,9 @@ class MaxLogits:
         distances: Sequence[int],
         writes: Callable[[Value], Value],
     ) -> None:
-        """Join the largest scores of this lane's `rows`, which come with whether they exist, in memory.
-        `distances` are the butterfly distances to the lanes that share them, `writes` adds the condition that
-        the CTA writes to another one.
+        """Combine the largest scores of this lane's `rows`, each with whether it exists, with those in
+        memory. `distances` are the butterfly distances to the lanes that share them, `writes` adds the
+        condition that the CTA writes to another one.
         """
         k.note("the largest score of each head")
         thread = k.thread_id()
@@ -110,7 +110,7 @@ class MaxLogits:
 
     @marked("max logit: join")
     def _join(self, k: KernelBuilder, head: Value, top: Value, where: Value) -> None:
-        """Join a number, in units of log2, with that of a head, s64."""
+        """Raise the largest score of a head, s64, in memory to `top`, in units of log2, if it is less."""
         logit = top * LN2
         bits = k.selp(logit.as_(u32), _NAN, k.setp(logit, logit, cmp="num"))
         at = self.first.plus((head * F32_BYTES).as_(u64))

@@ -255,7 +255,7 @@ class MmaOutputs:
         b: tuple[Value, ...],
         c: tuple[Value, ...] | None = None,
     ) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile if it is not given."""
+        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
         self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
 
 
@@ -282,8 +282,8 @@ class MmaProducts(MmaOutputs):
         return products
 
     def keep(self, where: Value | None = None) -> None:
-        """Read this warp's rows of Q into registers, where `scores` finds them from now on. With
-        `where`, uniform in the CTA, they are only read if it holds.
+        """Read this warp's rows of Q into registers, from which `scores` then takes them. With `where`,
+        uniform in the CTA, they are only read if it holds.
         """
         t, query = self.t, self._q.stage()
         addresses = [

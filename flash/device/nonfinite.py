@@ -34,8 +34,8 @@ _BITS: Final = {2: b16, 4: b32}
 
 def hides_rows(config: KernelConfig) -> bool:
     """Whether a kernel with `wgmma` may find NaN or infinity in the values of a key that a row does not see.
-    Without a mask, the only hidden keys are beyond the end, where a tile of V holds zeros, but of packed
-    sequences rows of the next one, and anything in a cache. Gathered rows after the end are zeros, too.
+    Without a mask, the only hidden keys are beyond the end, where a tile of V holds zeros, but with packed
+    sequences rows of the next sequence, and in a cache anything. Gathered rows after the end are zeros, too.
     """
     shares = (config.features.varlen or config.features.cached) and not config.gathers
     return config.hides_keys or shares
@@ -68,8 +68,8 @@ class RestoredValues(ABC):
         v_scale: ScoreArray | None = None,
     ) -> None:
         """Add the cleared elements of V, of the keys in these half-open ranges, times `v_scale` if V is of
-        fp8, to the elements of O that see them, by all threads of the team. This thread's part of O has been
-        written.
+        fp8, to the elements of O whose rows see their keys, by all threads of the team. This thread's part of
+        O has been written.
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
@@ -215,8 +215,8 @@ def clear_chunks(
 def clear_together(
     k: KernelBuilder, dtype: ScalarType, chunks: Sequence[Pointer], on_nonfinite: Callable[[], object]
 ) -> None:
-    """Set NaN and infinity in some chunks of 16 bytes to 0, which a thread reads together. Where there are
-    any, it reads the words again, one by one, so that none of them takes a register until then.
+    """Set NaN and infinity in some chunks of 16 bytes to 0, which a thread reads together. Where it finds any
+    NaN or infinity, it reads the words again, one by one, so that none of them takes a register until then.
     """
     some = functools.reduce(operator.or_, (_signs(word, dtype) for at in chunks for word in k.load(at, 4)))
     with k.when(some != 0):

@@ -114,7 +114,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: rests")
     def _note_rests(self) -> None:
-        """Note whether a row of this warp has a rest."""
+        """Note whether a row of this warp has a rest, which the rounding of its shift left."""
         if not self._rest:
             return
         some = self._rest[0] != 0.0
@@ -151,7 +151,7 @@ class OverlappedSoftmax(LazySoftmax):
 
 
 def _each(S: Fragment) -> Iterator[tuple[int, Var]]:
-    """Each score with the number of its row."""
+    """Each score with the index of its row."""
     for i, scores in enumerate(S):
         for score in scores:
             yield i, score

@@ -43,11 +43,11 @@ class Pages:
         return k.ld_nc(Pointer(self.entries + step.as_(u64), "global", s32), type=s32)
 
     def _entry(self, k: KernelBuilder, row: Value) -> Value:
-        """The table's entry for the page of a row, which may be any number."""
+        """The table's entry, which may be any number, for the page of row `row`."""
         return self.entry(k, _quotient(k.min(row.as_(u32), self.last_row), self.page_size))
 
     def existing(self, k: KernelBuilder, page: Value) -> Value:
-        """A page number of the table, s32, as one of the pages that there are, u32."""
+        """Entry `page` of the table, s32, limited to the numbers of existing pages; u32."""
         return k.min(page.as_(u32), self.last_page)
 
     def shared(
@@ -73,12 +73,14 @@ class Pages:
         return [self.index(k, mine) for mine in _read_here(k, row, step, count, nth, lanes)]
 
     def page_of(self, k: KernelBuilder, entries: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-        """The n-th of `count` pages, u32, from the `entries_of` the threads; see `shared`."""
+        """The n-th of `count` pages, u32, from the entries that the threads have read (`entries_of`); see
+        `shared`.
+        """
         return self.existing(k, _exchanged(k, entries, n, count, lanes))
 
     def index_of(self, k: KernelBuilder, indices: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-        """The n-th of `count` indices in a page, u32, from the `indices_of` the threads; see `shared`. It is
-        below the size of a page whatever these are.
+        """The n-th of `count` indices in a page, u32, from the indices of the threads (`indices_of`); see
+        `shared`. It is below the size of a page whatever these are.
         """
         return k.min(_exchanged(k, indices, n, count, lanes), self.page_size - 1)
 
@@ -125,11 +127,11 @@ class PagedMatrix(Matrix):
         return self._across(k, page) + self._down(k, self.pages.index(k, row))
 
     def _across(self, k: KernelBuilder, page: Value) -> Value:
-        """The offset of a page, in bytes, u64."""
+        """The offset of page `page` from page 0, in bytes, u64."""
         return (k.cvt(page, dtype=s64) * self.page_bytes).as_(u64)
 
     def _down(self, k: KernelBuilder, row: Value) -> Value:
-        """The offset of row `row`, u32, of a page, in bytes, u64."""
+        """The offset of row `row`, u32, from the first row of its page, in bytes, u64."""
         return (k.cvt(row, dtype=s64) * self.row_bytes).as_(u64)
 
     def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:
@@ -163,8 +165,8 @@ class PagedMatrix(Matrix):
         result: dict[int, Value] = {}
 
         def begin(n: int) -> Value:
-            """The address of a thread's first element in the n-th `together` rows; after the last row of the
-            sequence, in those with the last row.
+            """The address of a thread's first element in the n-th group of `together` rows; after the last
+            row of the sequence, in the group with the last row.
             """
             nth = k.min(group + n if n else group, last)
             page = page_of(n) if page_of else pages.existing(k, pages.entry(k, _quotient(nth, in_page)))
@@ -207,7 +209,7 @@ def _read_here(
 
 
 def _exchanged(k: KernelBuilder, result: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-    """The n-th of `count` numbers, of which each thread has `found` those of the rows that it reads."""
+    """The n-th of `count` numbers, of which each thread has in `result` those of the rows that it reads."""
     among = min(lanes, count)
     return of_segment(k, result[n // among], n % among, lanes)
 

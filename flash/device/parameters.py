@@ -146,7 +146,7 @@ class ScoreArray:
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether it has an element for each row of K or V, placed as the rows are."""
+        """Whether the array has an element for each row of K or V, laid out as these rows are."""
         return "row" in self.strides
 
     @property
@@ -275,7 +275,7 @@ class Parameters:
         return self.seq_q if longest is None else longest.as_(s32)
 
     def of_item(self, k: KernelBuilder, features: Features, batch: Value, kv_head: Value) -> Parameters:
-        """The arguments of one item of a batch: a packed sequence, or one whose keys are in a cache,
+        """The arguments of one item of a batch: of a packed sequence, or of one whose keys are in a cache,
         and of one head of K and V.
         """
         result = self.of_sequence(k, batch) if features.varlen else self
@@ -286,7 +286,9 @@ class Parameters:
         return result.of_kv_head(k, kv_head) if features.cached else result
 
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:
-        """The arguments of one head of K and V: with the head's scale of K, if there is one."""
+        """The arguments of one head of K and V: the softmax's scale includes the head's scale of K, if there
+        is one.
+        """
         k_scale = self.operands.get("k_scale")
         if k_scale is None or k_scale.is_of_rows:
             return self
@@ -296,7 +298,9 @@ class Parameters:
     def token_scales(
         self, k: KernelBuilder, features: Features, batch: Value, kv_head: Value
     ) -> tuple[Matrix, Matrix] | None:
-        """The scales of one head of K and of V, one for each key: rows of one f32; None without such."""
+        """The scales of one head of K and of V, one for each key: rows of one f32. None if keys have no
+        scales of their own.
+        """
         if not features.per_token:
             return None
         position = {name: getattr(self.K, name) for name in ("begin", "pages", "sequence")}
@@ -305,7 +309,9 @@ class Parameters:
         return of_keys, of_values
 
     def of_scales(self, k: KernelBuilder, batch: Value, kv_head: Value) -> Parameters:
-        """The arguments of one head of K and V of one item: with its scales of Q and K in the softmax's."""
+        """The arguments of one head of K and V of one item: the softmax's scale includes its scales of Q and
+        K.
+        """
         q_scale, k_scale = (self.operands[f"{what}_scale"] for what in "qk")
         factor = q_scale.of_sequence(k, batch, kv_head) * k_scale.of_sequence(k, batch, kv_head)
         return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
@@ -323,8 +329,8 @@ class Parameters:
         )
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Parameters:
-        """The arguments of one of the packed sequences: arrays that begin with its rows, and its
-        own lengths. Keys that are not packed stay as they are (`of_batch` finds them).
+        """The arguments of packed sequence `number`: arrays that begin with its rows, and its lengths. Keys
+        that are not packed stay as they are (`of_batch` finds them).
         """
         queries, keys = (
             self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))

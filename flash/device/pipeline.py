@@ -22,11 +22,11 @@ Arrival = Callable[[PanelLoader, Value | None], None]  # (loader, stage)
 
 
 class KeyValuePipeline:
-    """Feeds a CTA the tiles of K and V, from tile `tiles` - 1 down to tile `first` (None: 0). With
-    `guarded` every copy checks whether its row is in the matrix, which is only needed where the
-    proof cannot show it. `is_asynchronous`: some copies are asynchronous, if only those of Q, which
-    are in the first group. Tiles of whose first key `sees_tile` says that nobody sees them are not
-    copied; None: somebody does.
+    """Feeds a CTA the tiles of K and V, from tile `tiles` - 1 down to tile `first` (None: 0). With `guarded`
+    every copy checks whether its row is in the matrix, which is only needed where the proof cannot show it.
+    `is_asynchronous`: some copies are asynchronous, if only those of Q, which are in the first group.
+    `sees_tile(first_key)` gives whether some query sees the tile that begins with this key; other tiles are
+    not copied. It gives None if each tile is seen.
 
     The kernel's loops count in `n`, which is -(t + 1) when tile t is next.
     """

@@ -52,7 +52,7 @@ class _SharedDS:
 @dataclass(frozen=True)
 class _Shares:
     """The division of the products of a tile among warps: `down` groups of warps take rows, and of each group
-    `across` warps take `units` units of columns each, of which there are `every`.
+    `across` warps take `units` units of columns each, of `every` units in all.
     """
 
     down: int
@@ -72,8 +72,8 @@ class _Shares:
 
 
 class QuerySums:
-    """Adds dS K of a tile of queries to the sums. `slice` is which slice of the columns the CTA makes,
-    and `stage` the byte of the tile of K at which these begin; None: all.
+    """Adds dS K of a tile of queries to the sums. `slice` is the slice of the columns that the CTA makes, and
+    `stage` the byte of the tile of K at which these begin; None: all.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class QuerySums:
         self._least = t.head_dim - (t.slices - 1) * width if t.slices > 1 else t.head_dim  # of a slice
 
     def keep(self, P: Any) -> None:
-        """Write dS of this warp's keys to shared memory, which all warps have read."""
+        """Write dS of this warp's keys to shared memory, whose previous contents all warps have read."""
         self._passage.keep(P)
 
     @marked("sums of queries: columns of a warp")
@@ -165,8 +165,8 @@ class QuerySums:
 
 
 class _HalfPassage:
-    """How dS of 16 bits passes through shared memory, to be multiplied by K by `products`: the pairs of the
-    next operand A are stored as they are, and read transposed by `ldmatrix`.
+    """The way of dS of 16 bits through shared memory, from which `products` multiply it by K: the pairs of
+    the next operand A are stored as they are, and read transposed by `ldmatrix`.
     """
 
     def __init__(self, shared: _SharedDS, products: MmaOutputs) -> None:

@@ -60,7 +60,7 @@ def position_of(k: KernelBuilder, where: InCache, slot: Value, positions: Value)
 
 @dataclass(frozen=True)
 class _Held:
-    """The elements of a row that a lane has read, their columns, and whether they are in the row (None: they
+    """The elements of a row that a lane has read, their columns, and whether they are in the row (None: all
     are).
     """
 
@@ -105,7 +105,9 @@ class RowCopy:
     scale: Value | RowScale | None
 
     def read(self, row: Value, lane: Value, columns: int, angles: RotaryAngles | None) -> list[_Held]:
-        """This lane's part of the row at address `row`, which has `columns` columns."""
+        """This lane's elements of the row at address `row`, which has `columns` columns; rotated if there are
+        `angles`.
+        """
         k, held = self.k, []
         first = 0 if angles is None else angles.rotary_dim
         for start in range(0, first // 2, WARP_SIZE):

@@ -21,13 +21,13 @@ class RowOutput(Protocol):
     """A number of each row that a kernel writes."""
 
     def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
-        """Store the number of a row of the CTA, by one thread."""
+        """Store this number of row `row` of the CTA, by one thread."""
 
 
 def store_row_outputs(
     k: KernelBuilder, outputs: Sequence[RowOutput], row: Value, finished: FinishedRow
 ) -> None:
-    """Write all numbers of a row."""
+    """Store all `outputs` of row `row` of the CTA."""
     for output in outputs:
         output.store(k, row, finished)
 
@@ -53,7 +53,7 @@ class LogSums:
         k.store(self._at(k, row), finished.lse)
 
     def _at(self, k: KernelBuilder, row: Value) -> Pointer:
-        """The address of the LSE of a row."""
+        """The address of the LSE of row `row` of the CTA."""
         if self.packing is None:
             index = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
         else:

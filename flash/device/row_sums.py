@@ -1,5 +1,5 @@
-"""D, the sum of O times its gradient over each row of a CTA: what softmax takes off the gradients of
-the row's weights.
+"""D, the sum of O times its gradient over each row of a CTA: what softmax subtracts from the gradients of the
+row's weights.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class SharedRowsSoftmax(OverlappedSoftmax):
             self._note_rests()
 
     def show(self) -> None:
-        """Write the shifts, for the other warpgroup."""
+        """Write the shifts to shared memory, for the other warpgroup."""
         self.exchange.write(self.shift, *([self._rest] if self._rest else []))
 
     def finish(self, i: int) -> FinishedRow:

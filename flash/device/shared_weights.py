@@ -80,8 +80,8 @@ class SharedWeights:
         return self.part * self._t.tile
 
     def keep(self, P: Weights, dS: Weights) -> None:
-        """Write this warp's weights, as `WarpProducts.weights` gives them. All warps have read those
-        before.
+        """Write this warp's weights, as `WarpProducts.weights` gives them. All warps have read the previous
+        ones.
         """
         for writer, weights in zip(self._writers, (P, dS), strict=True):
             writer.write(weights)
@@ -120,7 +120,7 @@ class SharedWeights:
 
     @marked("shared weights: sums before")
     def _await_readers(self) -> None:
-        """Meet the other warps after their reads of the parts of the sums before."""
+        """Wait until the other warps have read the parts of the previous sums."""
         self.k.barrier()
 
 

@@ -30,13 +30,13 @@ from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
-QUERIES_MARK: Final = 1  # of the tile of Q, see `SplitTile.split`
-UNSCALED: Final = ELEMENT_SCALE**-2  # of sums of products of Q and K
+QUERIES_MARK: Final = 1  # mark of the tile of Q, see `SplitTile.split`
+UNSCALED: Final = ELEMENT_SCALE**-2  # factor of sums of products of Q and K, which undoes the scales of both
 _TOP: Final = 14  # the exponent that the largest weight gets
 WEIGHT_SCALE: Final = 2.0**_TOP  # of P, whose elements are at most 1
 _DEPTH: Final = 16  # of a product of f16
 _FACTOR_SCALE: Final = 2.0**6  # of factors of rows of V, which are below 2**122
-UNWEIGHTED: Final = 1 / (WEIGHT_SCALE * ELEMENT_SCALE)  # of sums of products of P and V
+UNWEIGHTED: Final = 1 / (WEIGHT_SCALE * ELEMENT_SCALE)  # factor of sums of P V, undoes the scales of both
 _NARROW: Final = 64  # columns of O
 _WIDE: Final = 128  # columns of Q and K whose products one sum of a tensor core takes
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of O in a chunk
@@ -251,7 +251,7 @@ class SplitProducts:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
     def _multiply(self, tile: tuple[Var, ...], a: Operand, b: Operand, c: Operand | None = None) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile if it is not given."""
+        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
 
 

@@ -35,8 +35,8 @@ from ptxgen.records import dataclass
 from ptxgen.types import b32, f16, f16x2, f32, u32
 
 ELEMENT_SCALE: Final = 2.0**8  # of elements, before they are split
-_LEAST: Final = 2.0**-7  # the largest of a row without a factor, at least
-_LIMIT: Final = 2.0**7  # and below
+_LEAST: Final = 2.0**-7  # the largest magnitude of a row without a factor, at least
+_LIMIT: Final = 2.0**7  # this magnitude is below
 _TOP: Final = 6  # the exponent that the largest of a row with a factor gets
 _INFINITY: Final = float("inf")
 _EXPONENT: Final = 0x7F80_0000
@@ -52,7 +52,7 @@ _TWO: Final = CHUNK_BYTES // 2  # bytes of two elements
 _WORDS_AT_ONCE: Final = 16  # in flight
 _EVERY_LANE: Final = -1
 _ROW_LANES: Final = (1, 2, 4)  # butterfly distances to the lanes that have other chunks of a row
-_ROW_LANES_BY_HALVES: Final = (*_ROW_LANES, 8)  # and where each has those of half of the panels
+_ROW_LANES_BY_HALVES: Final = (*_ROW_LANES, 8)  # the same where a lane has the chunks of half of the panels
 
 
 class SplitTile:
@@ -269,8 +269,8 @@ def split_pair(k: KernelBuilder, x: Sequence[Value]) -> tuple[Value, Value]:
 
 
 def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Value, Value]:
-    """The power of two that makes `largest` at least 2**top and below 2**(top + 1), and what undoes it;
-    2**112 at most.
+    """The power of two, at most 2**112, that makes `largest` at least 2**top and below 2**(top + 1), and its
+    inverse.
     """
     least = _BIAS + top - _MOST << _MANTISSA_BITS
     exponent = k.max(largest.as_(u32) & _EXPONENT, least)
@@ -280,5 +280,5 @@ def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Valu
 
 @marked("split tile: ordinary rows")
 def _is_ordinary(largest: Value) -> Value:
-    """Whether a row with this largest magnitude has the factor 1; one of NaN has not."""
+    """Whether a row with this largest magnitude has the factor 1; a row with NaN has not."""
     return (largest == 0.0) | ((largest >= _LEAST) & (largest < _LIMIT))

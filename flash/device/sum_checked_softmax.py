@@ -107,7 +107,9 @@ def _weights_into(
 
 @marked("sum-checked softmax: too large")
 def _is_too_large(softmax: LazySoftmax, of_row: Value) -> Value:
-    """Whether the sum of a row's weights says that one of them may be larger than the slack allows."""
+    """Whether `of_row`, the sum of a row's weights, is so large that one of them may exceed what the slack
+    allows.
+    """
     is_above: Value = of_row > 2.0**softmax.slack
     return is_above
 

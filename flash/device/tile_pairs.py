@@ -74,8 +74,8 @@ class TilePairs:
             self._start_ahead(tile + (self.stages - 1), end)
 
     def stage(self, n: int) -> Value | None:
-        """The byte at which the current tile of loader n, or after the last one of `also`, begins;
-        None: 0.
+        """The byte at which the current tile of loader n begins, or, with n after the last loader, that of
+        `also`. None: 0.
         """
         return self._used[self._sizes[n]].at
 

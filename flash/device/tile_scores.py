@@ -74,7 +74,7 @@ class TileScores:
         return coordinates
 
     def drop(self, P: Fragment, coordinates: ScoreCoordinates | None) -> None:
-        """Apply the features that change weights."""
+        """Apply the features that change weights, such as dropout."""
         if coordinates is not None:
             for feature in self.cta.after_softmax:
                 feature.drop(P, coordinates)

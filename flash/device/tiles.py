@@ -76,7 +76,9 @@ class Matrix:
         return find
 
     def lookups(self, apart: int, rows: int) -> int:
-        """The number of entries of a page table that `further` reads to find the rows of such a tile."""
+        """The number of entries of a page table that `further` reads to find each `apart`-th row of a tile of
+        `rows` rows.
+        """
         del apart, rows
         return 0
 

@@ -109,8 +109,8 @@ class TmaPipeline:
 
     @marked("wgmma rings: fill")
     def load(self, cta: Cta) -> None:
-        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
-        but for those between others that no query sees. There is at least one, and the last is always
+        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first. A
+        tile between others that no query sees is skipped. There is at least one tile, and the last is always
         loaded, so that consumers begin with it.
         """
         self.load_queries(cta)
@@ -134,21 +134,21 @@ class TmaPipeline:
 
     @marked("wgmma rings: fill")
     def load_queries(self, cta: Cta) -> None:
-        """Have the queries of the CTA copied, unless consumers load them."""
+        """Start the copy of the queries of the CTA, unless consumers load them."""
         if isinstance(self.queries, Ring):
             with self.queries.fill() as stage:
                 self.k.tma.load(stage.q, self.corner("Q", cta, cta.first_row))
 
     @marked("wgmma rings: fill")
     def load_keys(self, cta: Cta, row: Value) -> None:
-        """Have the tile of K copied whose first key is `row`."""
+        """Start the copy of the tile of K whose first key is `row`."""
         with self.keys.fill() as stage:
             self.k.tma.load(stage.k, self.corners("K", cta, row))
 
     @marked("wgmma rings: fill")
     def load_values(self, cta: Cta, row: Value, follows: Value | bool = False) -> None:
-        """Have the tile of V copied whose first key is `row`. `follows` is whether there is one before, which
-        may have to be cleared.
+        """Start the copy of the tile of V whose first key is `row`. `follows` is whether it follows another
+        tile of V, which may have to be cleared.
         """
         with self.clearing(cta, row, follows) as hides, self.values.fill(reworked=hides) as stage:
             self.k.tma.load(stage.v, self.corners("V", cta, row))
@@ -159,11 +159,15 @@ class TmaPipeline:
         return clears.fills(cta, row, follows) if isinstance(clears, ClearedValues) else nullcontext()
 
     def follows(self, cta: Cta, n: Value) -> Value | bool:
-        """Whether a tile precedes the one with -n - 1 tiles before it; False if no caller needs it."""
+        """Whether the tile with -n - 1 tiles before it is loaded after another one; False if no caller needs
+        it.
+        """
         return n != -cta.tiles if isinstance(self.nonfinite, ClearedValues) else False
 
     def end_loads(self, cta: Cta) -> None:
-        """All tiles of V have been loaded; there is one."""
+        """End the loads of a work tile, after its last tile of V: clear that tile if the producer clears
+        tiles.
+        """
         if isinstance(self.nonfinite, ClearedValues):
             self.nonfinite.clear_last(cta)
 

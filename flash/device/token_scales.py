@@ -25,7 +25,7 @@ from ptxgen.types import f32, u32
 
 _SLACK: Final = 8.0  # in units of log2: what f16 holds with room to spare
 _MOST: Final = 2.0**112  # the largest power, that of rows which have seen no value yet
-_LEAST: Final = 2.0**-126  # the smallest
+_LEAST: Final = 2.0**-126  # the smallest power
 _RECIPROCALS: Final = 0xFE << 23  # the sum of the bits of a power of two and of its reciprocal, as f32
 
 

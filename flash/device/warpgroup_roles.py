@@ -1,6 +1,6 @@
 """The two roles of a kernel with `wgmma`: a producer, the warpgroup that has tiles of Q, K and V copied to
-shared memory, and consumers, the warpgroups that compute. Here is what the consumers of all kernels do; in
-what order they multiply, a subclass says (`flash/kernels/wgmma_forward.py`).
+shared memory, and consumers, the warpgroups that compute. This module has what the consumers of all kernels
+do; in what order they multiply, a subclass says (`flash/kernels/wgmma_forward.py`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def attention_module(
     pipeline_of: type[TmaPipeline],
     consumer_of: Callable[[WorkTile], Consumer],
 ) -> ir.Module:
-    """The module with a kernel whose producer fills such a pipeline, and whose other warpgroups are
-    such consumers.
+    """The module with a kernel whose producer fills a pipeline of class `pipeline_of`, and each of whose
+    other warpgroups runs the consumer that `consumer_of` gives for a work tile.
     """
     # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
     appends = config.features.appended is not None
@@ -160,7 +160,8 @@ class Consumer(ABC):
 
     def each_tile(self, take: Callable[[Value, Masking], None], *, after_last: bool = False) -> None:
         """Emit `take(n, masking)` for the tiles of keys with -n - 1 tiles before them, from the last to the
-        first, or from the one after the last: but for those that no row sees.
+        first, or `after_last` without the last one. Other tiles than the last are skipped if no row sees
+        them.
         """
         k, cta = self.k, self.cta
         for end, first, masking in masked_tiles(k, cta, self.work.cta_again):
@@ -203,11 +204,11 @@ class Consumer(ABC):
         return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)
 
     def _group(self) -> Value:
-        """The number of this warpgroup, which proofs follow."""
+        """The number of this warpgroup among the consumers, in a form that proofs follow."""
         return self.k.thread_id() // WARPGROUP % self.work.t.consumers
 
     def _first_row(self, cta: Cta) -> Value:
-        """The first row of this thread."""
+        """The first row of O that this thread holds."""
         if self.shares_rows:
             return cta.first_row + self.k.signed(self.S.row)
         group = self._group()
@@ -227,7 +228,7 @@ class Consumer(ABC):
         store_outputs(self.work, cta, first_row, self.outputs, v_scale)
 
     def _end_work_tile(self) -> None:
-        """Let the next work tile begin: no thread reads the memory that it writes any more."""
+        """Let the next work tile begin: no thread still reads the memory that it writes."""
         if not self.work.t.separate_output:
             self.queries.release()
         if self.queries.are_stored_by_threads:

@@ -28,18 +28,18 @@ class Outputs(Protocol):
 
     @property
     def sums(self) -> Accumulator:
-        """The registers."""
+        """The registers that hold the sums of O."""
 
     def write(self, tile: BoxTile) -> None:
         """Write O to a tile, which other warpgroups may have read."""
 
     def lane_columns(self, width: int) -> LaneColumns:
-        """The columns of this thread, of O with `width` columns."""
+        """The columns that this thread holds, where O has `width` columns."""
 
 
 @dataclass(frozen=True)
 class WarpgroupOutputs:
-    """All columns of the rows from `row` (u32) of the CTA on."""
+    """O of a warpgroup: all columns of its rows, from row `row` (u32) of the CTA on."""
 
     sums: Accumulator
     role: Role
@@ -86,8 +86,8 @@ def _findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
 
 @marked("wgmma: store of O")
 def _send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None:
-    """Store the tile of O: by a tensor copy, unless rows after those of the CTA, or between them, are
-    of others. `visible` is whether threads read what it has stored.
+    """Store the tile of O: by a tensor copy, unless rows after those of the CTA, or between them, belong to
+    other CTAs. `visible` is whether threads read what it has stored.
     """
     k, whole = work.k, None
     if work.config.packed:

@@ -29,13 +29,13 @@ class Queries:
 
     @property
     def tile(self) -> BoxTile:
-        """The tile, after `acquire`."""
+        """The tile of Q, after `acquire`."""
         assert self._tile is not None
         return self._tile
 
     @marked("wgmma: queries")
     def acquire(self) -> None:
-        """Wait until the tile is there."""
+        """Wait until the tile of Q is in shared memory."""
         k, queries, cta = self.k, self.work.pipeline.queries, self.work.cta
         if isinstance(queries, Ring):
             self._stage = queries.acquire()
@@ -49,7 +49,7 @@ class Queries:
         self._tile = queries
 
     def prepare(self) -> None:
-        """Negate and rotate the queries where they are, if the kernel does."""
+        """Negate and rotate the queries in place, if the kernel does."""
         self.negate()
         self.rotate()
 
@@ -71,7 +71,7 @@ class Queries:
         k.fence_proxy_async(space="shared::cta")
 
     def rotate(self) -> None:
-        """Rotate the queries, if the kernel does, where they are."""
+        """Rotate the queries in place, if the kernel does."""
         work = self.work
         appended = AppendedKV.of(self.k, work.config, work.parameters, work.cta)
         if appended is None or not appended.rotates:

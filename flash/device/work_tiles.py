@@ -1,8 +1,8 @@
 """The work tiles of a CTA, each a block of rows of a head: one, or in kernels with persistent CTAs several,
 one after another.
 
-There barriers are initialised and tensor maps fetched once, and the tiles of a work tile are on their way
-while the one before is finished. `flash/problem/persistence.py` says which kernels are offered in this form.
+Persistent CTAs initialise barriers and fetch tensor maps once, and copy the first tiles of a work tile while
+they finish the previous one. `flash/problem/persistence.py` says which kernels are offered in this form.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ class WorkTile:
     pipeline: TmaPipeline
 
     def cta_again(self) -> Cta:
-        """The part of the CTA, computed again: through the loops it would take registers."""
+        """The part of the problem that the CTA computes, computed again: through the loops it would take
+        registers.
+        """
         return Cta.of(self.k, self.config, self.parameters)
 
 
 @dataclass(frozen=True)
 class WorkTiles:
-    """The work tiles of a CTA: those that `scheduler` deals to it, or, if it is None, the one that has the
-    CTA's index.
+    """The work tiles of a CTA: those that `scheduler` deals to it or, if that is None, the one work tile with
+    the CTA's index.
     """
 
     parameters: Parameters
@@ -52,7 +54,7 @@ class WorkTiles:
     def of(
         cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, roles: tuple[Role, Role]
     ) -> WorkTiles:
-        """The work tiles of this CTA, whose roles are a producer, which takes tickets, and a consumer."""
+        """The work tiles of this CTA. `roles` are a producer, which takes tickets, and a consumer."""
         if not config.is_persistent:
             return cls(parameters, None)
         count = parameters.numbers["parts"]

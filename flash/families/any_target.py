@@ -25,15 +25,17 @@ class AnyTarget(Family[T]):
         raise NotImplementedError
 
     def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:
-        """The largest default tile of a request with a block of queries, if it has one."""
+        """The most keys of a default tile, with `block_q` rows and arrays aligned to `alignment` bytes; None:
+        any number.
+        """
         raise NotImplementedError
 
     def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[T]:
-        """The tilings of these sizes that have registers, the best first."""
+        """The tilings of these sizes that fit the registers, the best first."""
         raise NotImplementedError
 
     def least(self, request: TileRequest, tile: int, block_q: int) -> T:
-        """A tiling of these sizes, whether it has registers or not."""
+        """A tiling of these sizes, whether it fits the registers or not."""
         raise NotImplementedError
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterator[T]:
@@ -87,13 +89,13 @@ class AnyTarget(Family[T]):
 
 
 def of_columns(table: Mapping[int, Sizes], columns: int) -> Sizes:
-    """The sizes for rows of `columns` columns in a table by the most columns."""
+    """The sizes for rows of `columns` columns; the keys of `table` are the most columns of a row."""
     return next(sizes for most, sizes in table.items() if columns <= most)
 
 
 def of_shared(table: Mapping[int, Mapping[int, Sizes]], columns: int, target: Target) -> Sizes:
-    """The sizes for a target and rows of `columns` columns in a table by the least shared memory of a block,
-    in bytes, and by the most columns.
+    """The sizes for a target and rows of `columns` columns; the keys of `table` are the least shared memory
+    of a block, in bytes, and those of its tables the most columns of a row.
     """
     enough = (sizes for least, sizes in table.items() if target.shared_per_block_optin >= least)
     return of_columns(next(enough), columns)

@@ -36,7 +36,7 @@ def family_of(tiling: AnyTiling) -> Family[Any]:
 
 
 def families_of(request: TileRequest) -> list[Family[Any]]:
-    """The families that compute a request on some target, in the order in which it asks them. The last one
+    """The families that compute a request on some target, in the order in which they are asked. The last one
     takes what the others refuse, or says what is wrong.
     """
     return [family for family in FAMILIES if family.computes(request)]
@@ -58,8 +58,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     """The tiling of a kernel on a target: the sizes that are requested, and defaults for those left
     open.
 
-    Raises `ConfigError` with what the last family that computes it lacks, such as the limit and the largest
-    tile that fits.
+    Raises `ConfigError` with what the last family that computes the request lacks, such as the limit and the
+    largest tile that fits.
     """
     families = families_of(request)
     for family in families:
@@ -91,13 +91,13 @@ def choose_launch_tiling(
 
 
 def possible_tiles(request: TileRequest, target: Target) -> list[int]:
-    """The sizes that tile may have on a target."""
+    """The sizes that `request.tile` may have on a target."""
     families = _possible(replace(request, tile="auto"), target)
     return sorted({n for family in families for n in family.tiles(request)})
 
 
 def possible_blocks_q(request: TileRequest, target: Target) -> list[int]:
-    """The sizes that block_q may have on a target."""
+    """The sizes that `request.block_q` may have on a target."""
     families = _possible(replace(request, block_q="auto"), target)
     return sorted({n for family in families for n in family.blocks_q})
 
@@ -114,7 +114,7 @@ def gathers_rows(request: TileRequest) -> bool:
 
 
 def only_target(request: TileRequest) -> str | None:
-    """The name of the target that all kernels for such types and rows are for; None if there are several."""
+    """The target's name if all kernels for the types and rows of a request are for one; else None."""
     result = {family.target for family in families_of(request)}
     return result.pop() if len(result) == 1 else None
 
@@ -138,7 +138,7 @@ def most_generous() -> Target:
 
 
 def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
-    """Every (tile, block_q) that such a kernel can have, whatever sizes `request` gives."""
+    """Every (tile, block_q) that a kernel for a request can have, whatever sizes `request` gives."""
     return sorted(
         {
             (n, m)

@@ -21,7 +21,7 @@ Offered = Callable[[TileRequest], list[tuple[int, int]]]
 
 
 class Shape(Protocol):
-    """The properties of a tiling that a choice reads."""
+    """The properties of a tiling that the choice of one reads."""
 
     @property
     def shared_bytes(self) -> int:
@@ -34,8 +34,8 @@ T = TypeVar("T", bound=Shape)
 class Family(Generic[T]):
     """Kernels that share an emitter and a class of tilings, `T`.
 
-    A subclass says what a choice, a launch, `explain` and the tools ask of them; questions about the sizes of
-    a kernel are its tiling's.
+    A subclass has what the choice of a kernel, a launch, `explain` and the tools ask of these kernels;
+    questions about the sizes of a kernel are its tiling's.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Family(Generic[T]):
     dtypes: ClassVar[tuple[DType, ...]]
     tile_sizes: ClassVar[tuple[int, ...]]  # the keys that a tile may have
     blocks_q: ClassVar[tuple[int, ...]]  # the sizes that block_q may have
-    target: ClassVar[str | None] = None  # the only one that its kernels are for; None: all
+    target: ClassVar[str | None] = None  # the only target that its kernels are for; None: all
     widest: ClassVar[int] = MAX_HEAD_DIM  # the most columns of Q and K
     values_in_keys: ClassVar[bool] = False  # whether V is read as columns of the tile of K
     mapped: ClassVar[str] = ""  # the arrays that tensor copies move
@@ -70,25 +70,25 @@ class Family(Generic[T]):
     score_courses: ClassVar[tuple[str, ...]] = ()
 
     def computes(self, request: TileRequest) -> bool:
-        """Whether its kernels are for such types and rows, for some sizes and targets."""
+        """Whether the family is for the types and rows of a request, for some sizes and targets."""
         raise NotImplementedError
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
-        """Why no kernel of the family takes a request that it `computes` on a target and for arrays of such
-        an alignment, in bytes; the empty string if one does.
+        """Why no kernel of the family takes a request that it `computes` on a target, for arrays aligned to
+        `alignment` bytes; the empty string if one does.
         """
         raise NotImplementedError
 
     def why_not(self, request: TileRequest, target: Target, alignment: int | None = None) -> str:
-        """Why no kernel of the family takes a request on a target, for arrays of such an alignment, in bytes,
-        or of the alignment of contiguous ones; the empty string if one does.
+        """Why no kernel of the family takes a request on a target, for arrays aligned to `alignment` bytes
+        (None: as contiguous arrays are); the empty string if one does.
         """
         if not self.computes(request):
             return self.multiplies
         return self.against(request, target, request.alignment if alignment is None else alignment)
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[T]:
-        """The tilings of a request that have registers, the best first. `alignment` is in bytes."""
+        """The tilings of a request that fit the registers, the best first. `alignment` is in bytes."""
         raise NotImplementedError
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:  # noqa: ARG002
@@ -96,12 +96,12 @@ class Family(Generic[T]):
         return self.tile_sizes
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
-        """The words of an error for a request that no family takes, this one last, with a cure."""
+        """The text of an error, with a cure, for a request that no family takes, this one being the last."""
         raise NotImplementedError
 
     def operations(self, t: T) -> float:  # noqa: ARG002
-        """Operations of products in a second, by which merging is rated: those of an A100 but for
-        `wgmma`, which has those of an H100.
+        """Operations of matrix products in a second, by which the cost of merging is estimated: those of an
+        A100 or, with `wgmma`, of an H100.
         """
         return self.rate
 

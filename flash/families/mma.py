@@ -105,12 +105,14 @@ class MmaTiling:
 
     @property
     def precision(self) -> str:
-        """The precision of products of f32 (`flash/families/precision.py`); None for other types."""
+        """The name of the form in which elements are multiplied: of f32 its precision
+        (`flash/families/precision.py`).
+        """
         return self.operands.name
 
     @property
     def products(self) -> int:
-        """Instructions for one product of matrices."""
+        """Times that `mma` is issued for one product of matrices: 3 for f32_grade, else 1."""
         return self.operands.products
 
     @property
@@ -198,8 +200,8 @@ class MmaTiling:
 
     @property
     def weaves_weights(self) -> bool:
-        """Whether P V is computed in steps, with the weights of one step among the products of another:
-        where registers are short, and so the assembler would not mix them without spilling.
+        """Whether P V is computed in steps, with the weights of one step among the products of another: where
+        registers are short, so that the assembler would not mix them without spilling.
         """
         return self.operands is HALF and not self.has_spare_registers
 
@@ -211,8 +213,8 @@ class MmaTiling:
 
     @property
     def has_long_rows(self) -> bool:
-        """Whether rows are pairs of more than 128 elements, and a warp has 16 of them: O of more takes all
-        registers.
+        """Whether rows of f32, as pairs of f16, have more than 128 elements, and a warp has 16 of them: O of
+        more rows takes all registers.
         """
         widest = max(self.score_columns, self.output_columns)
         return self.operands is PAIRS and self.row_tiles == 1 and widest > _WIDE

@@ -37,7 +37,7 @@ class TileRequest:
     in_pages: bool = False  # whether K and V are in pages, and queries packed
     gathers: bool = False  # whether rows of pages lie in no boxes of tensor copies, and threads copy them
     rotates: bool = False  # whether the kernel rotates queries
-    without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
+    without_wgmma: str = ""  # why the problem cannot be computed with `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
     scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
 

@@ -115,7 +115,7 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
     emitter = "flash.kernels.wgmma_fp8_forward:wgmma_fp8_attention_forward"
     dtypes = tuple(FP8_DTYPES.values())
     rate = 1978.9e12  # of an H100
-    # Values are transposed. With the seventh seed a warp that transposes is tiles after the others.
+    # Values are transposed. With the seventh seed a warp that transposes lags the others by some tiles.
     campaign: ClassVar[Campaign] = {
         "e4m3-sm_90a-causal": {
             "dtype": "e4m3",

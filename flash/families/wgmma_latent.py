@@ -66,8 +66,8 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def parts_of_half(self) -> int:
-        """Parts in which half of the columns of V arrive, so that products begin before all are there; but
-        one that threads copy.
+        """Parts in which half of the columns of V arrive, so that products begin before all have arrived;
+        only one where threads copy the rows.
         """
         if self.gathers:
             return 1

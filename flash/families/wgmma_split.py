@@ -29,7 +29,7 @@ _REGISTERS: Final = {1: (0, 0), 2: (72, 216)}
 _LONGEST_CHAIN: Final = 96
 _STEP: Final = 16  # keys of a product of f16
 _WORD: Final = 4  # bytes of an element, and of a factor
-_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and by who splits it, read and written
+_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and read and written where it is split
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class SplitWgmmaTiling(WgmmaTiling):
     precision: ClassVar[str | None] = PAIRS.name
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies and splits, which are enough for bounds, too, and of one that
-        computes.
+        """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
+        of one that computes.
         """
         return _REGISTERS[self.consumers]
 
@@ -70,7 +70,7 @@ class SplitWgmmaTiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """A factor for each row of a tile."""
+        """Bytes of the factor that each row of a tile has."""
         return _WORD * (self.block_q + 2 * self.stages * self.tile)
 
     @property

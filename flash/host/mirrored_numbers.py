@@ -33,7 +33,7 @@ class DeviceNumbers:
         self.view = part_of(there, 0, there.shape, dtype)
 
     def row(self, index: int) -> ArrayView:
-        """The item `index` of the array along its first axis."""
+        """Item `index` of the GPU array along its first axis."""
         return part_of(self._there, index, self._there.shape[1:], self._dtype)
 
     def follow(self, values: Array, stream: int) -> None:

@@ -109,7 +109,7 @@ class DeviceArray:
 
 
 class ResultMaker(ABC):
-    """An array with `__cuda_array_interface__` that has memory for the result of a launch."""
+    """An array with `__cuda_array_interface__` that can make an array for the result of a launch."""
 
     @abstractmethod
     def result(self) -> object:

@@ -46,7 +46,7 @@ class AppendConfig:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's entry, which says the configuration."""
+        """The name of the kernel's entry point, made from the configuration."""
         dims = f"d{self.head_dim}" + (f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else "")
         rotary = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
         rotary += ["interleaved"] if self.interleaved else []
@@ -60,7 +60,7 @@ class AppendConfig:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays that say where new rows go, and scales."""
+        """The arrays that say where new rows go, and the arrays of scales."""
         result = self.features.operands
         if self.features.per_token:
             written = {name: f"{name}, written for new rows" for name in ("k_scale", "v_scale")}
@@ -186,14 +186,14 @@ class _Parameters:
         return RotaryAngles(cos, sin, config.rotary_dim, config.interleaved)
 
     def in_cache(self, k: KernelBuilder, config: AppendConfig, batch: Value) -> InCache:
-        """The rows of an item in the cache."""
+        """Where the rows of item `batch` are in the cache."""
         page_size = config.features.page_size
         return InCache.of(k, self.operands, self.numbers, self.counts["seq_k"], batch, page_size)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a head of a batch item, all s32."""
+    """A row of a head of a batch item; all three numbers are s32."""
 
     batch: Value
     head: Value

@@ -1,5 +1,5 @@
-"""The kernels around the one sweep by keys: one writes D, the other rounds the sums of dQ. A CTA owns
-rows of one head.
+"""The kernels before and after the sweep by keys, if it is the only sweep: the first writes D, the second
+rounds the sums of dQ. A CTA owns rows of one head.
 """
 
 from __future__ import annotations

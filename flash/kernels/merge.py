@@ -69,7 +69,7 @@ class MergeConfig:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the kernel may begin before the grid before it has ended, and waits for that grid."""
+        """Whether the kernel may begin before the preceding grid has ended, for which it then waits."""
         return self.target.sm >= OVERLAPPING_SM
 
     @property
@@ -111,7 +111,7 @@ class MergeConfig:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's entry, which says the configuration."""
+        """The name of the kernel's entry point, made from the configuration."""
         types = self.dtype.name if self.parts is F32 else f"{self.parts.name}_{self.dtype.name}"
         lse = "_lse" if self.return_lse else ""
         empty = "_plus_is_empty" if self.plus_is_empty else ""

@@ -159,7 +159,7 @@ class MmaForward:
         self.finish()
 
     def take(self, n: Value, masking: Masking) -> None:
-        """Take in the tile of keys with -n - 1 tiles before it."""
+        """Add the tile of keys with -n - 1 tiles before it to the sums."""
         k, pipeline, S = self.k, self.pipeline, self.S
         on_keys, on_values = self._arrivals(n, masking)
         pipeline.await_keys(on_arrival=on_keys)
@@ -192,7 +192,7 @@ class MmaForward:
 
     def _schedule(self, *, plain: bool) -> Callable[[_Tile], None]:
         """The order in which P = exp2(S - shift) and O += P V of a tile are computed: the first schedule of
-        the table whose condition holds. `plain` is whether P follows from the products of the tile alone.
+        the table whose condition holds. `plain` is whether P depends on the products of the tile alone.
         """
         t = self.t
         table = (
@@ -310,7 +310,7 @@ class MmaForward:
     # ------------------------------------------------------------------------------------------- pieces
 
     def _cta_again(self) -> Cta:
-        """The part of the CTA, computed again."""
+        """The part of the problem that the CTA computes, computed again."""
         return Cta.of(self.k, self.config, self.parameters)
 
     def _products(self) -> WarpProducts:

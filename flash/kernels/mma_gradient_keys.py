@@ -64,8 +64,8 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
 
 @marked("gradient of keys: some queries")
 def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
-    """A context for code that runs only if there are queries. Without any there is no tile of them, which the
-    proof does not conclude from the end of a loop that is a quotient.
+    """A context for code that runs only if there are queries. Without queries there is no tile of them, which
+    the proof does not conclude from the end of a loop that is a quotient.
     """
     return k.when(queries > 0, uniform=True)
 
@@ -123,12 +123,12 @@ class _Cta:
 
     @property
     def first_of_lane(self) -> Value:
-        """The first query of a tile with which the lane has scores."""
+        """The first query, counted in a tile, of which this lane has scores."""
         of_quad = self.me.in_quad * 2
         return of_quad if self.passed is None else of_quad + self.passed.first_column
 
     def of_warp(self, stage: Value | None) -> Value | None:
-        """The byte at which the queries begin with which the warp has scores, of those of a stage."""
+        """The byte at which the queries begin whose scores this warp computes, in a stage at byte `stage`."""
         return stage if self.passed is None else _moved(stage, self.passed.first_column * PANEL_BYTES)
 
     @marked("gradient of keys: results")
@@ -274,7 +274,9 @@ class _Head:
             cta.query_sums.add(self._sums_of_queries, first_query)
 
     def _add_terms(self, dS: Fragment, coordinates: ScoreCoordinates | None) -> None:
-        """Add gradients of scores to the sums by keys, or their products to a number of the head."""
+        """Add the tile's gradients of scores to the sums by keys or, for a feature with one number for each
+        head, their terms in the gradient of that number.
+        """
         k, of_head = self.k, dict(self.gradients.by_rows)
         for name, totals in self._sums.items():
             feature = of_head.get(name.removeprefix("key_"))
@@ -314,7 +316,7 @@ def _local_numbers(
 ) -> Iterator[tuple[int, TilePointer]]:
     """The addresses of LSE and, a row of the tile further, D of the rows that this thread copies, in the
     stage at byte `stage`, each with its distance in rows from the thread's first one. Code emitted between
-    one and the next is only run by the threads that have such a row.
+    one address and the next is only run by the threads that have such a row.
     """
     thread = k.thread_id()
     for first in range(0, saved.columns, k.threads):
@@ -364,7 +366,7 @@ def _numbers(
 
 
 def _part_of(number: Value | None, tile: SwizzledTile, t: GradientTiling) -> Value | None:
-    """The byte of a tile at which a part of the columns begins; None: 0."""
+    """The byte of a tile at which part `number` of the columns begins; None: 0."""
     if number is None:
         return None
     panels = len(tile.panels) // t.column_parts

@@ -102,7 +102,7 @@ class _Cta:
             self._numbers.append((shift_of(k, lse), delta))
 
     def _write_first(self, row: Value, lse: Value, delta: Value) -> None:
-        """Write a row's term of the gradients of arrays that give rows a first score."""
+        """Write a row's term in the gradients of arrays, such as sinks, that give each row a first score."""
         for feature in self.config.summed("first"):
             result = feature.applied(self.part.scores).first_gradient(lse, delta)
             self.terms.write(self.k, f"row_{feature.argument}", row, result)

@@ -27,8 +27,8 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a bias's gradient that a CTA has: of its item `batch` and head `head`, the queries
-    from `first_row` and the keys from `first_key` on.
+    """The part of a bias's gradient that a CTA computes: of item `batch` and head `head` of the bias, the
+    queries from `first_row` and the keys from `first_key` on.
     """
 
     batch: Value
@@ -38,8 +38,8 @@ class _Part:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters) -> _Part:
-        """The part of this CTA. From fastest to slowest the grid has tiles of keys, blocks of queries,
-        heads of the bias, and its batch items.
+        """The part that this CTA computes. From fastest to slowest the grid has tiles of keys, blocks of
+        queries, heads of the bias, and its batch items.
         """
         k.note("which queries and keys, of which head of the bias")
         t = config.tiling

@@ -110,8 +110,8 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 def _if_seen(
     k: KernelBuilder, cta: Cta, first_key: Value | None, ahead: int = 0
 ) -> AbstractContextManager[object]:
-    """A context that is skipped if no query sees the tile that begins `ahead` keys after `first_key` (None:
-    key 0).
+    """A context for code that is skipped if no query sees the tile that begins `ahead` keys after `first_key`
+    (None: key 0).
     """
     if not cta.mask.has_gaps:
         return nullcontext()
@@ -155,8 +155,8 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
 def _score(
     k: KernelBuilder, S: Fragment, parameters: Parameters, cta: Cta, coordinates: ScoreCoordinates
 ) -> Value | None:
-    """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
-    may not see a key of the tile; None if that is so of all tiles.
+    """Turn products into scores, -inf for keys that are not seen. Returns whether a row of the CTA may not
+    see a key of the tile; None if that may be so in each tile.
     """
     if cta.scoring is None:
         _multiply(k, S.all(), parameters.scale_log2)

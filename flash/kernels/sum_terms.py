@@ -1,8 +1,8 @@
 """The kernel that sums the terms of gradients of arrays of scores, which were broadcast.
 
-A warp has one element of the result: the sum of a block of X of `r0 x r1 x r2 x r3` elements, where an
-axis along which the array was broadcast is summed whole, and the others not at all. The lanes take
-the elements of a block alternately, so that the same call gives the same bits.
+A warp has one element of the result: the sum of a block of X of `r0 x r1 x r2 x r3` elements, where an axis
+along which the array was broadcast is summed whole, and the others not at all. The lanes take the elements of
+a block alternately, in a fixed order, so that the same call gives the same bits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SumConfig:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's entry."""
+        """The name of the kernel's entry point, made from the configuration."""
         return f"sum_terms_{self.dtype.name}"
 
 

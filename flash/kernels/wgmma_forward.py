@@ -3,9 +3,10 @@ bf16 (FlashAttention-3, algorithm 2).
 
 One warpgroup, the producer, has tiles of Q, K and V copied to shared memory by the tensor memory accelerator;
 each of the others, the consumers, computes 64 query rows of one head by `wgmma`. While the exponentials of a
-tile are computed, the product of the weights before it with their values is under way. K and V are walked
-from the last tile, in which the end of the keys may hide some; the loops after it are those of
-`flash/device/masked_tiles.py`. `flash/device/warpgroup_roles.py` has what is around them.
+tile are computed, the product of the previous tile's weights with their values is under way. K and V are
+walked from the last tile, in which the end of the keys may hide some; the loops after it are those of
+`flash/device/masked_tiles.py`. `flash/device/warpgroup_roles.py` has the roles of warpgroups, which all these
+kernels share.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class OverlappedConsumer(Consumer):
 
     @marked("wgmma: first tile")
     def first(self) -> None:
-        """Scores and weights of the last tile of keys."""
+        """Compute scores and weights of the last tile of keys, which comes first."""
         k, pipeline = self.k, self.work.pipeline
         key = pipeline.keys.acquire()
         k.note("S = Q K^T")
@@ -78,7 +79,9 @@ class OverlappedConsumer(Consumer):
 
     @marked("wgmma: next tile")
     def next(self, n: Value, masking: Masking) -> None:
-        """Scores and weights of a tile of keys, and the product of the tile before with its values."""
+        """Compute scores and weights of a tile of keys, and multiply the previous tile's weights with its
+        values.
+        """
         k, pipeline = self.k, self.work.pipeline
         key = pipeline.keys.acquire()
         k.note("S = Q K^T, and O += P V of the tile before")
@@ -101,7 +104,7 @@ class OverlappedConsumer(Consumer):
 
     @marked("wgmma: last values")
     def last(self) -> None:
-        """The product of the last weights with their values."""
+        """Multiply the weights of the tile taken last with its values."""
         k = self.k
         value = self.work.pipeline.values.acquire()
         k.note("O += P V")
@@ -110,7 +113,7 @@ class OverlappedConsumer(Consumer):
         value.release()
 
     def _weigh_by_sums(self, n: Value, masking: Masking) -> None:
-        """P = exp2(scale * (S - shift)), rounded; where the sums say that a shift has to move, again."""
+        """P = exp2(scale * (S - shift)), rounded; computed again where sums require another shift."""
         S, dtype = self.S.rows_of_thread, self.config.dtype.scalar
         self.scores.finish(S, n, masking, self.cta.scoring)
 

@@ -1,10 +1,10 @@
 """The forward kernel for Hopper with Q, K and V of fp8: O = softmax(scale Q Kᵀ + mask) V in one pass
 over K and V.
 
-One warpgroup has tiles copied to shared memory, and transposes those of V; each of the others computes
-64 query rows of one head. Numbers of Q, K and V are multiplied by scales of their head: the scales of Q
-and K become part of the softmax's scale, and O is multiplied by the scale of V. If blocks of rows have scales
-of their own (`flash/device/fp8_scales.py`), the softmax's scale is another for each tile of keys, and the
+One warpgroup has tiles copied to shared memory, and transposes those of V; each of the others computes 64
+query rows of one head. Numbers of Q, K and V are multiplied by scales of their head: the scales of Q and K
+become part of the softmax's scale, and O is multiplied by the scale of V. If blocks of rows have scales of
+their own (`flash/device/fp8_scales.py`), the softmax's scale differs from tile to tile of the keys, and the
 scale of V multiplies what the tile adds to O. Weights are rounded to e4m3, whatever the type of V, after the
 softmax has scaled the largest of a row to 2^8.
 
@@ -94,8 +94,8 @@ class Fp8Consumer(Consumer):
 
     @marked("wgmma fp8: next tile")
     def take(self, n: Value, masking: Masking) -> None:
-        """Scores and weights of the tile of keys with -n - 1 tiles before it, and their product with the
-        values.
+        """Compute scores and weights of the tile of keys with -n - 1 tiles before it, and multiply the
+        weights with the values.
         """
         k, softmax, pipeline = self.k, self.softmax, self.work.pipeline
         of_tile = None if self.scales is None else self.scales.of_tile(-1 - n)

@@ -161,8 +161,8 @@ class LatentConsumer(Consumer):
 
     @marked("wgmma latent: scores")
     def _add_scores(self, half: Stage, part: int, group: Value, *, fresh: bool = False) -> None:
-        """Add the products of a part of half of the columns that are values, those of a warpgroup, to S; if
-        it is `fresh`, they replace it.
+        """Add the products of a part of half of the columns that are values, those of a warpgroup, to S; if S
+        is `fresh`, they replace it.
         """
         width = self.t.columns_of_consumer // self.t.parts_of_half
         if part:
@@ -177,7 +177,7 @@ class LatentConsumer(Consumer):
 
     @marked("wgmma latent: values before")
     def _values_before(self) -> Stage:
-        """Start O += P V of the tile before, which is the other warpgroup's. Returns the stage of its
+        """Start O += P V of the previous tile, which is the other warpgroup's. Returns the stage of its
         values.
         """
         self.k.note("O += P V of the tile before")

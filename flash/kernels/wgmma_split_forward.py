@@ -58,7 +58,7 @@ class SplitQueries(Queries):
 
     @marked("wgmma split: queries")
     def acquire(self) -> None:
-        """Wait until the tile is there, rotate it if the kernel does so, and split it."""
+        """Wait until the tile of Q is in shared memory, rotate it if the kernel does so, and split it."""
         super().acquire()
         self.rotate()
         pipeline, role = self.work.pipeline, self.role
@@ -116,7 +116,9 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: next tile")
     def take(self, weighted: _Weighted, n: Value, masking: Masking) -> None:
-        """Take in a tile of keys."""
+        """Compute scores and weights of the tile of keys with -n - 1 tiles before it, and add the weights
+        times the values to O.
+        """
         k = self.k
         key = self.pipeline.keys.acquire()
         self._multiply_keys(key)

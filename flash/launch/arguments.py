@@ -184,7 +184,9 @@ def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> Iterator[str]
 
 
 def device_problems(arrays: Mapping[str, ArrayView], to: str = "q") -> Iterator[str]:
-    """Say that the arrays of a call are on several devices; `to` names what is on the right one."""
+    """Say that the arrays of a call are on several devices; `to` names, for the message, an array that is on
+    the right one.
+    """
     devices = {array.device for array in arrays.values() if array.device[1] != UNKNOWN_DEVICE}
     if len(devices) > 1 or len({array.device[0] for array in arrays.values()}) > 1:
         where = ", ".join(f"{name} on {array.device_name}" for name, array in arrays.items())

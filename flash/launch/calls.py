@@ -64,7 +64,7 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
 
     @property
     def operands(self) -> dict[str, ArrayView]:
-        """The arrays of features."""
+        """The arrays of the config's features, by name."""
         return {name: array for name, array in self.arrays.items() if name not in _NO_OPERANDS}
 
 
@@ -119,15 +119,15 @@ def make_plan(
 
 @functools.lru_cache(maxsize=64)
 def on_cpu_of(config: AttentionConfig, backend: str) -> Callable[..., None]:
-    """Attention as a config says, on a backend without kernels, with the arguments of `attention_cpu` that
-    are not the config's.
+    """Attention as a config says, on a backend without kernels; the function takes the arguments of
+    `attention_cpu` that are not the config's.
     """
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     return functools.partial(attention_cpu, engine=engine_of(backend), **scores)
 
 
 def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
-    """Compute the call with `attend`, which is of `on_cpu_of`."""
+    """Compute the call with `attend`, a result of `on_cpu_of`."""
     config, operands = call.config, dict[str, Any]()
     if len(call.arrays) > len(MATRICES):
         operands = gathered({name: host_array(a) for name, a in call.operands.items()})
@@ -152,8 +152,8 @@ def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
 
 
 def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
-    """The scales of Q, K and V in their whole shapes, which are taken out of `operands`; none if the numbers
-    have none.
+    """The scales of Q, K and V, broadcast to all of their axes and taken out of `operands`; empty if there
+    are none.
     """
     features, g = call.config.features, call.geometry
     sizes = {"batch": g.batch, "heads": g.heads, "kv_heads": g.kv_heads}
@@ -251,7 +251,7 @@ def step_of(
 
 
 def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
-    """The last arrays of a kernel in a launch on the host: the counter of tickets, if it takes them."""
+    """The arrays after the operands in a launch on the host: the counter of tickets, or none."""
     return [np.zeros(1, np.int32)] * config.takes_tickets
 
 

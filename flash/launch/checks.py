@@ -173,8 +173,8 @@ def check(
 
 
 def _layouts_of(config: AttentionConfig, layout: str) -> tuple[str, str]:
-    """The layout of Q and O, and of K and V if they have none, and that of pages of K and V, empty
-    if there are none. Packed sequences allow only `PACKED`; `layout` is then that of pages.
+    """The layout of Q and O, and of K and V that are not in pages; and the layout of pages, empty if there
+    are none. Packed sequences allow only `PACKED`; `layout` is then that of pages.
     """
     if not config.varlen:
         return layout, ""
@@ -249,7 +249,7 @@ def scale(config: AttentionConfig, softmax_scale: object, caller: Caller = LAUNC
 
 
 def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH) -> int:
-    """The dropout seed of a call. Raises `LaunchError` for an invalid seed, or if dropout is 0."""
+    """The dropout seed of a call. Raises `LaunchError` for an invalid seed, or any if dropout is 0."""
     if not config.dropout:
         has_not, cure = "dropout is 0", "dropout=0.1"
         if caller.has_config:
@@ -380,7 +380,7 @@ def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
 
 
 def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
-    """Rows of a head and heads of a batch item; with packed GQA, of a head of K and V."""
+    """Rows of a head, and heads of a batch item; with packed GQA, of a head of K and V."""
     if packed:
         return geometry.packed_rows, geometry.kv_heads
     return geometry.longest_q, geometry.heads

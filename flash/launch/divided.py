@@ -1,5 +1,5 @@
 """A forward call whose keys are divided: a launch that attends to each split of them, and one that merges
-what these find.
+their results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def divided(
     call: Call, kernel: Build, splits: int, memory: Memory, device: Device = USUAL_DEVICE
 ) -> tuple[Step, Step]:
     """The launches of a call with several `splits`, whose kernel is `kernel`: one that attends to each split,
-    and one that merges what these find, which is in `memory`: O [batch, heads, seq_q, splits, head_dim_v] and
+    and one that merges their results, which are in `memory`: O [batch, heads, seq_q, splits, head_dim_v] and
     LSE [batch, heads, seq_q, splits], f32. Raises `LaunchError` for a grid that is too large.
     """
     g = call.geometry

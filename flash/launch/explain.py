@@ -166,8 +166,8 @@ def _grid(
 
 
 def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dict[str, str]:
-    """Which instruction multiplies on a target that has families of its own, and why it is not that of a
-    family before; then what has a scale.
+    """Which instruction multiplies on a target that has families of its own, and why it is not that of an
+    earlier family; then what has a scale.
     """
     if not any(family.target == kernel.target.name for family in families_of(config.tile_request)):
         return {}
@@ -181,7 +181,9 @@ def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dic
 
 
 def _not_taken(config: AttentionConfig, kernel: Build) -> str:
-    """The sizes of the config that its kernel has with `wgmma`, and this kernel has not; else empty."""
+    """A text about sizes that the config asks for and that only kernels with `wgmma` have; empty without such
+    sizes.
+    """
     t = kernel.config.tiling
     sizes = ("block_q", config.block_q, t.block_q), ("tile", config.tile, t.tile)
     others = [f"{name}={asked}" for name, asked, size in sizes if asked not in ("auto", size)]

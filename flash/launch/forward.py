@@ -190,7 +190,7 @@ class Forward(Operation[Call]):
         return {name: array for name, array in call.arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The call with `arrays`, of the same layout, instead of those it has."""
+        """The call with `arrays`, of the same layout, instead of its arrays."""
         if self.config.shared_kv:
             arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
         return call._replace(arrays=arrays)

@@ -33,13 +33,12 @@ def kernel_of(
     device: Device = USUAL_DEVICE,
 ) -> KernelConfig:
     """The kernel of a launch; `target` and `alignment` are as for `AttentionConfig.kernel`, `outputs` are
-    those that it writes, by default the config's.
-    If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
-    saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
-    the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`,
-    and tiles that are "auto" are those for the lengths (`flash/launch/tile_lengths.py`). If the config has a
-    number of splits, all kernels compute a row as the config's own does, whatever the lengths, the batch and
-    the device are (`flash/problem/row_bits.py`).
+    those that it writes, by default the config's. If pack_gqa is "auto", heads are packed where that is
+    possible and saves CTAs. With pages, packing saves CTAs for every sequence of few queries, whatever the
+    longest one has. With several `splits` of the keys, the kernel writes partial O and LSE for each. A
+    scheduler that is "auto" is one for `device`, and tiles that are "auto" are those for the lengths
+    (`flash/launch/tile_lengths.py`). If the config has a number of splits, all kernels compute a row as the
+    config's own does, whatever the lengths, the batch and the device are (`flash/problem/row_bits.py`).
     """
     of = find_target(config.target or DEFAULT_TARGET) if target is None else target
     packs, is_fixed, divided = config.pack_gqa, config.splits != "auto", splits > 1
@@ -47,7 +46,7 @@ def kernel_of(
     against = _against_maps(config, geometry, divided)
 
     def tiling_of(config: AttentionConfig) -> AnyTiling:
-        """The tiling of a config; the choice of a launch that fixes nothing leaves out its arrays."""
+        """The tiling of a config; for the launch's arrays only if the splits are fixed."""
         if not is_fixed:
             return config.kernel(of).tiling
         return by_rows(config.kernel(of, alignment, without_wgmma=against).tiling)

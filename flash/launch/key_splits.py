@@ -19,7 +19,7 @@ from flash.problem.kernel_config import KernelConfig
 OVERHEAD: Final = 1
 # A merge is worth it only if the launch then takes at most this part of its time.
 _WORTH_IT: Final = 0.9
-# Fewer splits are better than so little time.
+# A division with fewer splits is taken if it takes at most this multiple of the least time.
 _GOOD_ENOUGH: Final = 1.03
 # How much faster a CTA may run that shares its multiprocessor with no other, although there is room.
 _ALONE: Final = 1.5
@@ -29,7 +29,7 @@ _LAUNCH: Final = 4e-6  # seconds between two dependent launches of a merge
 
 
 class Slots(NamedTuple):
-    """Room for CTAs: `each` on every one of the multiprocessors."""
+    """Room for CTAs: for `each` of them on every multiprocessor."""
 
     multiprocessors: int
     each: int
@@ -53,8 +53,8 @@ class Cost(NamedTuple):
 
 
 class Merging(NamedTuple):
-    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch, and for
-    each unit of a grid that of its results and of each split.
+    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch and, for
+    each unit of a grid, of its results and of each split.
     """
 
     launch: float
@@ -187,8 +187,8 @@ def division_of(
 
 
 def units_of(config: AttentionConfig, geometry: Geometry) -> int:
-    """The number of units that launches of their own can compute: 1 if a kernel has arrays of scores, or
-    numbers of them that depend on the head or the item of the batch.
+    """The number of units that launches of their own can compute: 1 if a kernel has operands, dropout or a
+    score_mod, which depend on the head or the item of the batch.
     """
     if config.features.operands or config.dropout or config.score_mod is not None:
         return 1

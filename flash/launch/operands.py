@@ -37,7 +37,7 @@ _NO_ENDS = (
 
 
 def require_operands(features: Features, arguments: Mapping[str, object], caller: Caller = LAUNCH) -> None:
-    """Raise `LaunchError` if an operand of the config is None, or one that is not is given."""
+    """Raise `LaunchError` if an operand of the config is None, or an array that is none is given."""
     wanted = {operand.name for operand in features.operands}
     problems = [
         _NO_ENDS
@@ -54,7 +54,9 @@ def require_operands(features: Features, arguments: Mapping[str, object], caller
 
 
 def _unasked(name: str, caller: Caller) -> str:
-    """That an operand is given, for which there is no setting; a function takes its settings from arrays."""
+    """The problem of an operand that is given though no setting asks for it; a function takes its settings
+    from arrays.
+    """
     if name in SCALES and not caller.has_config:
         return f"{name} is given, but q is no array of {FP8_ARRAYS}; leave it out"
     return f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"

@@ -68,8 +68,8 @@ class VarlenOptions(CommonOptions, total=False):
 @dataclass(frozen=True)
 class Option:
     """An option of `functions`, with its default. `schema` is its type in a PyTorch operator, whose arguments
-    are numbers and words: `plain` makes such a one of a value, and `value` the inverse, where both are not
-    the same; `also` are further classes of values. `check` returns a valid value, and raises for others.
+    are numbers and words: `plain` turns a value into one of these, and `value` turns it back, where they
+    differ; `also` are further classes of values. `check` returns a valid value, and raises for others.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Option:
     value: Callable[[Any], Any] | None = None
     packed: Callable[[Any], Any] | None = None  # of the value: that for packed sequences
     of_model: str = ""  # what it means for a model, all of whose layers have it
-    of_config: bool = False  # whether a kernel is made for it
+    of_config: bool = False  # whether it is a setting of the config of the call's kernel
     of_results: bool = True  # whether forward passes have it
     of_gradients: bool = False  # whether backward passes have it
 
@@ -101,7 +101,7 @@ def _as_flag(_: str, value: Any) -> bool:
 
 
 def _number_of_splits(caller: str, value: Any) -> int:
-    """0 for "auto": a schema has no numbers that may be words."""
+    """`value` as a number of splits: 0 for "auto", as a schema has no numbers that may be words."""
     return splits_of(caller, value, LaunchError if caller == CACHED else ConfigError) or 0
 
 

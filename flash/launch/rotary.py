@@ -32,8 +32,8 @@ NO_ROTATION: Final = RotarySetting()
 def rotary_of_call(
     caller: str, arguments: Any, q: object, page_size: int | None
 ) -> tuple[RotarySetting, RotaryArrays]:
-    """The rotation that a call of `caller` asks for, and the tables that its launch takes: neither where no
-    column is rotated. The arguments about it are taken out of the dict `arguments`. `page_size` is None if
+    """The rotation that a call of `caller` asks for, and the tables that its launch takes; both are empty
+    without tables. The arguments about rotation are taken out of the dict `arguments`. `page_size` is None if
     keys are not in pages.
 
     Raises `LaunchError` for a table alone, for tables without pages, and for shapes that are none of tables.

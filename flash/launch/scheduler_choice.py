@@ -52,7 +52,9 @@ USUAL_DEVICE: Final = Device()
 
 
 def scheduled_launch(asked: str, kernel: KernelConfig, geometry: Geometry, device: Device) -> KernelConfig:
-    """The kernel of a launch whose config asks for a scheduler. For "auto" it is that of `_best`."""
+    """The kernel of a launch whose config asks for the scheduler `asked`: for "auto", if there are more parts
+    than multiprocessors, with that of `_best`; else unchanged.
+    """
     if asked != "auto" or grid_ctas(kernel, geometry) <= device.multiprocessors:
         return kernel
     scheduler = _best(kernel, geometry, device)
@@ -102,7 +104,7 @@ def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:
 
 
 def time_of_grid(costs: Sequence[float], slots: int) -> float:
-    """The time where who is done takes the next part, as the CTAs of a grid."""
+    """The time of `slots` CTAs, each of which takes the next part when it is done, as those of a grid do."""
     running: list[float] = []
     for cost in costs:
         now = heapq.heappop(running) if len(running) >= slots else 0.0

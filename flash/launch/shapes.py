@@ -19,7 +19,7 @@ _SHAPES: Final = {
 
 
 def rank_problems(q: tuple[int, ...], layout: str) -> Iterator[str]:
-    """Say that q has no number of dimensions that the layout allows."""
+    """Say that q has a number of dimensions that the layout does not allow."""
     if len(q) not in {"bhsd": (3, 4), "bshd": (4,), PACKED: (3,)}[layout]:
         yield f"q must be {_SHAPES[layout]}, got shape {list(q)}"
 
@@ -27,8 +27,8 @@ def rank_problems(q: tuple[int, ...], layout: str) -> Iterator[str]:
 def matrices(
     config: AttentionConfig, layout: str, rank: int, why: str, of_pages: str = ""
 ) -> tuple[Argument, ...]:
-    """The declarations of q, k, v and out, of `rank` dimensions in the caller's layout; `why` says
-    who wants their element type. `of_pages` is the layout of k and v if they are in pages.
+    """The declarations of q, k, v and out, of `rank` dimensions in the caller's layout; `why` is the source
+    of their element type, for messages. `of_pages` is the layout of k and v if they are in pages.
     """
 
     def axes(heads: str, rows: str, columns: str) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def split(values: tuple[int, ...], layout: str, missing: int) -> tuple[int, int,
 
 
 def joined(batch: int, heads: int, rows: int, columns: int, *, rank: int, layout: str) -> tuple[int, ...]:
-    """The shape in the caller's layout: the inverse of `split`."""
+    """The shape of an array in the caller's layout, of rank `rank`: the inverse of `split`."""
     if layout == PACKED:
         return rows, heads, columns
     if rank == 3:

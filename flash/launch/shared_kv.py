@@ -13,7 +13,7 @@ _CURE: Final = "leave it out, or use AttentionConfig(shared_kv=False, ...)"
 
 
 def columns_of(config: AttentionConfig, k: ArrayView) -> ArrayView:
-    """The array V of a call: the first head_dim_v columns of K, where they are."""
+    """The array V of a call: a view of the first head_dim_v columns of K."""
     if not k.shape:
         return k  # which is refused for its shape
     columns = min(config.value_dim, k.shape[-1])

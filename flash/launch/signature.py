@@ -23,7 +23,7 @@ class EndArguments(TypedDict, total=False):
 
 
 class LengthArguments(TypedDict, total=False):
-    """The used rows and the pages of each packed sequence, and the most queries of one."""
+    """How many rows of each packed sequence count, its pages, and the most queries of a sequence."""
 
     seqused_q: AnyArray | None
     seqused_k: AnyArray | None

@@ -40,7 +40,9 @@ _CAUSAL: Final[dict[int, dict[int, Size]]] = {
 def sized(
     config: AttentionConfig, geometry: Geometry, target: Target, alignment: int | None, multiprocessors: int
 ) -> AttentionConfig:
-    """The config with the tiles of a launch, if it leaves them to it and its kernel uses `wgmma`."""
+    """The config with the tiles of a launch, if the config leaves them to the launch and its kernel uses
+    `wgmma`; else unchanged.
+    """
     if target.name != WGMMA_TARGET or {config.tile, config.block_q, config.stages} != {"auto"}:
         return config
     features = config.features

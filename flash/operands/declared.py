@@ -63,7 +63,7 @@ class Operand:
 
     @property
     def alignment(self) -> int:
-        """The bytes of which its address and its strides are multiples."""
+        """The bytes of which the array's address and strides are multiples."""
         return self.align or self.dtype.nbytes
 
     def extent(self, axis: str) -> str:
@@ -87,7 +87,9 @@ class Operand:
 
     @property
     def step_words(self) -> tuple[str, ...]:
-        """The words for the axes in the names of parameters; none if there are no parameters."""
+        """The words for the axes in the names of the parameters with strides; none if there are no such
+        parameters.
+        """
         return () if self.is_dense else self.steps or self.axes
 
 

@@ -26,7 +26,7 @@ class HasCudaArrayInterface(Protocol):
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        """Address, shape and strides."""
+        """Address, shape and strides of the array on a GPU, as a dict."""
 
 
 class HasArrayInterface(Protocol):
@@ -34,7 +34,7 @@ class HasArrayInterface(Protocol):
 
     @property
     def __array_interface__(self) -> Any:
-        """Address, shape and strides."""
+        """Address, shape and strides of the array in memory, as a dict."""
 
 
 AnyArray = HasDLPack | HasCudaArrayInterface | HasArrayInterface

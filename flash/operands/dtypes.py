@@ -65,8 +65,8 @@ class DType:
 
     @property
     def rounding(self) -> tuple[float, float]:
-        """The largest relative error of a normal number that is rounded to it, and the largest error of
-        others.
+        """The largest relative error of a normal number that is rounded to this type, and the largest
+        absolute error of smaller numbers.
         """
         import ml_dtypes
 
@@ -78,13 +78,13 @@ class DType:
         return [self._widened(k, pair).as_(u32) for pair in k.unpack(word.as_(b32))]
 
     def number(self, k: KernelBuilder, code: Value) -> Value:
-        """The element with a code, u32, as f32."""
+        """The element whose code is `code`, u32, as f32."""
         low, _ = k.unpack(self._widened(k, k.cvt(code, dtype=u16).as_(b16)))
         return k.cvt(low.as_(f16), dtype=f32)
 
     def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
-        """`number` of a code that is not finite, for every target, times what `scale` emits; None is 1. It is
-        NaN, unless the type has infinity.
+        """The number of a `code` that is NaN or infinite, as f32, on every target, times what `scale` emits
+        (None: 1). It is NaN unless the type has infinity.
         """
         del code, scale
         return k.mov(math.nan, type=f32)
@@ -108,7 +108,7 @@ class UpperByte(DType):
     __slots__ = ()
 
     def widened(self, k: KernelBuilder, word: Value) -> list[Value]:
-        """By byte permutations, as many as there would be conversions by targets that have them."""
+        """See `DType.widened`: by byte permutations, as many as conversions where targets have these."""
         return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]
 
     def nonfinite_number(self, k: KernelBuilder, code: Value, scale: Callable[[], Value | None]) -> Value:
@@ -118,9 +118,9 @@ class UpperByte(DType):
         return number if factor is None else number * factor
 
     def narrowed(self, k: KernelBuilder, x: Value) -> Value:
-        """By bits where targets do not convert. A number is cut to f16, its last bit is set if that was not
-        exact, and the f16 is rounded to nearest even: f16 has more than two bits beyond those of its upper
-        byte, so that the sum of both roundings is that of one.
+        """See `DType.narrowed`: by bits where targets do not convert. A number is cut to f16, its last bit is
+        set if that was not exact, and the f16 is rounded to nearest even: f16 has more than two bits beyond
+        those of its upper byte, so that the sum of both roundings is that of one.
         """
         if k.target.sm >= _CONVERTING_SM:
             return super().narrowed(k, x)

@@ -8,14 +8,14 @@ from flash.problem.kernel_config import KernelConfig
 
 
 def arrays_of(config: KernelConfig) -> tuple[Operand, ...]:
-    """Q, K, V, O, the other outputs, the operands of the features, and the counter of tickets
-    if it takes them, in the order of the kernel's pointers.
+    """Q, K, V, O, the other outputs, the operands of the features, and the counter of tickets if the kernel
+    takes tickets, in the order of the kernel's pointers.
     """
     return (*matrices(config), *outputs(config), *config.features.operands, *tickets(config))
 
 
 def tickets(config: KernelConfig) -> tuple[Operand, ...]:
-    """The counter that gives the numbers of parts, if CTAs take them from there."""
+    """The counter from which CTAs take the numbers of their parts; empty if they do not."""
     role = "a counter, 0 before a launch and again behind it, read and written"
     counter = Operand("tickets", I32, ("1",), role=role, is_written=True, is_dense=True)
     return (counter,) if config.takes_tickets else ()

@@ -65,7 +65,7 @@ class AttentionConfig(ScoreSettings):
         tiles there are); with `scale_block` each block of rows of a head has scales of its own.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
-        Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
+        Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact
         anyway. Tensor cores need sm_80 or later.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
@@ -96,7 +96,7 @@ class AttentionConfig(ScoreSettings):
         key_bias or mask.
     seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
         queries, and keys, count.
-    page_size: with varlen, 1..256: K and V are in pages of so many rows, found by a `block_table`,
+    page_size: with varlen, 1..256: K and V are in pages of this many rows, found by a `block_table`,
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
         `cu_seqlens_k`. Of fp8 it is a multiple of 16. None: the keys of all sequences lie one
         after another, like their queries.
@@ -123,9 +123,9 @@ class AttentionConfig(ScoreSettings):
         Not with varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
-        (as many CTAs as run at once, each of which takes every so many blocks), "mirrored" (the same,
-        in every other round from the last CTA to the first, which suits causality) or "ticket" (who is done
-        takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is a grid for
+        (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
+        in every other round from the last CTA to the first, which suits causality) or "ticket" (a CTA that is
+        done takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is a grid for
         emitted text, and what a model says for a launch (`flash/launch/scheduler_choice.py`). No result
         depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
@@ -161,7 +161,7 @@ class AttentionConfig(ScoreSettings):
     return_max_logit: bool = False
 
     def __repr__(self) -> str:
-        """The config as it would be made, what it has itself before the settings of scores."""
+        """The call that makes the config, with the settings of scores after the other fields."""
         names = [f.name for f in sorted(fields(self), key=lambda f: bool(f.kw_only))]
         return f"AttentionConfig({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
@@ -402,7 +402,7 @@ class AttentionConfig(ScoreSettings):
         without_wgmma: str = "",
     ) -> KernelConfig:
         """The kernel for a target (default: the config's own, else sm_80) and for arrays aligned to
-        `alignment` bytes. `without_wgmma` is what of a launch speaks against `wgmma`.
+        `alignment` bytes. `without_wgmma` is the reason of a launch against `wgmma`, if it has one.
 
         Raises `ConfigError` if the tiles do not fit the target.
         """

@@ -22,8 +22,8 @@ _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
 SCALES: Final = ("q_scale", "k_scale", "v_scale")  # the operands of Q, K and V of fp8
 ANGLES: Final = ("rotary_cos", "rotary_sin")  # the operands with the angles of a rotation
 Q_BLOCKS: Final = "q_blocks"  # how many blocks of rows with a scale each a head of Q has
-K_BLOCKS: Final = "k_blocks"  # the same of K, and of V
-OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before those before them have ended
+K_BLOCKS: Final = "k_blocks"  # how many blocks of rows with a scale each a head of K, or of V, has
+OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before the preceding grid has ended
 MAX_PAGE_SIZE: Final = 256  # rows of a page of K and V
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
 # sequence they are of.
@@ -283,11 +283,15 @@ class Features:
 
     @property
     def scale_blocks(self) -> dict[str, str]:
-        """By the names of the numbers of blocks of rows that have a scale, those of the rows."""
+        """The names of the sizes that count blocks of rows with a scale, each with that of the size that
+        counts the rows.
+        """
         return {Q_BLOCKS: "seq_q", K_BLOCKS: "seq_k"} if self.scale_block else {}
 
     def counts_of_scales(self, rows: Mapping[str, int]) -> dict[str, int]:
-        """How many blocks of rows have a scale, by the names of these numbers; `rows` has those of rows."""
+        """How many blocks of rows have a scale, by the names of these sizes; `rows` has the numbers of rows
+        by name.
+        """
         return {name: -(-rows[of] // self.scale_block) for name, of in self.scale_blocks.items()}
 
     @property
@@ -344,7 +348,7 @@ class Features:
         return Operand(f"{what}_scale", F32, ("kv_heads",), meaning)
 
     def _scale_of_tokens(self, what: str) -> Operand:
-        """The scales of K ("k") or V ("v"), one for each row of each head, placed as the rows are."""
+        """The scales of K ("k") or V ("v"), one for each row of each head, laid out as the rows are."""
         axes = (self.kv_batch, "kv_heads", "seq_k")
         if self.page_size:
             axes = ("pages", "kv_heads", str(self.page_size))

@@ -17,8 +17,8 @@ from ptxgen.target import Target
 
 class Tiles(NamedTuple):
     """Tiles that kernels of gradients may have (`GradientTiling`), if registers hold in addition to sums no
-    more than `load`: 0, nothing; 1, packed sequences or what hides keys one by one; 2, numbers that
-    change scores, or what drops weights; 3, what drops weights and any of these.
+    more than `load`: 0, nothing; 1, packed sequences or features that hide keys; 2, features that change
+    scores, or dropout; 3, dropout and any of these.
     """
 
     block: int
@@ -33,7 +33,7 @@ class Tiles(NamedTuple):
 
 ADDING_KEYS: Final = "keys, adding to dQ"
 # Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
-# (at most so many), among those that were seen not to spill; those of 16 bits and two sweeps in the order
+# (at most the key), among those that were seen not to spill; those of 16 bits and two sweeps in the order
 # of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
 # warp halve the reads of shared memory, which limit these kernels; what the registers without the sums do
 # not hold is left to smaller tiles. Where a warp's registers do not hold the sums of its rows, warps
@@ -104,9 +104,9 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 
 
 class Clocks(NamedTuple):
-    """The clocks of one sweep as parts of those of two, by the model in `benchmarks/gradient_sweeps.py`, as
-    `benchmarks/results/gradient-sweeps.txt` has them, with fast tensor cores, as of sm_80 and sm_90, which
-    wait for shared memory, and with slow ones, as of sm_86, sm_89 and sm_120.
+    """The clocks of one sweep as a fraction of the clocks of two sweeps, by the model in
+    `benchmarks/gradient_sweeps.py`, as in `benchmarks/results/gradient-sweeps.txt`: with fast tensor cores,
+    as of sm_80 and sm_90, which wait for shared memory, and with slow ones, as of sm_86, sm_89 and sm_120.
     """
 
     fast: float
@@ -120,9 +120,9 @@ CLOCKS_OF_ONE_SWEEP: Final[dict[str, dict[int, Clocks]]] = {
     TF32.name: {64: Clocks(0.73, 0.73), 128: Clocks(0.69, 0.69), 192: Clocks(0.76, 0.76)},
     F32_GRADE.name: {64: Clocks(0.67, 0.72), 128: Clocks(0.76, 0.78)},
 }
-_FAST: Final = 1024  # f16 multiply-adds of a clock from which tensor cores are fast
+_FAST: Final = 1024  # f16 multiply-adds in a clock, from which on tensor cores count as fast
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
-_OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
+_OTHER_BYTES: Final = 1024  # of shared memory of a CTA besides tiles, at most: LSE and D of rows
 _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues while the other waits
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64
@@ -168,8 +168,8 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
 
 
 def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: bool, caller: str) -> None:
-    """Raise `ConfigError` in the name of `caller`, unless `asked` is None or a number of sweeps that
-    there are for a config, and one only if dq need not be `deterministic`.
+    """Raise `ConfigError` in the name of `caller`, unless `asked` is None or a number of sweeps that a config
+    can have: one only if dq need not be `deterministic`.
     """
     if asked is not None and (type(asked) is not int or asked not in (1, 2)):
         raise ConfigError(f"{caller}: sweeps must be 1, 2 or None, got {shown(asked)}")
@@ -259,7 +259,7 @@ def gradient_config(
 
 
 def _load(config: AttentionConfig) -> int:
-    """How much registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
+    """What registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
     hides = config.varlen or any(f.hides for f in config.scores)
     load = 2 if any(f.changes_scores for f in config.scores) else int(hides)
     if any(f.changes_weights for f in config.scores):
@@ -277,7 +277,7 @@ def _of_rows(
     with_dlse: bool,
     wanted: tuple[str, ...],
 ) -> GradientConfig:
-    """The kernel whose CTAs own rows of D, or of sums of dQ. Of the features its text depends on those
+    """The kernel whose CTAs own rows of D, or of sums of dQ. Of the features, its text depends only on those
     whose gradients follow from D alone.
     """
     is_first = owner == DELTAS

@@ -119,12 +119,12 @@ class GradientTiling:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of a tile with which registers hold scores at once."""
+        """Rows of a tile whose scores registers hold at once."""
         return self.step or self.tile
 
     @property
     def parts(self) -> range:
-        """The first rows of these parts of a tile, counted in the tile."""
+        """The first row, counted in the tile, of each part of `rows_at_once` rows."""
         return range(0, self.tile, self.rows_at_once)
 
     @property
@@ -272,12 +272,12 @@ class GradientConfig:
 
     @property
     def reads_dlse(self) -> bool:
-        """Whether the kernel reads the gradient of LSE: the one that writes D, and takes it off."""
+        """Whether the kernel reads the gradient of LSE, which the kernel that writes D subtracts from D."""
         return self.with_dlse and self.writes_deltas
 
     @property
     def name(self) -> str:
-        """The name of the kernel's entry, which says the configuration."""
+        """The name of the kernel's entry point, made from the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if t.operands in (HALF, FMA) else t.operands.name

@@ -41,7 +41,7 @@ class KernelConfig:
 
     @property
     def precision(self) -> str | None:
-        """How f32 is multiplied (`flash/families/precision.py`); None for 16-bit types."""
+        """The precision of products of f32 (`flash/families/precision.py`); None for 16-bit types."""
         if self.dtype is not F32:
             return None
         return self.tiling.precision
@@ -138,7 +138,7 @@ class KernelConfig:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's entry, which says the configuration."""
+        """The name of the kernel's entry point, made from the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision

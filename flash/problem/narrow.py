@@ -1,5 +1,5 @@
-"""Settings of problems with Q, K and V of fp8: the type of O, and what no kernel does; and what
-has a scale in a cache of fp8.
+"""Settings of problems with Q, K and V of fp8: the type of O, blocks of rows that share a scale, and settings
+that no such kernel supports. For a cache of fp8: whether heads or tokens have scales.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Output:
 
     @property
     def option(self) -> str:
-        """The argument that asks for it."""
+        """The name of the argument that asks for the output."""
         return PREFIX + self.name
 
     @property
@@ -74,7 +74,7 @@ class Output:
         return (heads, rows) if packed else (batch, heads, rows)
 
     def of_sequence(self, array: NDArray[Any], number: int, rows: slice) -> NDArray[Any]:
-        """The part of a packed sequence, as a batch of one."""
+        """The part of `array` for packed sequence `number`, whose queries are `rows`, as a batch of one."""
         return array[None, :, rows] if self.has_rows else array[number : number + 1]
 
 
@@ -98,5 +98,5 @@ OUTPUTS: Final = (LSE, MAX_LOGIT)
 
 
 def and_lse(outputs: Collection[Output]) -> tuple[Output, ...]:
-    """These outputs and LSE, by which partial results are merged."""
+    """These outputs and LSE, with which partial results are merged."""
     return tuple([output for output in OUTPUTS if output is LSE or output in outputs])

@@ -5,7 +5,7 @@
 | grid | one for each part; the GPU says which begins when | always |
 | static | as many as run at once, N; CTA n takes the parts n, n + N, n + 2 N, … | see below |
 | mirrored | the same, but every other round of parts is dealt from the last CTA to the first | see below |
-| ticket | as many; who is done takes the next part, whose number a counter in memory gives | see below |
+| ticket | as many; each takes the next part, by a counter in memory, when it is done | see below |
 
 With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
 has had a long part of one round has a short one of the next.

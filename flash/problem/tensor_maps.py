@@ -1,4 +1,4 @@
-"""The tensor maps of kernels for Hopper: which arrays have one, and what the kernel fixes of it."""
+"""The tensor maps of kernels for Hopper: which arrays have one, and its boxes, which the kernel fixes."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Alibi(ScoreFeature):
     registers: ClassVar = 4
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """The slopes."""
+        """The declaration of the array of slopes."""
         return (
             Operand(
                 _SLOPES,
@@ -118,7 +118,7 @@ class Alibi(ScoreFeature):
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
-        """The rounding of the sum, and of slopes."""
+        """The errors of rounding the sum, and the slopes."""
         return StepError(after, _FACTORS * UNIT * (before - after))
 
 

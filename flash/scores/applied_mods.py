@@ -76,7 +76,7 @@ class _OfTile:
     coordinates: ScoreCoordinates
 
     def indices(self, i: int, j: int) -> dict[str, Callable[[], Value]]:
-        """The code that computes the indices of row i and column j."""
+        """The code that computes each index of the score in row i and column j, by the index's name."""
         coordinates = self.coordinates
         return {
             "query": lambda: _query(self.inputs, coordinates.query(i)),
@@ -105,7 +105,7 @@ class _OfTile:
 
 
 def _query(inputs: Inputs, query: Value) -> Value:
-    """The query as functions see it."""
+    """The index of `query` that functions get: over a cache its position among the keys."""
     return query if inputs.first_query is None else query + inputs.first_query
 
 

@@ -54,7 +54,7 @@ def aux_arrays(value: object) -> tuple[AuxArray, ...]:
 
 
 def _distinct(result: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
-    """The arrays, whose parameters of a kernel have names of their own."""
+    """The arrays of `result`. Raises `ConfigError` if two of them need a parameter of the same name."""
     arrays = tuple(result)
     names = [name for array in arrays for name in (array.operand, *array.sizes, *array.strides)]
     for name in names:
@@ -208,12 +208,12 @@ class AuxArrays(ScoreFeature):
 
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[AuxArray, ...]:
-        """The declarations of the arrays that are given."""
+        """The declarations of the arrays that are in the `aux` of a call."""
         return arrays_of_call(arguments)
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
-        """False: what is done to scores is in the functions."""
+        """False: the functions that index the arrays change scores, not the arrays."""
         return False
 
     @property
@@ -222,7 +222,7 @@ class AuxArrays(ScoreFeature):
         return f"{AUX}{len(self.arrays)}"
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """The arrays."""
+        """The declarations of the arrays."""
         return tuple(
             Operand(
                 array.operand,
@@ -236,7 +236,7 @@ class AuxArrays(ScoreFeature):
         )
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """The lengths of the axes."""
+        """The declarations of the lengths of the arrays' axes."""
         return tuple(
             Number(size, u32, f"elements of {array.operand} along axis {axis}", (1, MAX_ELEMENTS))
             for array in self.arrays

@@ -58,13 +58,13 @@ class AddedArray(ScoreFeature):
 
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> str | None:
-        """The type of the array that is given."""
+        """The type of the array in the arguments of a call; None without one."""
         value = arguments.get(cls.argument)
         return None if value is None else type_of(value, cls.argument)
 
     @property
     def word(self) -> str:
-        """The word for it in the kernel's name, with the type."""
+        """The word for the array in the kernel's name, with its type."""
         return f"{self.setting.replace('_', '')}_{self.element.name}"
 
     @property
@@ -73,7 +73,7 @@ class AddedArray(ScoreFeature):
         return self.element
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """The array."""
+        """The declaration of the array."""
         return (Operand(self.argument, self.element, self.axes, self.meaning),)
 
     def applied(self, inputs: Inputs) -> Applied:
@@ -115,7 +115,7 @@ class AddedArray(ScoreFeature):
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
-        """The rounding of the sum, and of log2(e)."""
+        """The errors of rounding the sum, and log2(e)."""
         return StepError(after, UNIT * (after - before))
 
 

@@ -85,12 +85,12 @@ class Dropout(ScoreFeature):
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:
-        """The threshold of the random numbers; the seed is an argument of the call."""
+        """The threshold of the random numbers, from the probability; the seed is an argument of the call."""
         return {"dropout_keep": threshold(config.dropout)} if config.dropout else {}
 
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
-        """The probability."""
+        """The probability in the arguments of a call."""
         return in_numbers(arguments.get("dropout", 0.0))
 
     @classmethod
@@ -99,7 +99,7 @@ class Dropout(ScoreFeature):
         return bool(arguments.get("dropout"))
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """The threshold, and the seed."""
+        """The declarations of the threshold and the seed."""
         return (
             Number(
                 "dropout_keep",
@@ -229,8 +229,8 @@ class _RowWords:
         return self._of(block, rest % OCTET // 2, self.begins_inside is not None and rest >= _HALF_BLOCK)
 
     def _of(self, block: int, pairs: int, crosses: bool) -> list[Value]:
-        """The words of a block counted from the first, or, if a key `crosses`, of the next block where the
-        tile begins inside one.
+        """The words of block `block`, counted from the first; if a key `crosses` into the next block because
+        the tile begins inside one, of that next block where it does.
         """
         words = self._known.get((block, pairs, crosses))
         if words is None:

@@ -47,8 +47,8 @@ def as_scores(value: Array) -> Array:
 
 
 def summed_to(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of an array of `shape`, given that of what the array was broadcast to: the sum
-    over the axes along which it was.
+    """The gradient of an array of `shape`, from the `gradient` of what the array was broadcast to: the sum
+    over the axes along which it was broadcast.
     """
     ahead = gradient.ndim - len(shape)
     wide = tuple(n for n in range(gradient.ndim) if n < ahead or shape[n - ahead] == 1)
@@ -74,7 +74,9 @@ class Inputs(Protocol):
 
     @property
     def diagonal(self) -> Value | None:
-        """A query's position is its index plus this, s32; None if no feature asks for positions."""
+        """The difference, s32, between a query's position among the keys and its index; None if no feature
+        asks for positions.
+        """
 
     @property
     def numbers(self) -> Mapping[str, Value]:
@@ -86,8 +88,8 @@ class Inputs(Protocol):
 
     @property
     def rounds_once(self) -> bool:
-        """Whether divisions are rounded once, as elsewhere in f32 kernels; weights that are
-        rounded to 16 bits do not need that.
+        """Whether divisions are rounded once, as elsewhere in f32 kernels; kernels that round weights to 16
+        bits do not need that.
         """
 
     @property
@@ -121,7 +123,7 @@ class Inputs(Protocol):
         """Whether the derivatives of features are needed."""
 
     def elements(self, array: AuxArray) -> AuxElements:
-        """An array that functions of scores index."""
+        """The elements of `array`, which functions of scores index."""
 
     def plane(self, name: str) -> ScorePlane:
         """The elements of an operand for the scores of this head."""
@@ -173,7 +175,7 @@ class Applied:
 
     @property
     def narrows(self) -> bool:
-        """Whether the feature knows from the queries of a CTA which keys it hides."""
+        """Whether the feature can tell from the queries of a CTA which keys it hides."""
         return False
 
     def of_queries(self, first_query: Value, last_query: Value) -> Applied:
@@ -182,7 +184,7 @@ class Applied:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether `sees_tile` may say that a tile is not seen."""
+        """Whether `sees_tile` may be false for a tile between tiles that are seen."""
         return False
 
     def sees_tile(self, first_key: Value) -> Value | None:
@@ -207,8 +209,8 @@ class Applied:
     def drop(
         self, P: Fragment, coordinates: ScoreCoordinates, also: Callable[[int, int], None] | None = None
     ) -> None:
-        """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
-        before weight [i, j] is.
+        """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits the code that runs
+        before weight [i, j] is set.
         """
 
     @property
@@ -274,7 +276,7 @@ class Block(NamedTuple):  # a NamedTuple: a dataclass takes four times as long t
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The numbers of queries and keys."""
+        """The numbers of queries and keys of the block."""
         return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
     @property
@@ -355,7 +357,7 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def of(cls, config: Any) -> Self | None:
-        """The feature of an `AttentionConfig`; None if it does not ask for it."""
+        """The feature of an `AttentionConfig`; None if the config does not ask for it."""
         return cls() if getattr(config, cls.setting) else None
 
     @classmethod
@@ -373,36 +375,36 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether the arguments of a call ask for it."""
+        """Whether the arguments of a call ask for the feature."""
         return arguments.get(cls.argument) is not None
 
     # ---- what a kernel has
 
     @property
     def word(self) -> str:
-        """The word for it in the kernel's name."""
+        """The word for the feature in the kernel's name."""
         return self.setting
 
     @property
     def dtype(self) -> DType | None:
-        """The type of its array, if a config chooses that."""
+        """The type of the feature's array, if a config chooses that."""
         return None
 
     @property
     def needed_registers(self) -> int:
-        """Registers that a kernel may need for it."""
+        """Registers that a kernel may need for the feature."""
         return self.registers
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """Its arrays. `cached`: whether K and V are in a cache."""
+        """The declarations of the feature's arrays. `cached`: whether K and V are in a cache."""
         return ()
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """Its scalars, in the order of the kernel's parameters."""
+        """The declarations of the feature's scalars, in the order of the kernel's parameters."""
         return ()
 
     def applied(self, inputs: Inputs) -> Applied:
-        """The feature in a kernel. Code that loads what it needs is emitted."""
+        """The feature in a kernel. The code that loads its values is emitted."""
         return Applied()
 
     # ---- in numpy, for the cpu backend
@@ -440,8 +442,8 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def array_gradient_block(cls, dscore: Array, block: Block) -> Array | None:
-        """The term of a block in the gradient of the feature's array, given the gradient of the scores after
-        `change_block`: [heads], or with its other axes [heads, …]; None: none.
+        """The term of a block in the gradient of the feature's array, from `dscore`, the gradient of the
+        scores after `change_block`: [heads], or with its other axes [heads, …]; None: none.
         """
         return None
 
@@ -476,13 +478,13 @@ class ScoreFeature(AdapterFace):
 
     @classmethod
     def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
-        """The gradient of the scores before this step, given that of the scores after it."""
+        """The gradient of the scores before this step, from `dafter`, the gradient of the scores after it."""
         return dafter
 
     @classmethod
     def array_gradient(cls, dafter: Array, of: Scored) -> Array | None:
-        """The gradient of the feature's array, broadcast to its axes, given that of the scores
-        after this step; None if the array has none.
+        """The gradient of the feature's array, broadcast to its axes, from `dafter`, the gradient of the
+        scores after this step; None if the array has none.
         """
         return None
 

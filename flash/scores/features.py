@@ -83,7 +83,7 @@ class ScoreSettings(
 
     @property
     def aux_operands(self) -> tuple[str, ...]:
-        """The names of their operands."""
+        """The names of the operands of the arrays that functions of scores index."""
         return tuple(array.operand for array in self.aux_arrays)
 
     @property
@@ -162,7 +162,7 @@ def of_launch(arguments: ScoreArguments | VarlenArguments) -> LaunchScores:
 
 
 def named_settings(values: Sequence[Any]) -> dict[str, Any]:
-    """The settings by name, from what `settings_of_call` returns."""
+    """The settings by name, from `values`, a result of `settings_of_call`."""
     return {feature.setting: value for feature, value in zip(SCORES, values, strict=True)}
 
 

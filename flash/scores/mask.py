@@ -47,7 +47,7 @@ class BoolMask(ScoreFeature):
     follows_grid: ClassVar = True
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """The mask."""
+        """The declaration of the mask."""
         hides = "0 hides the key, any other byte lets it be seen"
         if not cached:
             return (Operand("mask", self.array_dtype, self.axes, hides),)
@@ -62,7 +62,7 @@ class BoolMask(ScoreFeature):
         )
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """For a cache, the number of columns."""
+        """For a cache, the declaration of the mask's number of columns."""
         if not cached:
             return ()
         return (

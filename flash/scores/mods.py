@@ -26,7 +26,7 @@ from ptxgen.records import dataclass
 
 # Registers that a kernel may need for a function, by what the assembler was seen to take.
 _REGISTERS: Final = 4
-_REGISTERS_OF_CALLS: Final = 8  # also of a mask_mod with more than comparisons of indices
+_REGISTERS_OF_CALLS: Final = 8  # of calls, and of a mask_mod with more than comparisons of indices
 _REGISTERS_OF_LOADS: Final = 32
 Mod = Callable[..., Any] | Trace | None
 
@@ -67,7 +67,7 @@ class MaskModSettings:
 
 @dataclass(frozen=True)
 class _OfFunction(ScoreFeature):
-    """A function of a kernel, as its trace."""
+    """A feature of a kernel that is a user's function, kept as its trace."""
 
     trace: Trace
 
@@ -91,13 +91,13 @@ class _OfFunction(ScoreFeature):
 
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Trace | None:
-        """The trace of the function that is given."""
+        """The trace of the function in the arguments of a call; None without one."""
         value = arguments.get(cls.argument)
         return None if value is None else traced(cls.argument, value, arrays_of_call(arguments))
 
     @property
     def word(self) -> str:
-        """The word for it in the kernel's name: with the digest of the trace."""
+        """The word for the function in the kernel's name, with the digest of its trace."""
         return f"{self.setting.replace('_', '')}_{self.trace.digest}"
 
     @property
@@ -108,7 +108,7 @@ class _OfFunction(ScoreFeature):
         return _REGISTERS_OF_CALLS if is_long(self.trace) else _REGISTERS
 
     def emitted(self, inputs: Inputs, trace: Trace | None = None) -> Emitted:
-        """The function, or another one of the same arguments, in a kernel."""
+        """The function in a kernel, or another one with the same arguments if `trace` is given."""
         trace = self.trace if trace is None else trace
         of_cta = {"batch": inputs.batch}
         if inputs.packing is None:

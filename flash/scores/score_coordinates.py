@@ -105,7 +105,9 @@ class ScorePlane:
         return self._load(k, self.first + (across if down is None else down + across))
 
     def _has(self, column: Value) -> Value:
-        """Whether the plane has this column; it is not negative if the first is that of key 0."""
+        """Whether the plane has column `column`, which cannot be negative if the first column is that of key
+        0.
+        """
         inside = column < self.columns
         return inside if self.begin is None else (column >= 0) & inside
 

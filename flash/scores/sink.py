@@ -51,7 +51,7 @@ class Sink(ScoreFeature):
     adds_registers: ClassVar = True
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """The sinks."""
+        """The declaration of the array of sinks."""
         meaning = "a score that every row has beside those of its keys, with a value of 0"
         return (Operand("sink", self.array_dtype, self.axes, meaning),)
 

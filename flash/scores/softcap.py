@@ -71,11 +71,11 @@ class Softcap(ScoreFeature):
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:
-        """The cap."""
+        """The value of the cap's parameter."""
         return {} if config.softcap is None else {"softcap": config.softcap}
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """The cap."""
+        """The declaration of the cap, a scalar."""
         meaning = "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi"
         return (Number("softcap", f32, meaning),)
 
@@ -116,7 +116,7 @@ class Softcap(ScoreFeature):
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
-        """The error of tanh; its derivative lessens errors from before."""
+        """The error of tanh; its derivative reduces errors of earlier steps."""
         slope = 1 - (after / of.arguments["softcap"]) ** 2
         return StepError(_TANH_UNITS * after, _FACTORS * UNIT * after, slope, adds=False)
 

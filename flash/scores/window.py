@@ -56,7 +56,7 @@ def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
 
 
 def key_limits(is_causal: bool, window: Sides) -> tuple[int | None, int | None]:
-    """The numbers of keys before its own position, and after it, that a query sees; None for all."""
+    """How many keys before its own position, and after it, a query sees; None for all."""
     before, after = window or (None, None)
     return before, 0 if is_causal else after
 
@@ -80,7 +80,7 @@ def _hidden(first: int, sizes: tuple[int, int], before: int | None, after: int |
 
 
 class WindowArguments(TypedDict, total=False):
-    """window: (left, right), how many keys before and behind its own position a query sees; None or
+    """window: (left, right), how many keys before and after its own position a query sees; None or
     -1 for no limit on that side.
     """
 
@@ -105,9 +105,9 @@ def sides_of(caller: str, window: object) -> tuple[int | None, int | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:
-    """window: (left, right), how many keys before and behind its own position a query sees; None or
+    """window: (left, right), how many keys before and after its own position a query sees; None or
     -1 for no limit on that side. Positions are aligned as `causal` says; if it is False, the last
-    query is at the last key. With causality no key behind is seen anyway.
+    query is at the last key. With causality no later key is seen anyway.
     """
 
     window: Sides = None
@@ -166,7 +166,7 @@ class Window(ScoreFeature):
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:
-        """The limits."""
+        """The values of the scalars that limit the two sides."""
         sides = zip(("window_left", "window_right"), config.window or (None, None), strict=True)
         return {name: count for name, count in sides if count is not None}
 
@@ -177,7 +177,7 @@ class Window(ScoreFeature):
         return "_".join(word for word, there in sides.items() if there)
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """The limits."""
+        """The declarations of the scalars that limit the two sides."""
         return tuple(
             Number(
                 f"window_{side}",
@@ -287,8 +287,8 @@ class Reach:
     def queries(
         self, k: KernelBuilder, first_key: Value, last_key: Value, seq_q: Value
     ) -> tuple[Value, Value]:
-        """The queries, from the first up to the second, exclusive, of which each that sees one of
-        these keys is one; of `seq_q`.
+        """The first query and the end, exclusive, of a range of the `seq_q` queries outside of which no query
+        sees a key from `first_key` to `last_key`.
         """
         first, end = k.mov(0, type=s32), seq_q
         if self.diagonal is not None and (self.is_causal or self.right is not None):
