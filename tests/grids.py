@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
-_OF_SLOW: Final = 5  # of so many cases of a slow test `.ci/run` has one
+_OF_SLOW: Final = 5  # `.ci/run` has one case of this many of a slow test
+_OF_QUICK: Final = 3  # `make test` has one case of this many of a test without a marker
 
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
@@ -17,9 +18,9 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
     `sample(count)` both can do without all but `count`, but of `sample(count, gate=more)` `.ci/run` has
-    `more`. Of a test all of whose cases are `slow`, `make test` has none, and `.ci/run` has a fifth, or of
-    `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
-    `nightly` or `gpu`, do not count.
+    `more`. Of a test without a marker `make test` has a third of the cases, and `.ci/run` all. Of a test all
+    of whose cases are `slow`, `make test` has none, and `.ci/run` has a fifth, or of `sample(count)` no more
+    than `count`. Other cases marked `slow`, and those marked `nightly` or `gpu`, do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
@@ -41,7 +42,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
         elif cases[0].get_closest_marker("grid"):
             kept = gate = covering(values)
         else:
-            continue
+            kept, gate = set(_spread(len(cases))[: -(-len(cases) // _OF_QUICK)]), set(range(len(cases)))
         for number, case in enumerate(cases):
             if number not in kept:
                 yield case, "slow" if number in gate else "nightly"
@@ -64,10 +65,9 @@ def share_of(count: int, part: int, parts: int) -> range:
 
 def sampled(cases: Sequence[frozenset[object]], count: int) -> list[int]:
     """The indices of `count` cases, or of all if there are fewer: the first of them, however many,
-    have as many values as so many cases can have, and otherwise are spread over all.
+    have as many values as that many cases can have, and otherwise are spread over all.
     """
-    # Multiples of the golden ratio, less their integers, fill an interval evenly.
-    left = sorted(range(len(cases)), key=lambda n: n * _GOLDEN % 1)
+    left = _spread(len(cases))
     chosen: list[int] = []
     missing = frozenset[object]()
     while left and len(chosen) < count:
@@ -77,6 +77,12 @@ def sampled(cases: Sequence[frozenset[object]], count: int) -> list[int]:
         left.remove(best)
         missing -= cases[best]
     return chosen
+
+
+def _spread(count: int) -> list[int]:
+    """The indices of `count` cases, in an order of which the first n, for any n, are spread over all."""
+    # Multiples of the golden ratio, less their integers, fill an interval evenly.
+    return sorted(range(count), key=lambda n: n * _GOLDEN % 1)
 
 
 def covering(cases: Sequence[frozenset[object]]) -> set[int]:

@@ -62,6 +62,7 @@ def test_where_ours_was_installed_last_an_import_warns_and_names_the_other(site:
     assert "install them in separate environments" in done.stderr
 
 
+@pytest.mark.slow
 def test_where_the_other_was_installed_last_our_modules_and_our_program_say_so(site: Path) -> None:
     (site / "flash" / "__init__.py").write_text("")  # of a version that needs nothing
     done = run(site, "-c", "import flash.problem.config")

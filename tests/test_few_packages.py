@@ -39,6 +39,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     return run(f"import ptxgen.__main__ as p; sys.argv[1:] = {words!r}; sys.exit(p.main())")
 
 
+@pytest.mark.slow
 def test_kernels_of_f32_are_launched() -> None:
     ended = run(LAUNCH)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -60,6 +61,7 @@ def test_kernels_are_emitted(words: tuple[str, ...]) -> None:
     assert ended.stdout == wanted.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "package", "name"),
     [(("run", "--help"), "ml_dtypes", "ml-dtypes"), (("bench",), "threadpoolctl", "threadpoolctl")],

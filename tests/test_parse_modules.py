@@ -602,6 +602,7 @@ call ( @%p // /* */ \\ é ٣ .func f( .shared .u32 s[ %tid.x .pragma .loc .align
 PIECES = st.sampled_from([*WORDS.split(), "\n", "\0"])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=40).map(" ".join)))
 def test_any_text_is_parsed_or_refused(text):

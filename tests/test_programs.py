@@ -60,6 +60,7 @@ def test_a_program_runs_and_finds_its_results_right(
     assert "nothing was found in " in err
 
 
+@pytest.mark.slow
 def test_a_kernel_of_a_program_ends_at_the_limit(
     compiled: Compile, capfd: pytest.CaptureFixture[str]
 ) -> None:

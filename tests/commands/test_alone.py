@@ -100,6 +100,7 @@ def run(alone: Path, *command_lines: list[str]) -> list[tuple[int, str, str]]:
     return [(code, out, err) for code, out, err in ended]
 
 
+@pytest.mark.slow
 def test_the_toolkit_has_its_commands_and_no_others(alone: Path) -> None:
     (code, listed, said), *helps, emit = run(
         alone, ["--help"], *([name, "--help"] for name in TOOLKIT), ["emit", "--head-dim", "64"]

@@ -174,6 +174,7 @@ def test_a_page_that_the_disk_has_no_room_for_is_named(argv: list[str], file: st
     assert os.listdir(tmp_path) == ["k.ptx"]
 
 
+@pytest.mark.slow
 @DEVICE
 @pytest.mark.sample(2, gate=3)
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUG = str(ROOT / "tests" / "ptx" / "bugs" / "row_too_many.ptx")
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes that end so")
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -88,6 +88,7 @@ def test_the_same_kernel_built_again_is_equal_to_the_byte():
     assert render(first) == render(second)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])
 def test_another_process_writes_the_same_bytes(seed):

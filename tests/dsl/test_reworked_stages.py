@@ -82,6 +82,7 @@ def run(k: KernelBuilder, text: Any, worked: int, schedule: Any, **how: Any) -> 
     return ran, np.array_equal(c, a.astype(np.float32) @ (b * np.repeat(signs, ROWS)[:, None]))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("stages", [1, 2, 3])

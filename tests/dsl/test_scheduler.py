@@ -56,6 +56,7 @@ def ran(order: str, ctas: int, schedule: Any) -> None:
         assert not counter.any()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4, gate=6)
 @pytest.mark.parametrize("ctas", [1, 2, 3, 7, 9])
 @pytest.mark.parametrize("order", ["dealt", "mirrored", "ticket"])

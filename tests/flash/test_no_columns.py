@@ -61,6 +61,7 @@ def test_gradients_are_those_for_lse(three: Any, backend: Any) -> None:
     assert found.dv.shape == v.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_adapters_take_and_differentiate_them(
     three: Any, library: str, request: pytest.FixtureRequest

@@ -256,6 +256,7 @@ def packed() -> tuple[Array, Array, dict[str, Array]]:
     return rng.normal(size=(rows, 2, 3)), rng.normal(size=(2, rows)), {"q": q, "k": k, "v": v}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [{}, USED], ids=["whole", "used"])
 @pytest.mark.parametrize("causal", CAUSAL)
 def test_packed_sequences_agree_with_differences(causal, used):

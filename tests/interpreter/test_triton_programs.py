@@ -201,6 +201,7 @@ def bound_of(v: Array) -> float:
     return float(2.1 * F16 * abs(wide(v)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @on("attention", "attention_causal")
 def test_flash_attention_with_ragged_ends(program: Program, rng: Any) -> None:

@@ -173,6 +173,7 @@ def operand_types(op: Op) -> dict[str, str]:
     return {"d": d, "a": a, "b": b, "c": c}
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5, gate=10)
 @pytest.mark.parametrize("small", [True, False], ids=["integers", "any"])
 @pytest.mark.parametrize("row", rows_in(cases_matrix.MMA))

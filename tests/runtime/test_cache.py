@@ -674,6 +674,7 @@ WRITTEN_NAMES = [
 ]
 
 
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize("cap", [CAP, 40_000])
 def test_32_concurrent_writers_hold_the_cap_and_lose_nothing_below_it(disk: DiskCache, cap: int) -> None:

@@ -400,6 +400,7 @@ def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing() -> None
     assert by_name(found)["time of ours / numpy N²"].repeats == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torch", "compiled")
 def test_the_backends_without_kernels_are_compared_with_torch() -> None:
     found = bench_cpu.compare(32, True, 1, 1, heads=2, head_dim=8)
@@ -418,6 +419,7 @@ def test_pages_of_a_measured_token_lie_backwards_or_shuffled(shuffled: bool, tab
     assert token.settings["shuffled"] == shuffled
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torch", "compiled")
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("page_size", [0, 16])
@@ -452,6 +454,7 @@ def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPat
     assert re.fullmatch(message, told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_sanitizers_are_measured_against_plain_runs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[object] = []

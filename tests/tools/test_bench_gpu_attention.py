@@ -150,6 +150,7 @@ def test_the_ceiling_comes_before_what_is_held_against_it(gpu: bench_device.Gpu)
     ]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_not_launched_leaves_a_remark(
     gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_the_product_of_torch_is_beside_the_peak_on_paper(
     assert found["tensor core peak on paper"].config == {"clock_mhz": 1980}
 
 
+@pytest.mark.slow
 def test_kernels_are_assembled_by_several_threads(gpu: bench_device.Gpu, driver: Machine) -> None:
     every = [Call("f16", 16, seq, True, **SMALL) for seq in (48, 96)]
     assert gpu_attention.prepared(gpu, every) == []

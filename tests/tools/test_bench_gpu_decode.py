@@ -79,6 +79,7 @@ def test_the_copy_ceiling_is_kept_for_what_is_held_against_it(
     assert gpu.copy_rate == pytest.approx(2 * (1 << 20) / LAUNCH_S)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_reads_one_page_only_is_found_out(gpu: bench_device.Gpu, driver: FakeDriver) -> None:
     one = Decoding("bf16", 16, 4, 2, 96, 1, 16)
 

@@ -29,6 +29,7 @@ def test_points_have_size_work_and_time() -> None:
     assert points["H"] == [(1, pytest.approx(0.025), 0.05), (2, pytest.approx(0.05), 0.1)]
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "a.json"
     source.write_text(json.dumps(result(TIMES)))

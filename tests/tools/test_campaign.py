@@ -108,6 +108,7 @@ def test_every_barrier_wait_and_commit_is_needed(kernel: str) -> None:
             assert found.caught_by == "sanitizer", found
 
 
+@pytest.mark.slow
 def test_what_is_caught_says_by_whom_and_why() -> None:
     (first, *_) = numbers(COPYING, "copy-wait", "deleted")
     found = judge(COPYING, first)
@@ -235,6 +236,7 @@ def test_a_condition_that_holds_in_every_thread_may_be_dropped() -> None:
     assert found == [proved, None] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "nth", "place"), [(APPEND, 2, "29, 1, 5, 87"), (APPENDING, 1, "233, 1, 5, 23")]
 )
@@ -254,6 +256,7 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
     assert subject.run(subject.module, subject.problems[0]).wrong == ""
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "change", "function", "catcher", "what"),
@@ -297,6 +300,7 @@ def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> No
     assert found == set(range(8))
 
 
+@pytest.mark.slow
 def test_what_is_read_behind_the_last_column_reaches_a_result() -> None:
     guarded = [
         n for n in numbers(NARROW, "mask", "dropped") if "ld.global.b16" in mutants_of(NARROW)[n].before

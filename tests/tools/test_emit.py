@@ -707,6 +707,7 @@ def test_an_output_that_cannot_be_a_file_is_1(tmp_path: Path, call: Command, nam
 
 
 # With more and with less text than a buffer holds.
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("argv", [SMALL, ["--list-targets"]])

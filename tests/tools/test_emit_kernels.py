@@ -98,6 +98,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KINDS)
 def test_every_option_makes_another_kernel_that_its_contract_describes(kernel: str, call: Command) -> None:
     texts = set()
@@ -155,6 +156,7 @@ def test_the_assembler_takes_them_for_every_generation_without_spills(
         assert cubin.read_bytes().startswith(b"\x7fELF")
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("kernel", ["decode", "append"])
 def test_the_assembler_takes_those_for_caches_of_one_byte(
@@ -206,6 +208,7 @@ def test_accesses_are_proved(kernel: str, options: str, call: Command) -> None:
     assert lines[-1] == "races: not judged; a run with the sanitizer `race` looks for them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "count"), [("decode", 5), ("append", 3), ("merge", 2), ("backward", 6), ("sum", 2)]
 )
@@ -223,6 +226,7 @@ def test_help_shows_examples_that_work(
     assert len([*tmp_path.iterdir()]) == len({argv[-1] for argv in examples if "-o" in argv})
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("dtype", "layout", "splits"),

@@ -42,6 +42,7 @@ def inputs(dtype: str, dim: int, dim_v: int) -> tuple[Any, Any, Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "features"),
     [
@@ -111,6 +112,7 @@ def test_a_host_computes_packed_sequences(make: Make) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "layout", "splits"),
     [

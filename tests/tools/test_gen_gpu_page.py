@@ -70,6 +70,7 @@ def test_a_sentence_says_where_kernels_have_run(
     assert gpu_figures.which_ran() == f"kernels have run on {said}"
 
 
+@pytest.mark.slow
 def test_texts_are_counted_by_what_came_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger of four kernels: one was right, one failed, one ran with another text, and one never ran."""
     four = [one for one in shipped(("sm_90",)) if one.family == "gradients"][:4]

@@ -299,6 +299,7 @@ def test_a_survivor_with_a_reason_is_no_error(
     assert reasons == {"Only spares work."}
 
 
+@pytest.mark.slow
 def test_what_is_judged_already_is_kept(judging: list[Mutant], tmp_path: Path) -> None:
     file = str(tmp_path / "a.json")
     tool.main([*MODULE_ARGUMENTS, "--count", "5", "--output", file])

@@ -130,6 +130,7 @@ def short_kernels() -> list[dict[str, Any]]:
     return [c for c in static_model.runs()["counters"] if c["N"] < LONG]
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.usefixtures("assembler", "tools")
 @pytest.mark.parametrize("counted", long_kernels(), ids=lambda c: c["kernel"])
@@ -139,6 +140,7 @@ def test_the_model_of_a_loop_agrees_with_the_counters(counted: dict[str, Any]) -
     assert abs(share - counted["tensor_pipe_%"]) < OFF.get(tiles.head_dim, POINTS)
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.usefixtures("assembler", "tools")
 @pytest.mark.parametrize("counted", short_kernels(), ids=lambda c: c["kernel"])
@@ -147,6 +149,7 @@ def test_short_causal_launches_keep_tensor_cores_as_busy_as_the_counters_say(cou
     assert 100 * said.tensor == pytest.approx(counted["tensor_pipe_%"], rel=TENTH)
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.usefixtures("assembler", "tools")
 @pytest.mark.parametrize(
@@ -203,6 +206,7 @@ def test_the_row_of_short_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_predictions_are_of_every_case_and_of_texts_of_today() -> None:
     said = predictions()
     every = list(cases())
@@ -224,6 +228,7 @@ SAMPLE: list[Callable[[], Case]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.usefixtures("assembler", "tools")
 @pytest.mark.parametrize("of", SAMPLE, ids=["sm_90a", "sm_80", "gradients"])

@@ -118,6 +118,7 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
 # ---------------------------------------------------------------------------- the shipped kernels
 
 
+@pytest.mark.slow
 def test_each_shipped_kernel_is_there_once_under_the_name_that_its_text_has() -> None:
     found = list(shipped(("sm_90a",)))
     assert {one.family for one in found} == set(FAMILIES)

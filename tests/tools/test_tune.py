@@ -141,6 +141,7 @@ def test_a_candidate_is_judged_by_assembler_and_interpreter(causal: bool) -> Non
     assert Static(problem).means.startswith("ptxas ")
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 def test_the_issue_model_weighs_the_products_that_a_launch_executes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "count", lambda *_: Counted(320.0, 1.0, 0, 0.25))

@@ -420,6 +420,7 @@ def barrier_deleted() -> int:
     return next(n for n, m in enumerate(mutants_of(SMALL)) if m.name.startswith("barrier: deleted"))
 
 
+@pytest.mark.slow
 def test_a_kernel_and_a_mutant_on_the_gpu(bench: Bench) -> None:
     row = bench.row(SMALL, None)
     assert (row.mutant, row.ours, row.value) == ("(the kernel itself)", "right", "right")
@@ -438,6 +439,7 @@ def test_a_launch_that_fails_has_no_results(bench: Bench, monkeypatch: pytest.Mo
     assert bench.row(SMALL, None).value == "hangs: the launch did not end within 60 s"
 
 
+@pytest.mark.slow
 def test_what_the_assembler_refuses_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise AssemblerError("no such instruction")

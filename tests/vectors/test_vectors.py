@@ -67,6 +67,7 @@ def whole_and_sampled() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "step"), whole_and_sampled())
 def test_the_interpreter_gives_what_a_gpu_gave(path: Path, step: int) -> None:
     facts, cases = load(path)
@@ -383,6 +384,7 @@ def test_without_recorded_files_the_comparison_says_so(
     assert capsys.readouterr().out == f"nothing is recorded in {tmp_path}\n"
 
 
+@pytest.mark.slow
 def test_the_recorder_runs_as_a_program() -> None:
     command = [sys.executable, str(HERE / "record.py"), "--help"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

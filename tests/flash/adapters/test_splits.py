@@ -143,6 +143,7 @@ def call(request: pytest.FixtureRequest) -> Call:
     return (of_jax if framework == "jax" else of_torch)(library)[form]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", FORMS, indirect=True)
 def test_a_number_of_splits_gives_its_bits(call: Call, three: tuple[Array, ...]) -> None:
     one, three_splits = (wanted(three, n).tobytes() for n in (1, 3))

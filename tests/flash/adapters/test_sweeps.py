@@ -66,6 +66,7 @@ def test_a_call_of_torch_chooses_the_sweeps(
     assert_right(found, wanted)
 
 
+@pytest.mark.slow
 def test_gradients_have_the_same_bits_unless_a_call_says_otherwise(
     ours: Any, torch: ModuleType, launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

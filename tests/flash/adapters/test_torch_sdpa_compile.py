@@ -47,6 +47,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 NAMES = ("attribute", "imported", "builtin")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_compiled_inside(ours: Any, torch: Any, graphs: Graphs, name: str) -> None:
     q, function = torch.randn(1, 2, 5, 8), functions()[name]
@@ -59,6 +60,7 @@ def test_a_function_compiled_inside(ours: Any, torch: Any, graphs: Graphs, name:
     assert graphs.calls == [OURS, PYTORCHS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_compiled_outside_is_compiled_once_more(
     ours: Any, torch: Any, graphs: Graphs, name: str

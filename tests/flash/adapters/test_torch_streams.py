@@ -44,6 +44,7 @@ class Stream:
         self.cuda_stream = handle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["a call", "the dispatcher"])
 def test_the_stream_of_a_call_is_that_of_the_launch(
     ours: Any, torch: Any, driver: FakeDriver, through: str

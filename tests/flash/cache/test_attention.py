@@ -78,6 +78,7 @@ def ragged(lengths: Any = (0, 7, 30), **how: Any) -> flash.KVCache:
 # accuracy
 
 
+@pytest.mark.slow
 @EVERY_TYPE
 @EITHER_LAYOUT
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def cache_of(**how: Any) -> KVCache:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @settings(deadline=None, max_examples=60)

@@ -276,6 +276,7 @@ def test_caches_of_any_origin_are_attended_to(
     assert_attends(out.numpy(), lse.numpy(), q, of_items, **reference, **operands)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", few_and_all([0, 16], iter([(0,), (16,)])))
 def test_with_fixed_splits_bits_do_not_depend_on_the_batch(page_size: int, gpu: Gpu) -> None:
     q, k, v = rows("f16", 64, DIM, seed=4)

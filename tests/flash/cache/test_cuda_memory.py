@@ -103,6 +103,7 @@ def test_arrays_on_the_device_are_written_by_one_kernel(order: str, page_size: i
     assert_same(cache, lists)
 
 
+@pytest.mark.slow
 @EITHER_LAYOUT
 @pytest.mark.parametrize("dtype", ["f32", "e4m3"])
 def test_items_have_as_many_rows_as_is_said(dtype: str, page_size: int | None) -> None:

@@ -84,6 +84,7 @@ def both(result: Any) -> tuple[Any, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(6)
 @EITHER_LAYOUT
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
@@ -157,6 +158,7 @@ def test_parts_of_a_step_are_for_all_keys_that_there_may_be(driver: FakeDriver) 
     assert (once, len(launches(driver)) - once) == (1, 2)  # with a merge
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @EITHER_LAYOUT
 def test_launches_can_be_replayed_after_room_was_made_in_all_layers(

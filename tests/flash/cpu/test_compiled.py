@@ -52,6 +52,7 @@ def check(q: Any, k: Any, v: Any, **how: Any) -> None:
     assert_attention_is_accurate(out, lse, q, k, v, arithmetic=F32_ARITHMETIC, **how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 4, 40])
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (9, 2), "softcap": 2.0}], ids=str)
 def test_the_largest_scores_of_heads_are_right(queries: int, how: Any) -> None:

@@ -171,6 +171,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @EVERY_TYPE
 @pytest.mark.parametrize("features", FEATURES)
@@ -182,6 +183,7 @@ def test_parts_are_merged_to_attention_to_all_keys(features: str, dtype: str, ba
         problem.check(*kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend=backend))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_infinity_and_nan_reach_the_queries_that_see_them_in_any_part(kind: str) -> None:
@@ -305,6 +307,7 @@ def check_masked(problem: Problem, splits: tuple[int, ...] = (1, 3)) -> None:
 TREES = [("f32", 4, True), ("bf16", 0, False), ("f32_grade", 4, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "page_size", "causal"), mostly_nightly(itertools.product(KINDS, (0, 4), (True, False)), TREES)
@@ -316,6 +319,7 @@ def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(kind: str, page_size
     check_masked(Problem(config, lengths, seq_q=4, page_size=page_size, mask=TREE))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("kind", ["f32", "f16", *map(nightly, ("bf16", "f32_grade"))])
 @pytest.mark.parametrize("name", MASKED)
@@ -327,6 +331,7 @@ def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -
     check_masked(Problem(config, lengths, seq_q=seq_q, padding=padding, mask=mask), (1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2), (2, 2), (10, 1)], ids=str)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
@@ -340,6 +345,7 @@ def test_each_head_of_a_group_has_its_own_mask_and_the_group_is_packed(
     check_masked(problem)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_a_mask_is_read_where_it_is(kind: str) -> None:
@@ -357,6 +363,7 @@ def test_a_mask_is_read_where_it_is(kind: str) -> None:
         check_masked(problem, (1,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_a_query_whose_keys_are_all_hidden_gives_zero_and_minus_infinity(kind: str) -> None:
     mask = np.ones((4, 3, 20), bool)
@@ -370,6 +377,7 @@ def test_a_query_whose_keys_are_all_hidden_gives_zero_and_minus_infinity(kind: s
         assert (out[blind] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16", nightly("f32_grade")])
 @pytest.mark.parametrize("how", [{"window": (40, None)}, {"causal": False}], ids=str)
@@ -470,6 +478,7 @@ HOWS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @EITHER_LAYOUT
 @pytest.mark.parametrize("name", HOWS)
@@ -534,6 +543,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
 @pytest.mark.parametrize("name", GARBAGE)
 @EITHER_LAYOUT
@@ -557,6 +567,7 @@ def test_nothing_outside_the_arrays_is_accessed_whatever_the_numbers_are(
         assert not np.isnan(lse).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_no_column_outside_a_mask_is_read_whatever_the_numbers_are(kind: str) -> None:
     problem = Problem(

@@ -109,6 +109,7 @@ def assert_attends(found: tuple[Array, Array], arrays: dict[str, Any], splits: i
     assert_items_are_accurate(*found, arrays["q"], of_items, causal=True, arithmetic=arithmetic, **features)
 
 
+@pytest.mark.slow
 @pytest.mark.judged
 @pytest.mark.sample(6, gate=8)
 @pytest.mark.parametrize(("backend", "splits"), [("cpu", 1), ("interpreter", 1), ("interpreter", 3)])
@@ -165,12 +166,14 @@ def test_small_values_count_behind_large_ones_that_hardly_weigh() -> None:
                 np.testing.assert_allclose(got, wanted, rtol=2.0**-7)
 
 
+@pytest.mark.slow
 def test_tokens_of_permuted_pages_give_the_same_bits() -> None:
     arrays = caches()
     outs = [kernel_for("f16").launch(**call, backend="interpreter") for call in (arrays, paged(arrays))]
     assert (outs[0].view(np.uint16) == outs[1].view(np.uint16)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(8, gate=16)
 @EITHER
 @pytest.mark.parametrize("count", [2, 19], ids=["in place", "before"])

@@ -92,6 +92,7 @@ def test_the_default_device_changes_no_result(torch: ModuleType, what: str) -> N
         assert ours.gave == theirs.gave
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torch")
 def test_each_tensor_of_the_product_names_its_device() -> None:
     from torch.utils._device import _device_constructors

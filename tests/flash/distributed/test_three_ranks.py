@@ -38,6 +38,7 @@ def _call_of(torch: Any, what: str, before: Callable[[int], object] = lambda _: 
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=8)
 @pytest.mark.parametrize("how", ["dies", "raises", "sends too little"])
 @pytest.mark.parametrize("what", ["ring", "gather", "ulysses", "decode", "backward"])

@@ -138,6 +138,7 @@ def test_an_item_sees_the_keys_of_its_sequence(
     Call.of(config_of(kind, **how), page_size, **layout).check(kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=5)
 @pytest.mark.parametrize(
     ("dims", "page_size", "padded"),
@@ -161,6 +162,7 @@ def test_heads_of_a_latent_cache_are_packed(
     assert "_packed_" in kernels.names[0]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=2)
 @pytest.mark.parametrize("packed", [False, True], ids=["cache", "packed sequences"])
 @pytest.mark.parametrize("strides", ["0 between heads", "0 between pages", "below 0 between rows"])

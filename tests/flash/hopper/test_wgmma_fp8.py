@@ -47,6 +47,7 @@ def test_weights_far_below_a_sink_are_not_lost() -> None:
     check(config, (q, k, v), {"sink": np.full(lse.shape[1], sink, "f4")})
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=3)
 @pytest.mark.parametrize(
     "how",
@@ -79,6 +80,7 @@ def test_a_mask_hides_keys_and_tiles() -> None:
     check(config, arrays_of(config, 60, 400), {"mask": mask})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["e4m3", *map(nightly, [*FP8_DTYPES][1:])])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_numbers_that_are_not_finite_reach_only_rows_that_see_them(dtype: str, heads: int) -> None:

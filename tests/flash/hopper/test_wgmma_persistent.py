@@ -231,6 +231,7 @@ def test_a_gpu_gets_as_many_ctas_as_it_runs_at_once(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
 
 
+@pytest.mark.slow
 def test_a_gpu_gets_a_counter_that_is_cleared_before_each_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_assembler(monkeypatch)
     machine = Machine(FakeDevice(multiprocessors=3))
@@ -250,6 +251,7 @@ def test_a_gpu_gets_a_counter_that_is_cleared_before_each_launch(monkeypatch: py
     assert [one.values["tickets"] for one in machine.launches] == [call[0] for call in cleared]
 
 
+@pytest.mark.slow
 def test_where_each_part_has_a_cta_explain_says_why() -> None:
     def said(**how: Any) -> str:
         config = AttentionConfig(16, **{"dtype": "f16", "target": "sm_90a", **how})

@@ -51,6 +51,7 @@ def test_every_tile_offered_is_right(head_dim: int) -> None:
     assert max(offered) == {64: (176, 64), 128: (80, 64)}[head_dim]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("dim", [16, 80, 128])
 @pytest.mark.parametrize("pack_gqa", [False, True])
@@ -66,6 +67,7 @@ def test_query_heads_share_key_heads(dim: int, pack_gqa: bool) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_queries_are_rotated_before_they_are_split() -> None:
     q, k, v = Problem(20, 96, 16, 16, heads=2, kv_heads=1).arrays()
     angles = np.random.default_rng(1).uniform(0, 6, (96, 8))
@@ -116,6 +118,7 @@ def test_one_key_with_all_the_weight_gives_its_value() -> None:
     np.testing.assert_allclose(out, np.broadcast_to(v[..., 7:8, :], out.shape), rtol=3e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("sink", [25.0, 1000.0, -1000.0, -np.inf])
 def test_a_sink_takes_no_digit_from_the_weights_that_it_exceeds(sink: float, target: str) -> None:

@@ -121,6 +121,7 @@ def test_numbers_that_are_not_finite_reach_only_rows_that_see_them(
     np.testing.assert_array_equal(out[~bad], clean[~bad])
 
 
+@pytest.mark.slow
 def test_a_large_value_takes_no_digit_from_other_parts(kernels: Kernels) -> None:
     config = KINDS["split"].config(splits=3)
     q, k, v = arrays_of(config, 20, 90)
@@ -177,6 +178,7 @@ def test_a_grid_that_leaves_multiprocessors_idle_is_divided(driver: FakeDriver) 
     assert "splits" not in said
 
 
+@pytest.mark.slow
 def test_a_gpu_gives_the_bits_of_the_interpreter(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "division_of", lambda *_: Division(0, 3))
     config = KINDS["fp8 e4m3"].config(causal=True)

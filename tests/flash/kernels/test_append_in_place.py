@@ -428,6 +428,7 @@ LEFT: dict[str, Case] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", LEFT)
 def test_rows_that_no_cta_has_to_itself_are_appended_before(name: str) -> None:
@@ -453,6 +454,7 @@ def test_as_many_rows_as_a_kernel_takes_are_its_own() -> None:
     assert (appended.head_dim, appended.head_dim_v, appended.rotary_dim) == (*case.dims, 0)
 
 
+@pytest.mark.slow
 def test_rows_of_another_type_than_queries_are_appended_before() -> None:
     case = Case("bf16", (64, 64), narrow=True, target="sm_89", splits=2)
     call = case.call()
@@ -846,6 +848,7 @@ ROWS: dict[str, tuple[int, Change, Change]] = {  # of new rows, and of tables
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("dtype", ["f32", nightly("e4m3")])

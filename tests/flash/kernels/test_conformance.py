@@ -75,6 +75,7 @@ def test_each_query_sees_its_own_keys(kind: str, causal: Any) -> None:
             check(config, arrays_of(config, seq_q, seq_k))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=6)
 @EVERY_CAUSAL
 @pytest.mark.parametrize(
@@ -98,6 +99,7 @@ def test_every_feature_is_as_accurate_as_numpy(kind: str, feature: str, causal: 
             check(config, arrays_of(config, seq_q, seq_k, heads=2))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(6, gate=30)
 @EVERY_WIDTH
 @pytest.mark.parametrize("feature", ["nothing", "all"])
@@ -129,6 +131,7 @@ def test_the_corners_of_the_tiles_offered_are_right(kind: str, name: str, head_d
         check(of_tile, arrays_of(of_tile, block_q + 5, tile + 21))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(7, gate=14)
 @EVERY_KIND
 def test_query_heads_share_key_heads(kind: str) -> None:
@@ -146,6 +149,7 @@ def test_views_of_a_larger_buffer_are_read_in_place(kind: str) -> None:
     check(KINDS[kind].config(24), (q, k, v))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5, gate=14)
 @EVERY_KIND
 @pytest.mark.parametrize("causal", [False, True])
@@ -156,6 +160,7 @@ def test_any_softmax_scale_is_applied(kind: str, causal: bool) -> None:
         check(replace(config, softmax_scale=scale), arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(7, gate=14)
 @EVERY_KIND
 def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> None:
@@ -170,6 +175,7 @@ def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> 
 # NaN and infinity
 
 
+@pytest.mark.slow
 @pytest.mark.sample(8, gate=30)
 @EVERY_CAUSAL
 @pytest.mark.parametrize("kind", [name for name, of in KINDS.items() if not of.family.values_in_keys])
@@ -192,6 +198,7 @@ def test_values_that_are_not_finite_reach_the_rows_that_see_them_and_no_others(
     assert not bad.all(axis=(0, 1, 2))[[0, 1, 2]].any()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(7, gate=18)
 @EVERY_KIND
 @pytest.mark.parametrize("change", ["q", "k", "v"])
@@ -203,6 +210,7 @@ def test_nan_reaches_all_that_sees_it(kind: str, change: str) -> None:
     np.testing.assert_array_equal(np.isnan(out), np.isnan(reference(config, arrays)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(6, gate=30)
 @EVERY_KIND
 @EVERY_CAUSAL
@@ -246,6 +254,7 @@ def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(kind: str) -> None
 # the same bits
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=14)
 @EVERY_FEATURE
 def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(kind: str, feature: str) -> None:
@@ -273,6 +282,7 @@ def test_twenty_orders_of_the_warps_give_the_same_bits(kind: str, stages: int) -
             assert_same_bits(first, run(config, arrays, operands, schedule=PCT(seed)))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=12)
 @pytest.mark.parametrize(
     ("kind", "stages"), [(kind, stages) for kind, of in KINDS.items() for stages in of.stages]
@@ -286,6 +296,7 @@ def test_any_number_of_stages_gives_the_same_bits(kind: str, stages: int, settin
         assert_same_bits(run(one, arrays, operands), run(several, arrays, operands))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=8)
 @pytest.mark.parametrize(
     ("kind", "alignment"), [(kind, alignment) for kind, of in KINDS.items() for alignment in of.alignments]
@@ -325,6 +336,7 @@ def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
         assert [p.name for p in made.kernel.params[-len(maps) :]] == maps
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4, gate=20)
 @EVERY_FEATURE
 @EVERY_CAUSAL
@@ -332,6 +344,7 @@ def test_every_access_and_barrier_is_proved(kind: str, feature: str, causal: Any
     assert_proved(KINDS[kind].config(causal=causal, **FEATURES[feature]))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4, gate=12)
 @EVERY_WIDTH
 @pytest.mark.parametrize("feature", ["nothing", "left", "all"])

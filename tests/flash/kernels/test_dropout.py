@@ -54,6 +54,7 @@ def test_rows_keys_and_heads_are_independent() -> None:
 TILES = [("f32", 16, 16), ("f32", 32, 64), ("f32", 128, 32), ("f16", 16, 32), ("f16", 64, 64)]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("dtype", "tile", "block_q"), TILES)
 def test_every_tiling_drops_the_weights_of_the_reference(dtype: str, tile: int, block_q: int) -> None:
@@ -73,6 +74,7 @@ def test_every_tiling_drops_the_weights_of_the_reference(dtype: str, tile: int, 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_backends_drop_the_same_weights_with_everything_else_on(dtype: str) -> None:

@@ -156,6 +156,7 @@ def test_alibi_is_a_bias_of_distances(kind: str) -> None:
 # what is hidden
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=8)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("by", ["mask", "bias"])
@@ -228,6 +229,7 @@ def test_a_sink_is_a_key_with_a_value_of_zero(kind: str) -> None:
 # strides, order, repeatability
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4, gate=12)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["bias", "mask"])

@@ -122,6 +122,7 @@ def test_rows_and_heads_may_lie_2_to_the_31_elements_apart(name: str) -> None:
     assert_close(found, attention_reference(*arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_strides_may_be_negative_or_zero(name: str) -> None:
     q, k, v = Problem(19, 35, 8, 8, batch=2, heads=2, kv_heads=2).arrays()

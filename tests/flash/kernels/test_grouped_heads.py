@@ -87,6 +87,7 @@ def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
 # results
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @EVERY_KIND
 @EVERY_CAUSAL
@@ -97,6 +98,7 @@ def test_packed_rows_are_right(kind: str, causal: Any) -> None:
         judge(config, arrays, *check(config, arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @EVERY_CAUSAL
 def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
@@ -106,6 +108,7 @@ def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
         assert_same_bits(run(config, arrays), run(unpacked(config), arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=4)
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
@@ -120,6 +123,7 @@ def test_a_window_of_packed_rows_is_that_of_their_queries(kind: str, window: Any
 ALL_BY_HEAD = {"mask": True, "bias": "f32", "alibi": True, "sink": True}
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=6)
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize(
@@ -144,6 +148,7 @@ def test_each_packed_row_has_the_scores_and_weights_of_its_head(kind: str, featu
         judge(config, arrays, *found, given)
 
 
+@pytest.mark.slow
 @ONE_OF_EACH_KERNEL
 def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: str) -> None:
     config = config_of(kind, **ALL_BY_HEAD)
@@ -164,6 +169,7 @@ def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: st
     judge(config, arrays, *run(config, arrays, narrow), narrow)
 
 
+@pytest.mark.slow
 @ONE_OF_EACH_KERNEL
 def test_a_launch_packs_heads_that_have_scores_of_their_own(kind: str) -> None:
     config = config_of(kind, pack_gqa="auto", mask=True, alibi=True)
@@ -189,6 +195,7 @@ def test_packed_queries_that_see_no_key_give_zero_and_minus_infinity(
     assert np.isfinite(lse[:, :, blind.stop :]).all()
 
 
+@pytest.mark.slow
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("features", [{"causal": True}, {"window": (5, 2)}], ids=str)
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
@@ -217,6 +224,7 @@ def test_what_a_packed_query_does_not_see_cannot_reach_it(
     assert not np.isfinite(out[:, :, sees, 3].astype(np.float32)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("head_dim", [(3, 5), (40, 72), (63, 63), (128, 64), (20, 300)], ids=str)
@@ -227,6 +235,7 @@ def test_packed_rows_of_any_width_are_right(kind: str, head_dim: tuple[int, int]
     judge(config, arrays, *check(config, arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("alignment", [4, 2])
@@ -377,7 +386,7 @@ def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> checks.Geo
 
 
 def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -> None:
-    limits = config_of("f16").kernel(), DEVICE
+    limits = config_of("mma f16").kernel(), DEVICE
     fits, too_many = geometry_of(2**26 - 8, 1, 1, 31), geometry_of(2**26 - 7, 1, 1, 32)
     checks.check_limits(fits, *limits)
     assert refusal(checks.check_limits, too_many, *limits) == (
@@ -390,7 +399,7 @@ def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -
 
 
 def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
-    limits = config_of("f16").kernel(), DEVICE
+    limits = config_of("mma f16").kernel(), DEVICE
     checks.check_limits(geometry_of(1, 2**11, 2**19, 32), *limits)
     checks.check_limits(geometry_of(3, 2**9, 2**19, 32), *limits)
     assert refusal(checks.check_limits, geometry_of(3, 2**11, 2**19, 32), *limits) == (
@@ -428,6 +437,7 @@ def swapped(self: PackedMatrix, k: KernelBuilder, index: Value) -> Value:
 OFFSET = PackedMatrix.offset
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["offset", "query", "head"])

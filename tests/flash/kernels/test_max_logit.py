@@ -40,6 +40,7 @@ def largest(config: AttentionConfig, arrays: Arrays) -> Array:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.sample(6, gate=14)
 @pytest.mark.parametrize("feature", SETTINGS)
 @EVERY_KIND
@@ -60,6 +61,7 @@ def test_rows_and_keys_beyond_the_end_do_not_count(kind: str, pack_gqa: bool) ->
     assert (largest(config, (np.abs(q) + one, k, v)) < 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4, gate=12)
 @EVERY_KIND
 def test_a_nan_counts_where_a_query_sees_its_key(kind: str) -> None:
@@ -74,6 +76,7 @@ def test_a_nan_counts_where_a_query_sees_its_key(kind: str) -> None:
     assert result[2, 0] == np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4, gate=12)
 @EVERY_KIND
 def test_it_is_minus_infinity_where_no_query_sees_a_key(kind: str) -> None:

@@ -123,6 +123,7 @@ def test_the_largest_numbers_of_f16_do_not_overflow() -> None:
     check(with_lse(16, tile=16, block_q=64), (q, k, v))
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_elsewhere_is_not_lost_where_v_is_restored() -> None:
     config = with_lse(24, causal=True, tile=16, block_q=64)
     for change in ("q", "k", "v"):

@@ -72,6 +72,7 @@ def before(batch: Batch) -> Batch:
 # ------------------------------------------------------------------------------------------ numbers
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -119,6 +120,7 @@ def test_a_call_reads_tables_of_any_row_strides_and_leaves_the_queries_as_they_a
     assert flash.attention_varlen(**batch.arguments, **how, **none).tobytes() == plain.tobytes()
 
 
+@pytest.mark.slow
 def test_tables_may_have_more_rows_than_there_are_positions() -> None:
     batch = batch_of(config_of("f32"))
     tables = {name: batch.arguments[name][3:4] for name in ("rotary_cos", "rotary_sin")}

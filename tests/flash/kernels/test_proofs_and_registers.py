@@ -287,6 +287,7 @@ def cases(*, proofs: bool) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", cases(proofs=True))
 def test_every_access_and_barrier_is_proved(kernel: Kernel) -> None:
     assert_proved(kernel())

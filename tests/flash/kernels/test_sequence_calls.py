@@ -309,6 +309,7 @@ def test_the_number_of_used_rows_may_be_one_for_all() -> None:
 # launches on a GPU, and what is said of them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [PLAIN, config_of("simt", 4, causal=True, return_lse=False)])
 def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(
     config: AttentionConfig, monkeypatch: pytest.MonkeyPatch

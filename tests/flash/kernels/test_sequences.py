@@ -42,6 +42,7 @@ def heads_of(kind: str) -> tuple[int, int]:
 # accuracy, sequence by sequence
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=12)
 @pytest.mark.parametrize(
     ("kind", "page_size"),
@@ -102,6 +103,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=12)
 @pytest.mark.parametrize(
     ("kind", "settings"), [(kind, one) for kind, settings in SETTINGS.items() for one in settings], ids=str
@@ -114,6 +116,7 @@ def test_settings_go_by_the_lengths_of_a_sequence(
     check(config_of(kind, page_size, **settings), lengths_of(kind), heads_of(kind), backend)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=4)
 @pytest.mark.parametrize("kind", ["simt", "mma f16", "fp8 e4m3"])
 @pytest.mark.parametrize("heads", [(2, 2), (3, 1), (1, 1), (16, 2)], ids=str)
@@ -122,6 +125,7 @@ def test_any_number_of_heads_shares_a_head_of_keys(kind: str, heads: tuple[int, 
     check(config_of(kind, 16, causal=True, pack_gqa=pack_gqa), lengths_of(kind), heads)
 
 
+@pytest.mark.slow
 @ONE_OF_EACH
 @EVERY_BACKEND
 @PAGED
@@ -154,6 +158,7 @@ def test_a_batch_may_have_no_sequence(backend: str) -> None:
 # what is of no sequence
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=6)
 @pytest.mark.parametrize("kind", ["simt", "mma f16", "wgmma f16", "fp8 e4m3", "latent"])
 @pytest.mark.parametrize("settings", [{"causal": True}, {}, {"pack_gqa": True}], ids=str)
@@ -168,6 +173,7 @@ def test_what_the_next_sequence_holds_does_not_matter(kind: str, settings: dict[
     assert np.isnan(wild[70:].astype(np.float32)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize("kind", ["simt", "mma f16", "wgmma f16", "fp8 e5m2"])
 @EVERY_BACKEND
@@ -229,6 +235,7 @@ def run_anyway(config: Any, starts: Array, used: Array, most: int = 70) -> inter
     return launch_step(made, views, values, ctas).interpret()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5, gate=14)
 @pytest.mark.parametrize("kind", ["simt", "mma f16", "mma f32_grade", "wgmma f16"])
 @pytest.mark.parametrize("page_size", [None, 16])
@@ -255,6 +262,7 @@ def test_ctas_after_the_end_of_their_sequence_end_before_the_first_barrier(kind:
 # the bits of a result
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=5)
 @pytest.mark.parametrize(
     ("kind", "size", "settings"),

@@ -40,12 +40,14 @@ def problem(name: str) -> tuple[AttentionConfig, Arrays]:
     return config, (q, k, v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one stage", "two stages", "simt", "simt sm_75"])
 def test_with_all_barriers_waits_and_commits_nothing_is_reported(name: str) -> None:
     config, arrays = problem(name)
     run_forward(config, arrays, sanitize=True)
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 @pytest.mark.sample(8, gate=25)
 @pytest.mark.parametrize(
@@ -65,6 +67,7 @@ def test_no_barrier_wait_or_commit_can_be_left_out(name: str, nth: int) -> None:
         run_without(config, arrays, found[nth])
 
 
+@pytest.mark.slow
 @pytest.mark.sample(3, gate=8)
 @pytest.mark.parametrize(
     ("kind", "head_dim"),

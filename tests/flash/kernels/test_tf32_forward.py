@@ -60,6 +60,7 @@ def test_long_rows_are_right_with_ragged_lengths_and_masks(
     assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_function_takes_a_precision(precision: str) -> None:
     q, k, v = Problem(20, 37, 32, 32).arrays()
@@ -93,6 +94,7 @@ def test_scores_of_ten_thousand_are_exact() -> None:
     check(grade(64), (30 * q, 30 * k, 1000 * v))
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize("exponent", [-100, 14, 100])
 @pytest.mark.parametrize(
@@ -111,6 +113,7 @@ def test_rows_beyond_the_range_of_f16_are_scaled(exponent: int, kind: str, block
     check(small, (q * of_queries, k, v))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [3, 131, -3])
 def test_both_halves_of_a_long_row_get_one_factor(column: int) -> None:
     q, k, v = Problem(40, 50, 256, 256).arrays()
@@ -118,6 +121,7 @@ def test_both_halves_of_a_long_row_get_one_factor(column: int) -> None:
     check(grade(256), (q, k, v))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [3, -3])
 def test_nan_in_either_half_of_a_long_row_of_v_reaches_its_column_alone(column: int) -> None:
     q, k, v = Problem(40, 50, 256, 256).arrays()
@@ -129,6 +133,7 @@ def test_nan_in_either_half_of_a_long_row_of_v_reaches_its_column_alone(column: 
     np.testing.assert_array_equal(out[..., others], clean[..., others])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mma f32_grade", "split"])
 def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others(kind: str) -> None:
     config = KINDS[kind].config(softmax_scale=1.0)
@@ -138,6 +143,7 @@ def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others(kind: 
     check(config, (q, k, v))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mma f32_grade", "mma tf32", "split"])
 def test_values_near_the_largest_f32_stay_finite(kind: str) -> None:
     config = KINDS[kind].config(causal="top_left")
@@ -151,6 +157,7 @@ def test_values_near_the_largest_f32_stay_finite(kind: str) -> None:
     np.testing.assert_allclose(out / LARGEST, wanted / LARGEST, atol=error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("other", [0.3, -0.3, 5e3, -5e3])
 @pytest.mark.parametrize("infinite", ["q", "k"])
@@ -172,6 +179,7 @@ def test_a_score_of_minus_infinity_hides_a_key(precision: str, other: float, inf
         assert np.isfinite(lse).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("bits", [0x7F80_0001, 0x7FC0_0000, 0x7FFF_FFFF, 0xFFFF_F800])
 def test_every_nan_is_one(precision: str, bits: int) -> None:

@@ -43,6 +43,7 @@ def test_truncation_shrinks_a_long_sum(target: str, keys: int, how: dict[str, An
     assert mean_relative_error(config, keys) == pytest.approx(wanted, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "precision", "keys"),
     [

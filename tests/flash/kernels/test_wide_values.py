@@ -129,6 +129,7 @@ def test_without_a_key_wide_outputs_are_zero(kind: str) -> None:
     np.testing.assert_array_equal(lse, -np.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_backends_take_wide_values(dtype: Any, backend: str) -> None:

@@ -69,6 +69,7 @@ def run_and_judge(way: Way, q: Array, k: Array, v: Array, **how: Any) -> tuple[A
     return out, lse
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_row_without_a_visible_key_is_zero_and_minus_infinity(way: Way) -> None:
     out, lse = run_and_judge(way, *problem((1, 1, 20, 4), 1, 3, dtype=way.dtype), causal="bottom_right")
@@ -84,6 +85,7 @@ def test_causal_masks_are_aligned_for_unequal_lengths(way: Way, causal: str, seq
     run_and_judge(way, *problem((1, 1, seq_q, 4), 1, seq_k, dtype=way.dtype), causal=causal)
 
 
+@pytest.mark.slow
 @WAYS
 def test_keys_and_values_may_be_broadcast(way: Way) -> None:
     q, k, v = problem((2, 4, 5, 8), 1, 19, dtype=way.dtype)
@@ -132,6 +134,7 @@ def test_views_of_one_fused_array_are_used_as_they_are(way: Way) -> None:
     assert_attention_is_accurate(wanted[0], None, *wanted[1:])
 
 
+@pytest.mark.slow
 @WAYS
 def test_reversed_and_transposed_views_are_used_as_they_are(way: Way) -> None:
     q, k, v = problem((2, 3, 18, 8), 3, 18, dtype=way.dtype)
@@ -167,6 +170,7 @@ def test_what_lies_in_unused_slots_cannot_reach_the_result(way: Way, poison: flo
     assert np.isfinite(lse).all()
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_keys_hidden_by_causality_cannot_reach_the_result(way: Way, poison: float) -> None:

@@ -129,6 +129,7 @@ def test_pages_are_read_through_their_table(backend: Backend) -> None:
         judge(found[b : b + 1], q[b : b + 1], k[b : b + 1, :, :count], softcap=2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -150,6 +151,7 @@ def test_ctas_that_share_a_head_join_what_they_find(how: dict[str, Any]) -> None
     judge(found, q, k, arithmetic_of_config(config), causal=config.causal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [None, 64])
 @pytest.mark.parametrize("how", [{}, {"softcap": 3.0, "causal": True}], ids=str)
 def test_scales_of_fp8_count(how: dict[str, Any], block: int | None) -> None:
@@ -219,6 +221,7 @@ def test_a_decoding_launch_returns_it(backend: Backend) -> None:
 # ------------------------------------------------------------------------------------------ on a GPU
 
 
+@pytest.mark.slow
 def test_each_launch_on_a_gpu_fills_the_array_before(driver: FakeDriver) -> None:
     config = flash.AttentionConfig(16, mask=True, return_max_logit=True, return_lse=True)
     mask = np.ones((2, 4, 1, 1), bool)
@@ -238,6 +241,7 @@ def test_each_launch_on_a_gpu_fills_the_array_before(driver: FakeDriver) -> None
     assert np.isneginf(driver.fetch(found.pointer, np.empty((2, 4), np.float32))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "whole"), [(1, 1), (3, 2), (2, 0)])
 def test_units_of_a_divided_call_have_their_own(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, batch: int, whole: int

@@ -160,6 +160,7 @@ def flex(torch: Any) -> Callable[..., Array]:
     return attend
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # flex_attention warns that it is not compiled
 @pytest.mark.sample(3, gate=20)
 @EVERY_CASE
@@ -174,6 +175,7 @@ def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[...,
 # ------------------------------------------------------------------------------ kernels, and numpy
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2, gate=4)
 @EVERY_CASE
 @EVERY_KERNEL
@@ -195,6 +197,7 @@ def test_numpy_is_as_accurate_as_its_arithmetic(case: str) -> None:
     assert_attention_is_accurate(out, lse, q, k, v, **call)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize("case", ["alibi", "both", "padded"])
 @pytest.mark.parametrize("kind", ["ieee", "f16"])

@@ -36,6 +36,7 @@ def problem(
     return q, k, v, bias
 
 
+@pytest.mark.slow
 @pytest.mark.grid
 @EVERY_BACKEND
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])

@@ -918,6 +918,7 @@ ${label}:
     assert values >= {16.0, 32.0, 48.0}
 
 
+@pytest.mark.slow
 def test_accumulators_in_flight_across_a_loop_come_out_right_by_any_seed() -> None:
     text = tiles(
         "mov.u32 %r6, 0; | $next: | fence | mma | commit | other_mma | commit | wait_1 | add.f32 %f0, %f0, "
