@@ -50,7 +50,7 @@ def fma_flops(ctas: int, rounds: int) -> int:
 
 
 def copy_kernel(target: Target, *, threads: int = THREADS) -> ir.Module:
-    """Copy `COPIES` chunks of 16 bytes in each thread; neighbours copy neighbouring chunks.
+    """Copy `COPIES` chunks of 16 bytes in each thread; neighbouring threads copy neighbouring chunks.
 
     Parameters: source and copy (f32 pointers, multiples of 16 bytes). Each CTA of the grid copies
     `bytes_per_cta`.
