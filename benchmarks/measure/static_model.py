@@ -1,4 +1,6 @@
-"""The models of loops and launches next to what an H200 said: its counters, and rates of short launches."""
+"""The models of loops and launches compared with an H200: with its counters, and with rates of short
+launches.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class AuxArray:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names of its axes: axis_0, axis_1, …"""
+        """The names of its axes, from axis_0 on."""
         return tuple(f"axis_{axis}" for axis in range(self.rank))
 
     @property

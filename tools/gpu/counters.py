@@ -1,4 +1,4 @@
-"""What a GPU's counters say of kernels while they run: Nsight Compute (ncu) around one launch each."""
+"""The counters of a GPU while kernels run: Nsight Compute (ncu) around one launch each."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def available(program: str) -> dict[str, str]:
 
 
 def read(output: str, metrics: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The row of counters in the output of ncu and of the launch under it, and the texts of the launch."""
+    """The row of counters, and the texts of the launch, from the output of ncu and of the program under
+    it.
+    """
     lines = output.splitlines()
     texts: dict[str, str] = next(
         (json.loads(line)["texts"] for line in lines if line.startswith('{"texts"')), {}
