@@ -76,7 +76,7 @@ def ordered(
     may add `handover` clocks after it has. `up`: CTAs walk from the first query to the last. CTAs get one of
     `slots` in their order; that the neighbour of a waiting CTA runs faster is not modelled.
     """
-    next_block: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile, whose turn it is
+    next_block: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile: the block that adds next
     since: dict[tuple[int, int], float] = defaultdict(float)
     waiting: dict[tuple[int, int, int], tuple[float, Iterator[int]]] = {}
     free, events, end = [0.0] * slots, list[tuple[float, int, int, int, Iterator[int]]](), 0.0

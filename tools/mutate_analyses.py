@@ -256,7 +256,7 @@ def _work(todo: queue.Queue[_Pair], done: _Done, end: float) -> None:
             while time.monotonic() < end and (pair := _next(todo)) is not None:
                 connection.send(pair[1])
                 done.put((pair[0], connection.recv()))
-    except BaseException as error:  # told where it can be handled
+    except BaseException as error:  # reported where it can be handled
         done.put(error)
     done.put(None)
 

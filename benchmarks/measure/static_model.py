@@ -127,7 +127,7 @@ def against_counters(counted: Mapping[str, Any]) -> Rows:
     points = loop - share
     row = f"{counted['kernel']} | {n} | {share:.1f} | {loop:.1f} | {launch:.1f}"
     if n < LONG:
-        return [f"{row} | -"]  # what is next to the loop counts there
+        return [f"{row} | -"]  # there, the instructions outside of the loop count
     settings: dict[str, Setting] = {"d": tiles.head_dim, "causal": tiles.causal, "N": n}
     goal = Goal("<=", POINTS)
     return [

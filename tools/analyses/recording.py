@@ -159,7 +159,7 @@ class TestMap:
                 say(file)
                 self._forget(file)
                 mine = [name for name in names if file_of(name) == file]
-                text = _hash(file)  # as it was collected; who edits it now has it recorded again
+                text = _hash(file)  # the collected text: a file that is edited meanwhile is recorded again
                 connection.send(mine)
                 for message in connection.recv():
                     if message[0] == "failed":

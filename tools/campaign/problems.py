@@ -29,7 +29,7 @@ LARGEST: Final = 2.0**32
 SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
 _APART: Final = 5  # of so many problems that differ in their ends one is among few problems
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
-SPLIT_AT_ONCE: Final = 32  # queries that the consumers of a kernel for Hopper split in one turn
+SPLIT_AT_ONCE: Final = 32  # queries that the consumers of a kernel for Hopper split at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _for_tensor_maps(
         return tuple(chosen)
     # Warps that transpose a tile look for NaN in some columns at a time, in the last tile by code of its own.
     columns = Problem(t.block_q, keys, heads=2, kv_heads=2, nan_columns=(0, config.value_dim - 1))
-    # Shifts move with every new maximum, and of a warp without one the factors of before stay.
+    # Shifts move with every new maximum, and a warp without one keeps its former factors.
     falling = Problem(t.block_q, keys, heads=1, scores="falling")
     return *_of_fp8(chosen), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
 

@@ -22,8 +22,8 @@ from tools.gpu.order import launched_by
 from tools.gpu.rooms import ROOT
 from tools.gpu.unit import MissingError, Unit
 
-# What a row has, and the metrics of Nsight Compute that say it, of which a GPU has the first or another one
-# (Nsight Compute, "Metrics Structure"; `ncu --query-metrics`).
+# The columns of a row, each with the metrics of Nsight Compute for it, of which a GPU has the first or
+# another one (Nsight Compute, "Metrics Structure"; `ncu --query-metrics`).
 METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "tensor_pipe_%": (
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
