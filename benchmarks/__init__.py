@@ -1,1 +1,3 @@
-"""What `ptxgen bench` measures in a checkout, and scripts next to kernels of other libraries."""
+"""The measurements of `ptxgen bench` in a checkout, and scripts that compare with kernels of other
+libraries.
+"""

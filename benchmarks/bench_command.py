@@ -214,7 +214,7 @@ def _list(names: Sequence[str]) -> None:
 
 
 def _gpu() -> tuple[Gpu | None, str]:
-    """The GPU and "", or None and why there is none."""
+    """The GPU and "", or None and the reason why there is none."""
     try:
         return open_gpu(cuda_backend()), ""
     except BackendError as error:

@@ -4,8 +4,8 @@
 
 compiles the kernels for f16 that FlashAttention-2 launches without dropout, by
 `csrc/flash_attn/src/flash_fwd_launch_template.h` and with its flags, and reads their main loops like ours,
-through the same assembler. FLASH_ATTENTION and CUTLASS are checkouts. PTX is left in FOLDER, and what is
-there is not compiled again: each kernel takes nvcc half a minute. The bench reads
+through the same assembler. FLASH_ATTENTION and CUTLASS are checkouts. PTX is left in FOLDER, and kernels
+whose PTX is there are not compiled again: each kernel takes nvcc half a minute. The bench reads
 benchmarks/results/flash-attn-2.json.
 """
 
@@ -61,8 +61,8 @@ template __global__ void attention<
 
 
 class Kernel(NamedTuple):
-    """A kernel that FlashAttention-2 launches on a target; up to head_dim 128 that for sequences that end
-    with a tile.
+    """A kernel that FlashAttention-2 launches on a target; up to head_dim 128 the kernel for sequences that
+    end at the end of a tile.
     """
 
     target: str
@@ -80,7 +80,7 @@ class Kernel(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The program that has this kernel."""
+        """The text of a CUDA program that instantiates this kernel."""
         even = self.head_dim <= 128
         return SOURCE.format(**self._asdict() | {"causal": _word(self.causal), "even": _word(even)})
 
@@ -112,7 +112,7 @@ KERNELS = [
 
 
 def compiled(kernel: Kernel, nvcc: str, sources: Path, cutlass: Path, folder: Path) -> str:
-    """The PTX of a kernel, from the folder if it is there."""
+    """The PTX of a kernel, from the folder if that has it, else compiled by nvcc."""
     output = folder / f"{kernel.name}.ptx"
     if not output.exists():
         if shutil.which(nvcc) is None:

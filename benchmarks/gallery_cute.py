@@ -39,7 +39,7 @@ def of_block(value: Float32, combine: Constexpr, shared: Tensor) -> Float32:
 
 @cute.kernel
 def softmax_kernel(X: Tensor, Y: Tensor, threads: Constexpr):
-    """Each CTA computes one row."""
+    """Softmax; each CTA computes one row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -65,7 +65,7 @@ def softmax(X: Tensor, Y: Tensor):
 
 @cute.kernel
 def layer_norm_kernel(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32, threads: Constexpr):
-    """Each CTA computes one row."""
+    """Layer normalisation; each CTA computes one row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -93,7 +93,7 @@ def layer_norm(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32):
 
 @cute.kernel
 def gemm_kernel(A: Tensor, B: Tensor, C: Tensor, tile: Constexpr, stages: Constexpr):
-    """Each CTA computes one block of C."""
+    """C = A Bᵀ; each CTA computes one block of C."""
     thread, _, _ = cute.arch.thread_idx()
     column, row, _ = cute.arch.block_idx()
     rows, columns, step = tile
@@ -195,7 +195,7 @@ def swizzled(layout: cute.Layout, bits: Constexpr):
 
 @cute.jit
 def store(values: Tensor, to: Tensor, at: Tensor, shape: cute.Shape):
-    """Store what a thread has of a block in pairs; `at` has the (row, column) of each value."""
+    """Store a thread's elements of a block, two at a time; `at` has the (row, column) of each value."""
     pairs = cute.make_rmem_tensor((2, *values.shape[1:]), Boolean)
     for row in cutlass.range_constexpr(2 * cute.size(pairs, mode=[1])):
         half, m = row % 2, row // 2
@@ -208,7 +208,9 @@ def store(values: Tensor, to: Tensor, at: Tensor, shape: cute.Shape):
 
 @cute.jit
 def inside(at: Tensor, end: Int32) -> Tensor:
-    """For the copies of a thread at `at`, whether their first coordinate is less than `end`."""
+    """Predicates for the copies of a thread at the coordinates `at`: whether the first coordinate is less
+    than `end`.
+    """
     _, several, along, _ = at.shape
     predicate = cute.make_rmem_tensor(
         cute.make_layout((at.shape[0][1], several, along), stride=(several, 1, 0)), Boolean
@@ -253,7 +255,7 @@ def as_operand(acc: Tensor) -> Tensor:
 def attention_step(
     operands, k_matrices, v_matrices, at, keys, in_log2, sums, masked: Constexpr, causal: Constexpr
 ):
-    """One block of keys of `attention`; `at` has the (query, key) of each score."""
+    """The step of `attention` for one block of keys; `at` has the (query, key) of each score."""
     mma, load_k, load_v, q, k, v = operands
     total, row_max, row_sum = sums
     scores = mma.make_fragment_C(at.shape)
@@ -293,7 +295,7 @@ def attention_step(
 def attention_kernel(
     Q: Tensor, K: Tensor, V: Tensor, O: Tensor, scale: Float32, tile: Constexpr, causal: Constexpr
 ):
-    """A CTA has a block of queries of a head."""
+    """Attention of one block of queries of a head, by one CTA."""
     thread, _, _ = cute.arch.thread_idx()
     row, head, _ = cute.arch.block_idx()
     rows, step, d = tile
@@ -453,7 +455,7 @@ def source(name: str) -> str:
 
 
 def compiled(name: str, capability: int) -> Mapping[str, Any]:
-    """What CuTe DSL makes of a kernel for a GPU of this compute capability, such as 80: `ptx` and
+    """The output of CuTe DSL for a kernel and a GPU of this compute capability, such as 80: `ptx` and
     `cubin`. Nothing is kept from one call to the next.
     """
     variant = KERNELS[name]

@@ -63,7 +63,7 @@ def gemm(a, b, c, m, n, depth, ROWS: constexpr, COLUMNS: constexpr, STEP: conste
 def attention_step(
     total, row_sum, row_max, q, k_at, v_at, i, first, keys, in_log2, MASKED, CAUSAL, STEP: constexpr, D
 ):
-    """One block of keys of `attention`."""
+    """The step of `attention` for one block of keys."""
     j = first + tl.arange(0, STEP)
     k = tl.load(k_at + first * D, mask=(j < keys)[None, :], other=0.0)
     s = tl.dot(q, k)
@@ -155,7 +155,7 @@ def source(name: str) -> str:
 
 
 def compiled(name: str, capability: int) -> Mapping[str, Any]:
-    """What Triton makes of a kernel for a GPU of this compute capability, such as 80: `ptx` and
+    """The output of Triton for a kernel and a GPU of this compute capability, such as 80: `ptx` and
     `cubin`. Nothing is kept from one call to the next.
     """
     variant = KERNELS[name]

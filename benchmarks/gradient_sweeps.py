@@ -5,8 +5,8 @@
 
 The interpreter runs the kernels of a small problem; the issue model of `ptxgen report` divides what
 their warps did by the rates of a multiprocessor's units. It knows no latency. For the fixed order, where
-the CTAs of a head take turns at each block of queries, a simulation adds the waiting: a CTA may add its
-part once the CTA of the keys before has added its own and said so through the L2 cache.
+the CTAs of a head take turns at each block of queries, a simulation adds the waiting: a CTA may add its part
+once the CTA of the previous keys has added its own and has signalled that through the L2 cache.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def ordered(
 ) -> float:
     """The clocks of a grid whose CTAs add to dQ in the order of their keys: of `_HEADS` heads with
     `blocks` blocks of keys and `tiles` tiles of queries. A CTA has `work` clocks of each tile; the next
-    may add `handover` clocks after it has. `up`: CTAs walk from the first query to the last. CTAs get
-    `slots` in their order; what one that waits leaves to its neighbour is not counted.
+    may add `handover` clocks after it has. `up`: CTAs walk from the first query to the last. CTAs get one of
+    `slots` in their order; that the neighbour of a waiting CTA runs faster is not modelled.
     """
-    next_block: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile, whose turn it is
+    next_block: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile: the block that adds next
     since: dict[tuple[int, int], float] = defaultdict(float)
     waiting: dict[tuple[int, int, int], tuple[float, Iterator[int]]] = {}
     free, events, end = [0.0] * slots, list[tuple[float, int, int, int, Iterator[int]]](), 0.0

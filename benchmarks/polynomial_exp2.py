@@ -3,8 +3,8 @@
     python benchmarks/polynomial_exp2.py
 
 x = n + r gives 2^n times what r gives, exactly, from -126 on, and each r is an f32 of [-1/2, 1/2]; below
-2^-25 the result is 1. So all others are measured, 4 * 10^8, in a minute. Multiply-adds are computed in f64
-and rounded to f32.
+2^-25 the result is 1. So only the f32 of [-1/2, 1/2] from 2^-25 on are measured, 4 * 10^8, in a minute.
+Multiply-adds are computed in f64 and rounded to f32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STEPS = 2**23  # numbers of a binade
 
 
 def power_of(rest: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The polynomial of f32 numbers, rounded as on a GPU."""
+    """2^rest by the polynomial, for f32 numbers, rounded as on a GPU."""
     series: Any = np.float32(COEFFICIENTS[-1])
     for coefficient in [*reversed(COEFFICIENTS[:-1]), 1.0]:
         series = (rest.astype(np.float64) * series + np.float64(np.float32(coefficient))).astype(np.float32)

@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def growth(result: dict[str, Any]) -> dict[str, list[Point]]:
-    """The points of the launches that vary N, and of those that vary H. Raises `ValueError`."""
+    """The points of the launches that vary N, and of those that vary H, by that letter. Raises
+    `ValueError`.
+    """
     points: dict[str, list[Point]] = {axis: [] for axis in _AXES}
     for section in result["sections"].values():
         each = {str(x["config"]): x for x in section["measurements"] if x["name"] == "time / work"}

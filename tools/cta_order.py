@@ -1,6 +1,6 @@
-"""In which order the CTAs of a launch begin, and what another order, or more CTAs for splits of the keys,
-would be worth: a model of multiprocessors that take the next CTA as soon as they are done with one. And what
-persistent CTAs would be worth, which take several blocks of queries, one after another.
+"""In which order the CTAs of a launch begin, and the times with another order, or with more CTAs for splits
+of the keys: a model of multiprocessors that take the next CTA as soon as they are done with one. And the
+times with persistent CTAs, which take several blocks of queries, one after another.
 
 `python tools/cta_order.py --head-dim 128 --dtype f16 --causal --seq 8192 --heads 32 --kv-heads 8`
 `python tools/cta_order.py --head-dim 128 --seq 4096 --target sm_80 --multiprocessors 108 --splits`
@@ -116,7 +116,7 @@ def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
 
 
 def _end_one(running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int) -> tuple[int, int]:
-    """End the next CTA. Returns the time, and the sum of live heads over time until then."""
+    """End the CTA that ends next. Returns the time, and the sum of live heads over time until then."""
     end, head = heapq.heappop(running)
     head_time += (end - now) * len(live)
     live[head] -= 1
@@ -168,8 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tell_splits(arguments: argparse.Namespace, resources: KernelResources, one_head: int) -> None:
-    """Print a line for each number of heads up to the given one: what the rule of
-    `flash/launch/key_splits.py` divides, into how many splits, and the times with and without.
+    """Print a line for each number of heads up to the given one: the blocks that the rule of
+    `flash/launch/key_splits.py` divides, the number of splits, and the times with and without them.
     """
     config = resources.config
     slots = Slots(arguments.multiprocessors, resources.ctas_per_sm)
@@ -194,8 +194,8 @@ def _tell_splits(arguments: argparse.Namespace, resources: KernelResources, one_
 def simulated_division(
     launch: Launch, division: Division, slots: int, merging: Merging
 ) -> tuple[float, float]:
-    """The time of a launch of which a part is divided, in tiles, and what of it are launches after the first
-    and merging. Kernels with splits take blocks in order (`KernelConfig.takes_turns`).
+    """The time, in tiles, of a launch part of which is divided into splits, and the part of it that later
+    launches and merging take. Kernels with splits take blocks in order (`KernelConfig.takes_turns`).
     """
     rest = launch.heads - division.whole
     merge = merging.cost(rest, division.splits) + (merging.launch if division.whole else 0.0)

@@ -1,4 +1,4 @@
-"""Write `docs/api.md` from the docstrings of what is public, or check that it is up to date."""
+"""Write `docs/api.md` from the docstrings of the public names, or check that it is up to date."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _members(of: type) -> Iterator[dict[str, str]]:
 
 
 def _signature(name: str, of: Any, owner: type | None = None) -> str:
-    """Names and defaults; what types they have, the text says."""
+    """A signature with the names and defaults of parameters; their types are described in the docstring."""
     signature = inspect.signature(of)
     parameters = [
         p.replace(annotation=p.empty, default=_SOME if inspect.isroutine(p.default) else p.default)

@@ -28,7 +28,7 @@ _LEFT, _TOP, _STEP, _ROW = 76, 64, 22, 46  # pixels
 
 
 class Round(NamedTuple):
-    """When the barriers of a round complete, and when warps 1 to 3 have loaded the tile of it."""
+    """When the barriers of a round complete, and when warps 1 to 3 have loaded its tile, in steps."""
 
     empty: int
     full: int
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def rounds() -> list[Round]:
-    """A barrier completes when the last of its warps has arrived."""
+    """The rounds of the picture: a barrier completes when the last of its warps has arrived."""
     drawn: list[Round] = []
     for loads in _LOAD:
         arrived = drawn[-1].loaded if drawn else _ENTRY

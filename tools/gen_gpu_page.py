@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def render(families: Callable[[str], Table] = gpu_figures.of_families) -> str:
-    """The page as Markdown. `families` counts the texts of each family that ran on a device, for which many
-    kernels are emitted.
+    """The page as Markdown. `families` returns the table of texts that ran on a device, for which it emits
+    many kernels.
     """
     figures, first = gpu_figures, gpu_figures.first()
     cleared = first["what_clearing_values_costs"]["rows"]

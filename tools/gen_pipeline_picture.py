@@ -64,7 +64,7 @@ def render() -> str:
 
 
 def _space(d: Drawing) -> None:
-    """Who does what: the roles on either side of the ring."""
+    """Draw the pipeline in space: the roles on either side of the ring of stages."""
     d.box("blue", 20, 20, 170, 214)
     d.box("amber", 550, 20, 176, 214)
     d.box("none", 262, 20, 216, 214)
@@ -114,7 +114,7 @@ def _space(d: Drawing) -> None:
 
 
 def _time(d: Drawing, tiles: Sequence[Tile]) -> None:
-    """When: a row for each stage and for the consumer."""
+    """Draw the pipeline in time: a row for each stage and for the consumer."""
     d.text(f"In time: a copy takes {_COPY} steps, a product {_PRODUCT}", 20, _TOP - 18, "name")
     for row, name in enumerate([*(f"stage {stage}" for stage in range(STAGES)), "consumer"]):
         d.text(name, _LEFT - 12, _TOP + row * _ROW + 20, anchor="end")

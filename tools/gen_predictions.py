@@ -1,5 +1,5 @@
-"""Write `benchmarks/results/predictions.json`, what the models say of kernels that a GPU is going to run, or
-check that it is up to date. It needs ptxas and nvdisasm.
+"""Write `benchmarks/results/predictions.json`, the models' predictions for kernels that a GPU is going to
+run, or check that it is up to date. It needs ptxas and nvdisasm.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def recorded() -> Pipeline:
 
 
 def _key(used: Sequence[int], flying: bool) -> Iterator[tuple[str, str, float, int]]:
-    """The colour, the words, the place and the row of each entry of the picture's key."""
+    """The colour, the words, the x coordinate and the row of each entry of the picture's key."""
     entries = [(f"c{n}", NAMES[n]) for n in used] + [("wait", "waiting")]
     if flying:
         entries.append(("air", "below a row: bytes in flight"))

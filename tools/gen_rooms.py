@@ -1,4 +1,6 @@
-"""Write the table of folders in `docs/architecture.md`, which their docstrings say, or check it."""
+"""Write the table of folders in `docs/architecture.md`, from the folders' docstrings, or check that it is up
+to date.
+"""
 
 from __future__ import annotations
 

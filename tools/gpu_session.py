@@ -1,5 +1,5 @@
-"""Let a GPU say what it can in some minutes: tests, timing, counters, sanitizers. A later run goes on where
-the last one ended.
+"""Test and measure on a GPU for some minutes: tests, timing, counters, sanitizers. A later run continues
+where the last one ended.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run: its arguments, and how time passes."""
+    """One run: its arguments, its end, and its clock."""
 
     arguments: argparse.Namespace
     scratch: Path
@@ -79,7 +79,7 @@ class Session:
         return [sys.executable, "-m", "tools.gpu.worker", "--part", part, *rehearse, *words]
 
     def asked(self) -> dict[str, Any]:
-        """What `tools.gpu.device` says of this machine."""
+        """The facts that `tools.gpu.device` prints about this machine."""
         try:
             ran = subprocess.run(
                 self.command(DEVICE), cwd=ROOT, capture_output=True, text=True, timeout=_ASKED_S, check=True
@@ -93,7 +93,7 @@ class Session:
         return summary
 
     def do(self, part: Part, until: float, results: Results, facts: Mapping[str, Any]) -> list[str]:
-        """Run a part until a time; returns what went wrong beyond the verdicts of units."""
+        """Run a part until a time; returns the errors other than verdicts of units."""
         run = facts["run"]
         journal = Journal(self.arguments.output / _EVENTS, {"run": run, "part": part.name})
         journal.new()

@@ -1,6 +1,6 @@
 """Make the analysers wrong in small ways; `python tools/mutate_analyses.py` says who notices.
 
-mutmut 3 does not do: it leaves out all that is outside of functions, such as the tables, and
+mutmut 3 is not suitable: it leaves out all that is outside of functions, such as the tables, and
 functions with decorators; it takes no sample, and our tests do not pass in the copy that it makes.
 """
 
@@ -184,7 +184,7 @@ _Rows = dict[Mutant, dict[str, Any]]
 
 
 def _campaign(arguments: argparse.Namespace, wanted: Sequence[Mutant], rows: _Rows) -> None:
-    """Judge mutants and put what comes of it into `rows`; as far as the time allows."""
+    """Judge mutants, as many as the time allows, and put the results into `rows`."""
     end = time.monotonic() + (arguments.stop_after or float("inf"))
     if not wanted:
         return
@@ -203,7 +203,7 @@ def _campaign(arguments: argparse.Namespace, wanted: Sequence[Mutant], rows: _Ro
 
 
 def _recorded(path: Path, end: float) -> TestMap | None:
-    """The recording, brought up to date; None if the time does not suffice."""
+    """The recording, brought up to date; None if there is not enough time."""
     paths = (*FIRST, *LAST)
     tests = TestMap.load(path) if path.exists() else TestMap()
     stale = tests.stale(paths)
@@ -247,7 +247,7 @@ def _outcomes(
 
 
 def _work(todo: queue.Queue[_Pair], done: _Done, end: float) -> None:
-    """Have one process judge what is to be done, until there is no more or no time."""
+    """Let one process judge the mutants of the queue `todo`, until it is empty or the time is over."""
     try:
         with worker("judge", (*FIRST, *LAST)) as connection:
             wrong = connection.recv()
@@ -256,7 +256,7 @@ def _work(todo: queue.Queue[_Pair], done: _Done, end: float) -> None:
             while time.monotonic() < end and (pair := _next(todo)) is not None:
                 connection.send(pair[1])
                 done.put((pair[0], connection.recv()))
-    except BaseException as error:  # told where it can be handled
+    except BaseException as error:  # reported where it can be handled
         done.put(error)
     done.put(None)
 

@@ -118,7 +118,7 @@ def document(kernels: Sequence[dict[str, Any]], missing: dict[str, str]) -> dict
 
 
 def report(result: dict[str, Any]) -> str:
-    """The verdicts as a table, and what is unexpected about them."""
+    """The verdicts as a table, and the unexpected ones with their sentences."""
     lines = []
     for row in result["kernels"]:
         unexpected = not row["as_expected"]

@@ -1,4 +1,4 @@
-"""Build the wheel and the source distribution, install each into new environments, and try them there."""
+"""Build the wheel and the source distribution, install each into new environments, and test them there."""
 
 from __future__ import annotations
 
@@ -156,12 +156,14 @@ def _version(python: Path) -> str:
 
 
 def _build(output: Path) -> str:
-    """Build the source distribution, and from it the wheel; returns what went wrong."""
+    """Build the source distribution, and from it the wheel; returns the error, or ""."""
     return _run([sys.executable, "-m", "build", "--outdir", output, ROOT], ROOT)
 
 
 def _tried(version: str, python: Path, archive: Path, folder: Path) -> Iterator[Try]:
-    """The tries of an archive in a new environment, up to the first of its installation that fails."""
+    """The steps of an archive in a new environment; they end with the first step of its installation that
+    fails.
+    """
     home = folder / f"{version}-{archive.suffix[1:]}"
     work = home / "work"
     error = _run([python, "-m", "venv", home], folder)

@@ -43,7 +43,7 @@ exit codes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what is asked; the exit codes are in `--help`.
+    """Do what the arguments ask for; the exit codes are in `--help`.
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """

@@ -102,7 +102,8 @@ exit codes:
 class Row:
     """One kernel or mutant. `ours` is the check of this project that catches it, as in
     tools/mutate.py, or `right`; `theirs` holds the result of each check of compute-sanitizer;
-    `value` is the error of the GPU's results, or `right`, or the reason why there are no results.
+    `value` is a description of the first wrong result of the GPU, or `right`, or the reason why there are no
+    results.
     """
 
     kernel: str
@@ -114,7 +115,7 @@ class Row:
 
     @property
     def agreement(self) -> str:
-        """How the two verdicts compare, one of AGREEMENTS."""
+        """The comparison of the two verdicts, one of AGREEMENTS."""
         noticed = any(check.noticed for check in self.theirs)
         if not noticed and any(check.verdict == NONE for check in self.theirs):
             return "no verdict"
@@ -294,7 +295,9 @@ class Bench:
         raise_on_report: bool,
         **how: Any,
     ) -> Result:
-        """Launch in place of `ptxgen.interpreter.run`: on the GPU, under each check and alone."""
+        """Launch a kernel, as a replacement of `ptxgen.interpreter.run`: on the GPU, under each check and
+        alone.
+        """
         del raise_on_report  # findings go to `theirs`
         kernel = next(k for k in module.kernels if k.name == entry)
         memory = witness_launch.store(folder, program, kernel, **how)

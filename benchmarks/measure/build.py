@@ -157,7 +157,7 @@ def _to_cubin(config: AttentionConfig, repeats: int) -> Rows:
 
 
 def _cold(repeats: int) -> Rows:
-    """The time of the processor for fresh processes, which find cached bytecode, in turns."""
+    """The processor time of new processes that emit a kernel, with cached bytecode; contestants alternate."""
     with tempfile.TemporaryDirectory() as bytecode:
         return _cold_with(bytecode, repeats)
 
@@ -252,7 +252,7 @@ def heavy_among(modules: list[str]) -> list[str]:
 
 
 def _why(error: subprocess.SubprocessError) -> str:
-    """The last line that a failed process wrote, else what happened to it."""
+    """The last line that a failed process wrote, or the error itself if it wrote none."""
     message = getattr(error, "stderr", None) or ""
     text = message.decode(errors="replace") if isinstance(message, bytes) else message
     return text.strip().splitlines()[-1] if text.strip() else str(error)

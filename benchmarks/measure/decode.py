@@ -1,5 +1,5 @@
-"""Measures the global memory traffic of decode kernels, against the bytes that a decode step cannot
-avoid to read and write.
+"""Measures the global memory traffic of decode kernels, against the bytes that a decode step cannot avoid
+reading and writing.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _BETTER: Final = Goal("<=", 1.0)  # ours / theirs
 
 
 class Numbers(NamedTuple):
-    """What Q and V are like: Q is normal times `spread`, V normal plus `mean`."""
+    """The distributions of Q and V: Q is normal times `spread`, V is normal plus `mean`."""
 
     name: str
     spread: float
@@ -84,7 +84,7 @@ def drawn(head_dim: int, keys: int, kind: Numbers) -> tuple[Array, Array, Array]
 
 
 def relative_error(result: Array, exact: Array) -> float:
-    """|found - exact| / |exact| of all elements."""
+    """|result - exact| / |exact|, norms over all elements."""
     return float(np.linalg.norm(result.astype(np.float64) - exact) / np.linalg.norm(exact))
 
 

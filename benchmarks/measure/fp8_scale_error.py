@@ -70,7 +70,9 @@ def _errors(fall: int) -> Rows:
 
 
 def narrowed(x: Array, block: int | None) -> tuple[Array, Array]:
-    """x [1, 1, rows, dim] of f32 as e4m3, and its scales: of all rows, or of `block` rows each."""
+    """x [1, 1, rows, dim] of f32 as e4m3, and its scales: one for all rows if `block` is None, or one for
+    each `block` rows.
+    """
     rows = x.shape[2]
     blocks = x.reshape(1, 1, -1, (block or rows) * x.shape[3])
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(_LARGEST)
@@ -78,6 +80,6 @@ def narrowed(x: Array, block: int | None) -> tuple[Array, Array]:
 
 
 def error_of_rows(result: Array, exact: Array) -> float:
-    """The root of the mean square of |found - exact| / |exact| of all rows."""
+    """The root mean square, over all rows, of |result - exact| / |exact|."""
     wrong = np.linalg.norm(result.astype(np.float64) - exact, axis=-1)
     return float(np.sqrt(np.mean((wrong / np.linalg.norm(exact, axis=-1)) ** 2)))

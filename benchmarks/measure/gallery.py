@@ -1,5 +1,5 @@
-"""The kernels of the documentation next to the same in Triton and CuTe DSL: code, time to a cubin,
-machine code.
+"""The kernels of the documentation compared with their equivalents in Triton and CuTe DSL: lines of code,
+time to a cubin, machine code.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def sources() -> dict[str, str]:
 
 
 def function(name: str) -> KernelFunction:
-    """A kernel of the documentation, made anew."""
+    """A kernel function of the documentation, made anew from its source."""
     source, imports = _examples()[name]
     scope: dict[str, Any] = {}
     for text in (*imports, source):

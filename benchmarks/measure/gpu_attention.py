@@ -175,7 +175,7 @@ def attention_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 
 
 def calls(quick: bool) -> list[Call]:
-    """The calls that this GPU is measured with."""
+    """The calls that are measured on a GPU; with `quick` few of them."""
     if quick:
         return [Call("f16", 128, 4096, True)]
     of_f16 = [
@@ -304,7 +304,7 @@ def forward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Rows:
 
 
 def _peers(gpu: Gpu, arrays: OnDevice) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """PyTorch's backends on the arrays of a call, and why others are not there."""
+    """PyTorch's backends on the arrays of a call, and remarks on why others are missing."""
     call = arrays.call
     torch, why_not = torch_with_gpu()
     if torch is None:
@@ -386,7 +386,7 @@ def prepared(gpu: Gpu, every: Sequence[Call]) -> Rows:
 
 
 def at_once(works: Iterable[Work]) -> None:
-    """Do some work in several threads; who does it again meets its errors."""
+    """Do all works in several threads. Errors are ignored: a caller that does a work again gets its error."""
 
     def tried(work: Work) -> None:
         with contextlib.suppress(PtxGenError):

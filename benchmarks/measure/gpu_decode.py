@@ -60,7 +60,7 @@ class Batch:
         return {"B": self.items, **replace(self.one, splits=splits).settings}
 
     def nbytes(self, splits: int) -> int:
-        """The bytes that the kernels of the step cannot avoid to read and write."""
+        """The bytes that the kernels of the step cannot avoid reading and writing."""
         return self.items * unavoidable_bytes(replace(self.one, splits=splits))
 
 
@@ -199,7 +199,7 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
 
 
 def _judge(first: tuple[Array, Array, Array]) -> Judge:
-    """The reference that judges the output of the first sequence."""
+    """The `Judge` of the output of the first sequence."""
     exact, _ = attention_reference(*first, causal=True)
     return Judge(exact, float(np.abs(_same_roundings(*first) - exact).max()))
 
@@ -256,7 +256,7 @@ def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Rows:
 
 
 def _heads_and_rows(one: Decoding) -> tuple[tuple[int, int], ...]:
-    """(heads, rows) of q, k, v and the result."""
+    """The numbers (heads, rows) of q, k, v and the result."""
     keys = (one.kv_heads, one.seq_k)
     return (one.heads, 1), keys, keys, (one.heads, 1)
 

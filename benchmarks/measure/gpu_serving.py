@@ -29,7 +29,7 @@ GPU_SERVING_REMARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A token each of `items` sequences, whose `heads` heads of Q share `keys` rows of K of `columns`
+    """One token of each of `items` sequences, whose `heads` heads of Q share `keys` rows of K of `columns`
     columns, the first `values` of which are V, in the problem that a family calls `name`.
     """
 

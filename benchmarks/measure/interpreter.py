@@ -136,7 +136,9 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Rows:
 
 
 def _stepwise(repeats: int) -> Rows:
-    """Time of the f32 kernel, interpreted by single instructions, against generated functions."""
+    """The time of the f32 kernel, interpreted instruction by instruction, as a multiple of that with
+    generated functions.
+    """
     run, _ = launch(64, 1, 1, 64, False)
     works: dict[str, Work] = {"generated": run, "stepwise": functools.partial(run, stepwise=True)}
     for work in works.values():
@@ -180,7 +182,8 @@ def _mma(repeats: int) -> Rows:
 
 
 def growth(shape: tuple[int, ...], along: Mapping[str, Sequence[int]], repeats: int) -> list[Measurement]:
-    """Time against work: growing seqlen with 8 heads (`N`), growing heads with seqlen 256 (`H`).
+    """The time of launches with growing work: growing seqlen with 8 heads (`N`), growing heads with seqlen
+    256 (`H`).
 
     `shape` begins with head_dim; `along` holds the values of `N` and `H`.
     """

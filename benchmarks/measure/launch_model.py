@@ -13,7 +13,7 @@ warp keeps tensor cores busy in an iteration, and half an iteration, which persi
 
 Which blocks run at a time, and which wait for which, is the model of `tools/cta_order.py`, which lies here.
 It knows neither clocks that change with the load, nor how long a CTA takes to begin, nor what the cache
-keeps of Q and O. docs/measurements.md ("Launches and the clock") has what an H200 said.
+keeps of Q and O. docs/measurements.md ("Launches and the clock") has the times of an H200.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def sections(launch: Launch) -> list[Cta]:
 
 
 def in_sections(launch: Launch, width: int) -> list[Cta]:
-    """The order with sections of so many heads, in each the last blocks of all its heads first."""
+    """The order with sections of `width` heads; in each section the last blocks of all its heads come
+    first.
+    """
     return [
         (head, block)
         for first in range(0, launch.heads, width)
@@ -89,15 +91,18 @@ def in_sections(launch: Launch, width: int) -> list[Cta]:
 
 
 def time_static(costs: Sequence[float], slots: int) -> float:
-    """The time of CTAs that take every so many of these blocks (`flash/problem/persistence.py`, static)."""
+    """The time of `slots` CTAs, each of which takes every `slots`-th of the blocks with these `costs`
+    (`flash/problem/persistence.py`, static).
+    """
     return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
 
 
 def times_of_schedulers(
     launch: Launch, order: Order, slots: int, hidden: float, hidden_share: float = OVERHEAD
 ) -> dict[str, float]:
-    """The time of a launch with each scheduler, in tiles, of which a block costs `next to` more than it
-    visits. Of each block but a CTA's first, `hidden` of a tile passes while the block before is finished.
+    """The time of a launch with each scheduler, in tiles; a block costs `hidden_share` tiles more than it
+    visits. Of each block but a CTA's first, the share `hidden` of that overhead passes while the previous
+    block is finished.
     """
     grid = [launch.tiles[block] + hidden_share for _, block in order(launch)]
     persistent = [cost - (hidden * OVERHEAD if n >= slots else 0.0) for n, cost in enumerate(grid)]
@@ -145,7 +150,7 @@ class Blocks:
 def estimate(
     forward: Build, busy: Busy, ctas: int, sizes: Sizes, device: Device, block: Blocks | None = None
 ) -> Estimate:
-    """The estimate of a launch of a forward kernel, of which so many CTAs are resident on a multiprocessor
+    """The estimate of a launch of a forward kernel, of which `ctas` CTAs are resident on a multiprocessor
     and whose main loop is `busy`; `block` are the clocks of its blocks (`clocks_of_blocks`), if they are
     known. Raises `KeyError` for the scheduler "ticket", which is not in the model.
     """
@@ -186,8 +191,8 @@ def _time(scheduler: str, costs: Sequence[float], slots: int) -> float:
 
 
 def cut_tiles(launch: Launch, block_q: int, tile: int, sizes: Sizes) -> tuple[int, ...]:
-    """How many tiles of each block of queries a causal mask cuts: those that the first row does not see
-    whole.
+    """For each block of queries, the number of tiles that a causal mask cuts: those that the block's first
+    row does not see whole.
     """
     first_sees = (nth * block_q + 1 + sizes.keys - sizes.queries for nth in range(len(launch.tiles)))
     return tuple(n - max(keys, 0) // tile for n, keys in zip(launch.tiles, first_sees, strict=True))
@@ -201,9 +206,9 @@ def machine_code(text: str, target: Target) -> list[SassInstr]:
 
 
 def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks | None:
-    """The clocks of a block of queries of a forward kernel, or of its `text` of another time; None for
-    kernels without tensor copies, or with more traffic of shared memory than these. Raises `BackendError`
-    without the tools for it.
+    """The clocks of a block of queries of a forward kernel, or of its `text` if that was emitted by another
+    version; None for kernels without tensor copies, or with additional traffic of shared memory
+    (`moved_bytes`). Raises `BackendError` without the tools for it.
     """
     t = forward.config.tiling
     if not forward.config.family.mapped or t.moved_bytes is not None:

@@ -51,7 +51,7 @@ def line_jobs(quick: bool) -> list[Job]:
 
 
 def emitters() -> dict[str, Callable[[], ir.Module]]:
-    """By the name of a kernel, the function that emits it anew."""
+    """The functions that emit a kernel anew, by the kernel's name."""
     table: dict[str, Callable[[], ir.Module]] = {}
     for name in sources():
         table[name] = functools.partial(function(name).emit, **SIZES.get(name, {}))

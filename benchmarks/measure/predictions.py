@@ -1,7 +1,7 @@
-"""What the models say of kernels before a GPU has run them: `benchmarks/results/predictions.json`.
+"""The models' predictions for kernels that no GPU has run yet: `benchmarks/results/predictions.json`.
 
-`tools/gen_predictions.py` writes the file; a run on a GPU reads it with `predictions` and prints what it
-measures next to it, found by the hash of the emitted text. Each entry has
+`tools/gen_predictions.py` writes the file; a run on a GPU reads it with `predictions`, looks entries up by
+the hash of the emitted text, and prints them next to its measurements. Each entry has
 
 * `kernel` and `config`: the name of the kernel, and the arguments of its `AttentionConfig`; kernels of
   gradients also `owner`, keys or queries;

@@ -1,5 +1,5 @@
-"""Measures the global memory traffic of the kernel for packed batches over pages, against the bytes that
-its CTAs cannot avoid to read and write.
+"""Measures the global memory traffic of the kernel for packed batches over pages, against the bytes that its
+CTAs cannot avoid reading and writing.
 """
 
 from __future__ import annotations

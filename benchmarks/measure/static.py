@@ -75,7 +75,7 @@ def static_jobs(quick: bool) -> list[Job]:
 
 
 def quality(config: AttentionConfig) -> Rows:
-    """The figures of one kernel and, if Triton has a kernel of its type, the ratios to that."""
+    """The figures of one kernel and, if there is a Triton kernel for its type, the ratios to its figures."""
     kernel = config.kernel()
     t, target = kernel.tiling, kernel.target
     settings: dict[str, Setting] = {
@@ -146,7 +146,9 @@ class _Quality:
         return [*results, self._mix()]
 
     def length(self, most: int) -> Rows:
-        """The machine instructions of an iteration of the main loop, with a goal."""
+        """The machine instructions of an iteration of the main loop, as a measurement with the goal
+        `most`.
+        """
         if self.assembled.loop is None:
             return []
         taken = len(self.assembled.loop.path)

@@ -45,7 +45,7 @@ LOOP_REMARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What keys and values are stored as: `kv_dtype` None is the type `dtype` of the queries, and
+    """How keys and values are stored: `kv_dtype` None is the type `dtype` of the queries, and
     `page_size` 0 is contiguous.
     """
 

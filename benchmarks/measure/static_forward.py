@@ -111,7 +111,7 @@ def forward_quality(config: AttentionConfig) -> Rows:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine code of a kernel says, and the model of its main loop."""
+    """The figures of a kernel from its machine code, and from the issue model of its main loop."""
 
     assembly: Assembled
     path: tuple[SassInstr, ...]
@@ -224,7 +224,7 @@ def _settings(problem: _Problem) -> dict[str, Setting]:
 
 
 def _ratios(problem: _Problem, peer: str, ours: Reading, tensor: float) -> Rows:
-    """How busy tensor cores are next to a peer's, which are busy for `tensor` % of the clocks."""
+    """The share of the clocks in which tensor cores are busy, as a multiple of that of a peer, `tensor` %."""
     return [
         measured(
             f"tensor cores: ours / {peer}",

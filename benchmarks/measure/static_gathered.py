@@ -1,5 +1,5 @@
-"""What the producer of a kernel for Hopper issues for a tile of K and V that it gathers from pages of any
-number of rows, in machine code.
+"""The machine instructions that the producer of a kernel for Hopper issues for a tile of K and V that it
+gathers from pages of any number of rows.
 """
 
 from __future__ import annotations

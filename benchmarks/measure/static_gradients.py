@@ -52,7 +52,7 @@ def gradient_jobs(quick: bool) -> list[Job]:
 
 
 def gradient_quality(config: AttentionConfig, owner: str, on: str) -> Rows:
-    """The figures of one kernel and, if Triton has a kernel of its type, the ratios to that."""
+    """The figures of one kernel and, if there is a Triton kernel for its type, the ratios to its figures."""
     target = find_target(on)
     kernel = gradient_config(config, owner, target, _ALIGNED)
     t = kernel.tiling
@@ -86,7 +86,9 @@ def _needed(t: GradientTiling, owner: str) -> int:
 
 
 def _columns(t: GradientTiling, owner: str) -> int:
-    """The multiply-adds that a score takes: those of scores once for each slice of columns."""
+    """The multiply-adds that the kernel issues for a score: the products that make scores count once for each
+    slice of columns.
+    """
     scores, weights = t.of_scores, t.of_weights
     columns = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
     return t.slices * (scores.score_columns + weights.score_columns + t.across * columns)
@@ -143,7 +145,7 @@ class _Quality:
         return [spilled, *figures, f"main loop of {self.name}, {len(path)} instructions: {parts}"]
 
     def compared(self, other: _Quality) -> Rows:
-        """Ratios of this kernel's figures to the other's, of which a CTA fits a multiprocessor."""
+        """Ratios of this kernel's figures to the other's, if the other's CTA fits on a multiprocessor."""
         if not other.assembled.ctas_per_sm:
             bytes_, on = other.assembled.shared_bytes, self.settings["target"]
             return [f"{other.name} takes {bytes_} bytes of shared memory, which a CTA has not on {on}"]

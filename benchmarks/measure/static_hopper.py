@@ -87,8 +87,8 @@ def hopper_quality(head_dim: int) -> Rows:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine code of a kernel says, and the model of its main loop; shares are in %, `exponentials`
-    that of the clocks which special functions need for an exponential of each score.
+    """The figures of a kernel from its machine code, and from the issue model of its main loop; shares are in
+    %, `exponentials` that of the clocks which special functions need for an exponential of each score.
     """
 
     assembly: Assembled
@@ -99,8 +99,8 @@ class Reading:
 
     @classmethod
     def of(cls, subject: Subject, warpgroups: int, tile: str, copied: float | None = None) -> Reading:
-        """Assemble a kernel and model its loop, round which so many warpgroups of a CTA go; `copied` as in
-        `modelled`. Raises `BackendError` without the tools for it.
+        """Assemble a kernel and model its loop, which `warpgroups` warpgroups of a CTA execute; `copied` as
+        in `modelled`. Raises `BackendError` without the tools for it.
         """
         target = find_target(WGMMA_TARGET)
         assembly = assembled(subject, target)
@@ -124,7 +124,9 @@ class Reading:
 
     @property
     def exponentials_in_flight(self) -> str:
-        """How many exponentials of an iteration are computed while a product is under way, of how many."""
+        """How many exponentials of an iteration are computed while a product is under way, and how many there
+        are, as text.
+        """
         assert self.assembly.loop is not None
         pending, covered, count = False, 0, 0
         for instr in self.assembly.loop.path * 2:
@@ -208,7 +210,7 @@ def row(head_dim: int, name: str, of: Reading) -> str:
 
 
 def settings_of(head_dim: int, kind: str = DTYPE) -> dict[str, Setting]:
-    """What a measurement is of: `kind` is the type of elements, or the precision of f32."""
+    """The settings of a measurement: `kind` is the type of elements, or the precision of f32."""
     return {"target": WGMMA_TARGET, "d": head_dim, "dtype": kind, "causal": False}
 
 

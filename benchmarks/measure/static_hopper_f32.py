@@ -1,5 +1,5 @@
-"""Main loops of the forward kernels for Hopper of f32 in products of f16: what the issue model says, and
-what shared memory alone allows.
+"""Main loops of the forward kernels for Hopper of f32 in products of f16: their rates by the issue model, and
+the limit by shared memory alone.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def tensor_clocks(t: SplitWgmmaTiling) -> float:
 
 
 def shared_clocks(t: SplitWgmmaTiling) -> float:
-    """The clocks of shared memory for the same: each consumer reads the operands of its products, Q and K
-    or V; and elements of K and V arrive, are read, and are written as pairs.
+    """The clocks of shared memory for the block of queries of a CTA and a tile of keys: each consumer reads
+    the operands of its products, Q and K or V; and elements of K and V arrive, are read, and are written as
+    pairs.
     """
     of_keys = t.score_columns // _DEPTH * (WGMMA_ROWS + t.tile)
     of_values = t.tile // _DEPTH * t.output_columns
@@ -72,7 +73,7 @@ def shared_clocks(t: SplitWgmmaTiling) -> float:
 
 
 def tflops(t: SplitWgmmaTiling, clocks: float) -> float:
-    """Useful TFLOP/s of the device of the target, if a CTA takes so many clocks for a tile."""
+    """Useful TFLOP/s of the device of the target, if a CTA takes `clocks` clocks for a tile."""
     device = DEVICES[find_target(WGMMA_TARGET).sm]
     operations = 2 * t.block_q * t.tile * (t.head_dim + t.head_dim_v)
     return operations * device.multiprocessors * device.mhz * 1e6 / clocks / 1e12

@@ -1,5 +1,5 @@
-"""Main loops of the forward kernels for Hopper of problems that a family names: what the issue model says,
-and what shared memory alone allows.
+"""Main loops of the forward kernels for Hopper of problems that a family names: their rates by the issue
+model, and the limit by shared memory alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def workload_jobs(quick: bool) -> list[Job]:
 
 
 def workload_quality(name: str, tile: int) -> Rows:
-    """The row of one tile; that of "auto" has goals."""
+    """The table row of the problem `name` with one tile; that of the tile of "auto" has goals."""
     config = AttentionConfig(**WORKLOADS[name], **_ON)
     kernel = AttentionConfig(**WORKLOADS[name], **_ON, tile=tile).kernel()
     t = kernel.family.require(kernel.tiling)

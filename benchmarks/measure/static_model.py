@@ -1,4 +1,6 @@
-"""The models of loops and launches next to what an H200 said: its counters, and rates of short launches."""
+"""The models of loops and launches compared with an H200: with its counters, and with rates of short
+launches.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,7 @@ def against_counters(counted: Mapping[str, Any]) -> Rows:
     points = loop - share
     row = f"{counted['kernel']} | {n} | {share:.1f} | {loop:.1f} | {launch:.1f}"
     if n < LONG:
-        return [f"{row} | -"]  # what is next to the loop counts there
+        return [f"{row} | -"]  # there, the instructions outside of the loop count
     settings: dict[str, Setting] = {"d": tiles.head_dim, "causal": tiles.causal, "N": n}
     goal = Goal("<=", POINTS)
     return [

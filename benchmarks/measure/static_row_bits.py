@@ -1,4 +1,4 @@
-"""What it costs that bits of rows do not depend on the batch: kernels of launches with `splits=1`, and those
+"""The cost of rows whose bits do not depend on the batch: kernels of launches with `splits=1`, and those
 that a launch chooses freely, by the issue model.
 """
 

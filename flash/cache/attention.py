@@ -76,7 +76,7 @@ def attention_with_kvcache(
     **arguments: Unpack[CachedArguments],
 ) -> Any:
     """Append k and v, if they are given, to a layer of `cache`, and attend with q to all keys of
-    this layer: out, or a tuple of out and of what else is asked for: lse with `return_lse`, then
+    this layer: out, or a tuple of out and the other results of the call: lse with `return_lse`, then
     max_logit with `return_max_logit`.
 
     q is [batch, heads, seq_q, head_dim], k [batch, kv_heads, n, head_dim] and v [batch, kv_heads,
@@ -92,7 +92,7 @@ def attention_with_kvcache(
     `softmax_scale` are those of `flash.attention`; functions count queries by their positions.
     `mask`, bool, broadcasts to [batch, heads, seq_q, m] and covers the last m keys of each sequence:
     whether a query sees them. If a sequence has fewer than m keys, the first columns are ignored;
-    keys before the last m are visible. With `leftpad`, padding is no key. For a tree of speculative
+    keys before the last m are visible. With `leftpad`, padding rows are not keys. For a tree of speculative
     tokens use a mask with m = seq_q; causality and windows narrow it.
 
     `leftpad`, integers [batch]: the number of padding rows at the beginning of each sequence. They
@@ -222,7 +222,7 @@ class CachedWork:
         return self._task.cache.stream_of(self._task.caller, self._task.stream, self._task.call.q)
 
     def _fill(self, stream: int) -> None:
-        """Copy the new rows to the GPU, and write them to the cache."""
+        """Copy the new rows from the host to the GPU, and write them to the cache."""
         task, n = self._task, self._task.new_rows
         ends = task.cache.ledger.of(task.layer, task.sequences)
         stretches = [Stretch(which, end - n, end) for which, end in zip(task.sequences, ends, strict=True)]
@@ -231,7 +231,7 @@ class CachedWork:
 
 
 def _nothing(stream: int) -> None:
-    """Do nothing: there is no query, or the attending kernel writes the rows."""
+    """Do nothing, for a call without queries, or whose attention kernel writes the rows."""
 
 
 class DecodeStep(CachedWork):

@@ -391,7 +391,9 @@ class KVCache:
         self.placement.changed.clear()
 
     def stream_of(self, caller: str, stream: object, k: ArrayView | None = None) -> int:
-        """The CUstream of a call. Raises `LaunchError` for no stream, or for one on the host."""
+        """The CUstream of a call. Raises `LaunchError` for no stream, and for any if the cache is on the
+        host.
+        """
         if self.memory.device == HOST:
             if stream is not None:
                 raise LaunchError(
@@ -429,7 +431,7 @@ class KVCache:
         return indices
 
     def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
-        """The declaration of an array of rows; a cache of a narrow type takes rows of several types."""
+        """The declaration of the array of rows `name`; a cache of a narrow type takes several types."""
         taken = tuple(DTYPES.values()) if self.element.is_narrow else (self.element,)
         return Argument(name, axes, taken, f"as the cache is of {self.dtype!r}", has_rows=False)
 
@@ -462,7 +464,7 @@ class KVCache:
             self._journal = journal
             result = work(journal)
             self._journal = None
-            return result  # no line follows: an interrupt before it undoes, and after it the call is over
+            return result  # the last line: an interrupt before it undoes, after it the call is over
         except BaseException:
             try:
                 if journal.undo():

@@ -149,7 +149,7 @@ def checked(
     *,
     repeated: bool,
 ) -> Task:
-    """The task of a call of `function`, with the arguments of `attention_with_kvcache`; results
+    """The checked task of a call of `function`, with the arguments of `attention_with_kvcache`; results
     are allocated. A task that is `repeated` may have as many keys as the cache has room for.
 
     Raises what `attention_with_kvcache` raises before anything is launched.
@@ -219,7 +219,7 @@ def _new(array: object, name: str) -> ArrayView:
 
 
 class Asked(NamedTuple):
-    """The checked choices of a call: what it computes, into which outputs, with how many splits."""
+    """The checked choices of a call: config, scale, splits and outputs; and its operation."""
 
     config: AttentionConfig
     scale: float
@@ -270,7 +270,7 @@ def _asked(
 
 
 def _no_type(array: object, name: str) -> str:
-    """Raise AssertionError: no feature of a KV cache has a type of its own to choose."""
+    """Raise AssertionError: no array of a KV cache's features has a type of its own to choose."""
     raise AssertionError(f"{name}: {array!r}")
 
 

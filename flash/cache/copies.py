@@ -17,7 +17,7 @@ Cache = TypeVar("Cache", bound=Any)  # a `KVCache`, whose module imports this on
 
 
 class State(NamedTuple):
-    """What a cache holds, on the host: lengths int32 [layers, batch], scales of heads, the pages of
+    """The contents of a cache, on the host: lengths int32 [layers, batch], scales of heads, the pages of
     sequences, the runs of memory that hold rows, and these rows, of each layer as `KVMemory.raw` has them.
     """
 
@@ -48,7 +48,7 @@ def arguments_of(cache: Any) -> dict[str, Any]:
 
 
 def state_of(cache: Any) -> State:
-    """What a cache holds, copied to the host in the order of its last work."""
+    """The contents of a cache, copied to the host in the order of its last work."""
     lengths, scales, pages = cache.lengths, cache.scales, cache.placement
     runs = pages.held(lengths.max(axis=0).tolist())
     rows = [cache.memory.raw(layer, runs) for layer in range(cache.layers)]

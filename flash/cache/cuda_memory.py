@@ -27,8 +27,8 @@ _ALIGNED: Final = 16  # bytes, the alignment of an array in the workspace
 
 
 class CudaMemory(Memory):
-    """The memory of a KV cache on device `ordinal`, not initialised. Only `stored`, and what reads by it,
-    copies keys and values to the host.
+    """The memory of a KV cache on device `ordinal`, not initialised. Only `stored`, and the methods that call
+    it, copy keys and values to the host.
 
     A kernel writes new rows, in the order of the stream. New rows on the host are first copied to
     the device as whole arrays; this copy is complete on return.
@@ -142,7 +142,7 @@ class CudaMemory(Memory):
         return copies
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write rows as `raw` returned them to `runs`; complete on return."""
+        """Write to `runs` rows in the form in which `raw` returns them; complete on return."""
         for memory, rows in zip(self._arrays, arrays, strict=True):
             for piece, at in self._pieces(memory, layer, runs, rows):
                 dense = np.ascontiguousarray(piece)
@@ -179,7 +179,7 @@ class CudaMemory(Memory):
         return of_layer
 
     def update(self, changed: Iterable[int], stream: int) -> None:
-        """Copy changed lengths, scales and block table rows there, in the order of `stream`."""
+        """Copy lengths, scales and `changed` rows of the block table to the GPU, in the order of `stream`."""
         self._lengths.follow(self.small.lengths, stream)
         if self._scales is not None and self.small.scales is not None:
             self._scales.follow(self.small.scales, stream)
@@ -188,7 +188,9 @@ class CudaMemory(Memory):
         self.stream = stream
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
-        """Memory for `count` int32, not initialised: the last of this name, if it had the same count."""
+        """Memory for `count` int32, not initialised; reused if the last call with this `name` had the same
+        count.
+        """
         array = self._named.get(name)
         if array is None or array.view.size != count:
             array = self._follower((count,), I32)

@@ -46,7 +46,7 @@ class SmallArrays(NamedTuple):
 
 
 class Memory(ABC):
-    """Keys, values and scales of a KV cache, on the host or on a GPU. `small` are the host's arrays of
+    """Keys, values and scales of a KV cache, on the host or on a GPU. `small` holds the host's arrays of
     lengths, pages and scales of heads; `stream` is the stream of the last work on a GPU.
     """
 
@@ -123,7 +123,7 @@ class HostMemory(Memory):
         """Nothing to do: the host has no pending work."""
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
-        """The arrays themselves, which are on the host."""
+        """k and v themselves, which are on the host."""
         return k, v
 
     def stored(self, layer: int, runs: Sequence[Run], first: int = 0) -> list[Array]:
@@ -131,7 +131,7 @@ class HostMemory(Memory):
         return [_rows(array[layer], runs) for array in self._arrays[first:]]
 
     def set_raw(self, layer: int, runs: Sequence[Run], arrays: Sequence[Array]) -> None:
-        """Write rows as `raw` returned them to `runs`."""
+        """Write to `runs` rows in the form in which `raw` returns them."""
         for array, rows in zip(self._arrays, arrays, strict=True):
             first = 0
             for slot, begin, count in runs:

@@ -18,9 +18,10 @@ from ptxgen.runtime.cuda import CudaBackend
 
 
 class RowLocations:
-    """`operands` holds by name: lengths of sequences, sequence of each item, padding rows of each
-    item, block table and scales. Indices and padding, which never change, are written in the order of
-    `stream`. `shared`: whether the next call may reuse the memory of this call's arrays.
+    """The arrays in which kernels look up rows of a KV cache. `operands` holds by name: lengths of sequences,
+    sequence of each item, padding rows of each item, block table and scales. Indices and padding, which never
+    change, are written in the order of `stream`. `shared`: whether the next call may reuse the memory of this
+    call's arrays.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ def write_rows(
     stretches: Sequence[Stretch],
     stream: int,
 ) -> None:
-    """Write the first rows of each item of K and V to its stretch, the last rows of its sequence."""
+    """Write the first rows of each item of K and V, `rows`, to its stretch, the last rows of its sequence."""
     counts = [stretch.end - stretch.begin for stretch in stretches]
     if not any(counts):
         return

@@ -147,7 +147,7 @@ def _native_target() -> str:
 
 
 def _assembler(target: str | None) -> tuple[Assembler | None, str]:
-    """The assembler, or None and why there is none."""
+    """The assembler for a target and "", or None and the reason why there is none."""
     try:
         return find_assembler(target=target), ""
     except BackendError as error:
@@ -326,7 +326,7 @@ def _column(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _first(problems: Sequence[str], what: str) -> str:
-    """The number of entries of `found` and, on separate lines, the first one."""
+    """The number of `problems` and, on a separate line, the first one."""
     return f"{len(problems)} {what}s:\n{problems[0]}" if problems else f"no {what}"
 
 

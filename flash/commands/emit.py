@@ -150,7 +150,7 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, BuiltK
 
 
 def _output(arguments: argparse.Namespace) -> str:
-    """The text that standard output or the output file gets."""
+    """The text for standard output or the output file."""
     if arguments.list_targets:
         return _targets(arguments.json)
     chosen = find_target(arguments.target)

@@ -47,7 +47,7 @@ GPU_SEQ: Final = 4096
 
 
 def _rule(method: str) -> str:
-    """For `--help`: the indented lines of a rule."""
+    """The rule of a method as indented lines for `--help`."""
     return textwrap.fill(RULES[method], 100, initial_indent="  * ", subsequent_indent="    ")
 
 
@@ -158,7 +158,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
-    """The GPU to measure on, or None if no GPU is asked for or available."""
+    """The GPU to measure on, or None if none is requested or available."""
     if arguments.static:
         return None
     try:
@@ -191,7 +191,7 @@ def _method(problem: Problem, gpu: Gpu | None) -> Iterator[Method]:
 
 
 def _read(path: Path | None, device: str) -> dict[str, Any]:
-    """The result file as it is, or a new one."""
+    """The document of the result file, or a new one."""
     new = {"schema": SCHEMA, "device": device, "versions": versions(), "problems": {}}
     if path is None:
         return new

@@ -48,12 +48,11 @@ def attention_cpu(
     **scores: Unpack[ScoreArguments],
 ) -> None:
     """Write `softmax(scale * q @ k^T) @ v` into `out`, log of the row sums into `lse`, and the largest score
-    of each head, of those that its rows see, into `max_logit` [batch, heads]; None: it is not wanted.
+    that the rows of each head see into `max_logit` [batch, heads], unless it is None.
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
-    kv_heads; any strides. k and v may also be `PagedRows`, which are read
-    where they lie, or of which a block is copied.
+    kv_heads; any strides. k and v may also be `PagedRows`, which are read in place, or copied block by block.
     The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic
     is f64 if an input is f64, else f32; inputs of another float type, such as f16 and bfloat16, are
     converted block by block, and results are rounded once, to the types of `out` and `lse`. The
@@ -62,7 +61,7 @@ def attention_cpu(
     value that it sees does. `attention_reference` says what `first_batch`, `first_query`
     and the arguments of scores mean.
 
-    Extra memory is at most, for each thread and whatever the sequence lengths,
+    For each thread, whatever the sequence lengths are, extra memory is at most
     `2 * BLOCK_Q * (2 * BLOCK_K + d + 2 * d_v + 8) + 2 * max(KEY_ELEMENTS, BLOCK_K * max(d, d_v))`
     elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
     and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
@@ -135,7 +134,7 @@ def _attend(job: Job, space: Workspace, b: int, heads: slice, queries: slice, *,
 
 
 def _safe(acc: NDArray[Any], total: NDArray[Any], size: NDArray[Any]) -> bool:
-    """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, nor met NaN.
+    """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, and contain no NaN.
     `size`, which is written, has the shape of `acc`.
     """
     if not (total.min() >= SAFE.total and total.max() < np.inf):

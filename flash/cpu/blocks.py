@@ -55,9 +55,9 @@ def heads_together(heads: range, group: int, seq_q: int, most: int, most_kv: int
 
 
 class Workspace:
-    """One thread's buffers during a call, of elements of `dtype`; a block takes the front of each. A
-    buffer is allocated when it is first taken, and again when more of it is: what was taken before
-    then keeps the memory of before.
+    """One thread's buffers during a call, of elements of `dtype`; a block takes the front of each. A buffer
+    is allocated when it is first taken, and again when a larger part is taken; arrays that were taken before
+    then keep the old memory.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -73,7 +73,7 @@ class Workspace:
         return self._ones[:count]
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
-        """The front of buffer `name` as a dense [rows, columns]."""
+        """The front of buffer `name` as a dense array [rows, columns]."""
         return self._buffer(name, rows * columns, self.dtype)[: rows * columns].reshape(rows, columns)
 
     def planes(
@@ -110,8 +110,8 @@ class Workspace:
         self, name: str, source: KeyRows, index: KeyIndex, rows: int
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Keys or values at `index` as `for_blas` has them, [planes, n, dim], and which of the heads
-        of `index` they are of: all heads where they lie, or each by itself in buffer `name`, to be
-        used before the next is asked for.
+        of `index` they are of: all heads, read in place, or each by itself in buffer `name`, to be used
+        before the next is generated.
         """
         count, first = index.heads.stop - index.heads.start, index.heads.start
         if not isinstance(source, PagedRows):
@@ -131,9 +131,9 @@ class Workspace:
     def copied_in_steps(
         self, name: str, source: KeyRows, index: KeyIndex, copy: NDArray[Any]
     ) -> Iterator[None]:
-        """Copy the keys or values at `index` to `copy` [kv_heads, n, dim], whose planes are dense, n at a
-        time and each n over those before. `index` has a multiple of n. Buffer `name` of another dtype has
-        what is read from pages of that.
+        """Copy the keys or values at `index` to `copy` [kv_heads, n, dim], whose planes are dense, n keys at
+        a time, each time over the previous ones. The number of keys in `index` is a multiple of n. Keys that
+        are read from pages of another dtype go through buffer `name` of that dtype.
         """
         (_, step, dim), first = copy.shape, index.keys.start
         starts = range(first, index.keys.stop, step)
@@ -153,8 +153,8 @@ class Workspace:
             yield
 
     def has_chunk_layout(self, x: NDArray[Any], rows: int) -> bool:
-        """Whether BLAS can read chunks `x` [..., keys, dim] where they are, with `rows` rows in the other
-        factor of each product, and the sums are those of a copy. Those of a vector and a matrix are in
+        """Whether BLAS can read chunks `x` [..., keys, dim] in place, with `rows` rows in the other
+        factor of each product, and the sums are those of a copy. The sums of a vector and a matrix are so in
         OpenBLAS if the matrix has `_SAFE_COLUMNS` columns or more; other libraries do not say.
         """
         if not x.flags.aligned or (rows == 1 and (not _IS_OPENBLAS or x.shape[-1] < _SAFE_COLUMNS)):
@@ -162,7 +162,7 @@ class Workspace:
         return self._has_blas_layout(x, max(rows, 2))
 
     def _has_blas_layout(self, x: NDArray[Any], rows: int) -> bool:
-        """Whether BLAS can read `x` where it is, as `for_blas` says."""
+        """Whether BLAS can read `x` in place, by the rules of `for_blas`."""
         if x.dtype != self.dtype:
             return False
         size = self.dtype.itemsize
@@ -213,13 +213,12 @@ def converted(x: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
-    """Do `out[...] = x`, in a sixth of the time of numpy's conversion, which decoding would wait
-    for.
+    """Do `out[...] = x`, in a sixth of the time of numpy's conversion; decoding would wait for that.
 
     The bits of an f16, shifted left by 13, are those of an f32 that is 2^-112 as large, subnormal
     numbers included. Only infinity and NaN come out as finite numbers, of 2^16 and more; they are
-    left to numpy. There are none if the sum of squares is below 2^32: BLAS has it in less than half of the
-    time of the extremes. `x` has elements.
+    left to numpy. There are none if the sum of squares is below 2^32, which BLAS computes in less than half
+    of the time of minimum and maximum. `x` has elements.
     """
     bits = out.view(np.int32)
     bits[...] = x.view(np.int16)
@@ -253,7 +252,7 @@ def product_of_seen(
     out: NDArray[Any],
 ) -> NDArray[Any]:
     """`weight @ x` in `out`, of matrices or of planes of them; `hidden` is [..., rows of weight, rows
-    of x], or None if nothing is hidden. Buffer `name` may be that of x.
+    of x], or None if nothing is hidden. Buffer `name` may be the one that holds x.
 
     What is hidden has weight 0, but 0 * NaN is NaN. Hence rows of `x` with NaN or infinity are left
     out of the product, and added to the rows that see them.
@@ -273,7 +272,7 @@ def product_of_seen(
 
 
 def rows_of(hidden: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
-    """[heads or 1, queries, keys] as [rows, keys], head by head."""
+    """`hidden` [heads or 1, queries, keys] as [rows, keys], head by head."""
     heads, queries, keys = hidden.shape
     if heads * queries == rows:
         return hidden.reshape(rows, keys)

@@ -37,8 +37,8 @@ _MIN_RUN_ELEMENTS: Final = 2**13
 
 class Chunks(NamedTuple):
     """Some of the chunks of a block of keys or values: those of `heads` and `keys` of the block.
-    `shape` is (pages, chunks of a page, keys of a chunk), and `parts` are numbers of pages and
-    arrays [pages, chunks of a page, kv_heads, keys of a chunk, dim], each to be used before the next.
+    `shape` is (pages, chunks of a page, keys of a chunk), and `parts` are ranges of page numbers with arrays
+    [pages, chunks of a page, kv_heads, keys of a chunk, dim], each to be used before the next is generated.
     The numbers count pages as they are read: page `order[n]` is the n-th, or page n if `order` is None.
     """
 
@@ -49,8 +49,8 @@ class Chunks(NamedTuple):
     order: Array | None = None
 
     def of(self, x: Array) -> Array:
-        """The columns for these chunks of x [kv_heads, rows, keys of the block]: [pages, chunks of a page,
-        kv_heads, rows, keys of a chunk], a view.
+        """The part of x [kv_heads, rows, keys of the block] for the keys of these chunks: [pages, chunks of a
+        page, kv_heads, rows, keys of a chunk], a view.
         """
         columns = x[self.heads, :, self.keys]
         return columns.reshape(*columns.shape[:2], *self.shape).transpose(2, 3, 0, 1, 4)
@@ -64,7 +64,9 @@ def keys_of_chunk(rows: int, is_read: bool) -> int:
 
 
 def in_chunks(space: Workspace, name: str, source: KeyRows, index: KeyIndex, rows: int) -> Iterator[Chunks]:
-    """The chunks at `index`, each to be used before the next is asked for; the last may be shorter."""
+    """The chunks of the keys at `index`, each to be used before the next is generated; the last may be
+    shorter.
+    """
     chunk = keys_of_chunk(rows, source.dtype == space.dtype)
     whole = index.length // chunk * chunk
     first, last = index.keys.start, index.keys.stop
@@ -84,7 +86,7 @@ def in_chunks(space: Workspace, name: str, source: KeyRows, index: KeyIndex, row
 def _in_array(
     space: Workspace, source: Array, index: KeyIndex, chunk: int, rows: int
 ) -> Iterator[Chunks] | None:
-    """The chunks where they lie; None if BLAS cannot read them there."""
+    """The chunks of an array, read in place; None if BLAS cannot read them there."""
     x = source[index]
     heads, n, dim = x.shape
     there = x.reshape(heads, n // chunk, chunk, dim).swapaxes(0, 1)[None]
@@ -96,7 +98,7 @@ def _in_array(
 def _in_pages(
     space: Workspace, source: PagedRows, index: KeyIndex, chunk: int, rows: int
 ) -> Iterator[Chunks] | None:
-    """The chunks where they lie; None if BLAS cannot read them there, or it would take longer."""
+    """The chunks of pages, read in place; None if BLAS cannot read them there, or a copy takes less time."""
     there = source.in_chunks(index.heads, chunk)
     first = index.keys.start
     if there is None or not space.has_chunk_layout(there, rows) or not source.begins_page(first):
@@ -147,7 +149,7 @@ def _copied(space: Workspace, name: str, source: KeyRows, index: KeyIndex, chunk
 def _copies(
     space: Workspace, name: str, source: KeyRows, index: KeyIndex, shape: tuple[int, int, int]
 ) -> Iterator[tuple[slice, Array]]:
-    """The parts of chunks of this shape, each of which is copied over the one before."""
+    """The parts of chunks of this shape, each of which is copied over the previous one."""
     _, each, chunk = shape
     copy = space.planes(name, index.heads.stop - index.heads.start, each * chunk, source.shape[3])
     there = copy.reshape(len(copy), each, chunk, source.shape[3]).swapaxes(0, 1)[None]

@@ -2,7 +2,7 @@
 
 The products of few queries read keys and values once, where they lie, in pages or not, and widen those of 16
 bits in registers. Those of many queries are left to BLAS, as on the `cpu` backend. Weights are computed and
-added in one pass. What is not of f32 arithmetic is left to numpy.
+added in one pass. Calls whose arithmetic is not f32 are left to numpy.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _outputs_of_values(
 
 
 class _Heads:
-    """Heads whose attention threads compute together; `arguments` are those of `loops.attend` after
-    those of threads.
+    """The work of a call, whose heads are shared out among threads; `arguments` are those of `loops.attend`
+    that follow those about threads.
     """
 
     def __init__(self, count: int, *arguments: Any) -> None:
@@ -120,8 +120,8 @@ ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values, 4, _attend, 
 
 
 def _sums_of_seen(location: _InMemory, weight: Array, hidden: Array, out: Array) -> None:
-    """Write the weighted sums of V to `out`, where some values are no numbers, and add only keys that are not
-    `hidden`: by the rules of `flash.cpu.blocks.product_of_seen`, and the sums of the loops.
+    """Write the weighted sums of V to `out`, where V has NaN or infinity, of the keys that are not `hidden`
+    alone: by the rules of `flash.cpu.blocks.product_of_seen`, with the sums of the loops.
     """
     memory, offsets, head_stride = location
     kv_heads, _, dim = out.shape
@@ -207,7 +207,7 @@ def _cached_offsets(count: int, step: int) -> Array:
 
 
 def _fixed(memory: Array) -> Array:
-    """A view that cannot be written, of numbers as the loops know them: they are compiled for such memory."""
+    """A read-only view of `memory` with the element type of the loops, which are compiled for such arrays."""
     view = memory.view(_KNOWN_AS[memory.dtype])
     view.flags.writeable = False
     return view

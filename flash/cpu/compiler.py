@@ -25,7 +25,9 @@ TARGET: Final = "cpu"  # of the cache's entries
 
 
 def part_of_loop(fastmath: frozenset[str]) -> Callable[[_Loop], _Loop]:
-    """A decorator of functions that compiled loops call. `fastmath` are the liberties that LLVM has."""
+    """A decorator of functions that compiled loops call. `fastmath` are LLVM's flags of inexact arithmetic
+    that it may use.
+    """
 
     def decorated(function: _Loop) -> _Loop:
         dispatcher: _Loop = numba.njit(function, nogil=True, fastmath=set(fastmath))
@@ -64,8 +66,8 @@ def _digest_of(folder: Path) -> str:
 
 
 class _CachedCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
-    """What Numba compiled of a loop, as entries of a cache, which are checked before they are unpickled. One
-    that cannot be read or written costs time.
+    """The compiled code of a loop, as entries of a cache, which are checked before they are unpickled. An
+    entry that cannot be read or written costs only time.
     """
 
     def __init__(self, loop: Callable[..., Any], fastmath: frozenset[str], disk: DiskCache) -> None:
@@ -76,8 +78,8 @@ class _CachedCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
         self._cache_path = str(disk.directory)
 
     def _key(self, sig: Any, codegen: Any) -> CacheKey:
-        """What the compiled code depends on: what Numba keeps code by, which knows the loop itself, and the
-        files of its folder, which may have parts of the loop.
+        """All that the compiled code depends on: Numba's own key, which covers the loop itself, and the files
+        of its folder, which may have functions that the loop calls.
         """
         loop = self._py_func
         files = _digest_of(Path(loop.__code__.co_filename).parent)
@@ -86,7 +88,7 @@ class _CachedCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
         return CacheKey(text, TARGET, "numba", numba.__version__, (llvmlite.__version__, python))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function for a signature; None if it is not there, or cannot be used."""
+        """The compiled function for a signature; None if the cache lacks it, or it cannot be used."""
         target_context.refresh()
         data = self._disk.get(self._key(sig, target_context.codegen()))
         if data is None:
@@ -97,9 +99,9 @@ class _CachedCode(FunctionCache):  # type: ignore[misc]  # Numba has no types
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the compiled function for a signature."""
+        """Store the compiled function for a signature in the cache."""
         if not data.lifted and not data.library.has_dynamic_globals:  # which no other process could use
             self._disk.put(self._key(sig, data.codegen), dumps(data._reduce()))
 
     def flush(self) -> None:
-        """Nothing: `ptxgen cache clear` removes entries."""
+        """Do nothing: `ptxgen cache clear` removes entries."""

@@ -1,4 +1,6 @@
-"""The engine that computes blocks of attention on the host: the steps in which the backends differ."""
+"""The engine that computes blocks of attention on the host: the steps in which the backends "cpu" and
+"compiled" differ.
+"""
 
 from __future__ import annotations
 
@@ -67,21 +69,21 @@ class Attend(Protocol):
         limits: Limits,
         threads: int,
     ) -> tuple[Shared, Array] | None:
-        """Work that adds the sums of the exponentials of `q @ k^T` to `total` [batch, kv_heads, rows], and
-        writes the sums of these times v, divided by `total`, to `out` [batch, kv_heads, rows, d_v]; and where
-        it writes whether the sums of a head are safe, by these limits, [batch, kv_heads]: what was written
-        for other heads is of no use. q is [batch, kv_heads, rows, d]; `keys` are seen, and `threads` threads
-        will share the work. None if the steps by themselves take less time.
+        """The work that adds the sums of the exponentials of `q @ k^T` to `total` [batch, kv_heads, rows],
+        and writes the sums of these times v, divided by `total`, to `out` [batch, kv_heads, rows, d_v]; and
+        the array [batch, kv_heads] to which it writes whether the sums of a head are safe by `limits`; the
+        results of other heads are invalid. q is [batch, kv_heads, rows, d]; `keys` are seen, and `threads`
+        threads will share the work. None if the steps by themselves take less time.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """The three steps of a block, between which the features of a call change scores and weights; and perhaps
-    a function for the case that none does, where each head of K has `few_rows` rows or fewer.
+    a function for calls without such features, where each head of K has `few_rows` rows or fewer.
 
-    A block has several heads of K if K of all of them has `together` times KEY_ELEMENTS elements, or fewer:
-    the more, the fewer calls, and the fewer threads that few queries can have.
+    A block has several heads of K if their keys have at most `together` times KEY_ELEMENTS elements: a larger
+    number means fewer calls, but also fewer threads for few queries.
     """
 
     scores_of_keys: ScoresOfKeys

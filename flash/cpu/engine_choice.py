@@ -7,7 +7,7 @@ from ptxgen.runtime.settings import COMPILED
 
 
 def engine_of(backend: str) -> Engine:
-    """The engine of the backend "cpu" or "compiled"; `check_backend` has found that Numba is there."""
+    """The engine of the backend "cpu" or "compiled"; `check_backend` has checked that Numba is installed."""
     if backend != COMPILED:
         return NUMPY
     from flash.cpu.compiled import ENGINE  # Numba is an extra, and takes long to import

@@ -1,6 +1,6 @@
-"""Few queries, as in decoding: a loop of the engine does all steps of a head of K, and then of the next one
-that no other thread has begun. So a thread that wakes late does fewer heads, and Python is called once for
-each thread.
+"""Few queries, as in decoding: a loop of the engine does all steps for a head of K, and then for the next
+head that no other thread has begun. So a thread that wakes late computes fewer heads, and Python is called
+once for each thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flash.cpu.threads import BLAS_THREADS, helpers_for, run_together
 
 def tasks_left(job: Job, threads: int | None) -> list[Task] | None:
     """Compute the heads whose sums without the maximum are safe, and return the tasks of the others. None,
-    and nothing is written, if the engine does not compute the call at once.
+    with nothing written, if the engine has no such loop for the call.
     """
     batch, heads, seq_q, d = job.q.shape
     if job.engine.attend is None or 0 in (batch, heads, seq_q) or job.group * seq_q > job.engine.few_rows:

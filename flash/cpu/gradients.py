@@ -57,11 +57,11 @@ def attention_gradients_cpu(
 
     `dout` and `out` [batch, heads, seq_q, d_v] and `dlse` and `lse` [batch, heads, seq_q] are the
     gradients of the results and the results; without `dlse` the gradient of LSE is 0. `dq`, `dk`
-    and `dv` have the shapes of q, k and v. `arrays` holds, by the names of their arguments, arrays
-    for the gradients of alibi_slopes, bias, key_bias and sink that are wanted, in the shapes in
-    which these are given. The caller has checked this, and that what is written overlaps nothing.
-    `attention_reference_gradients` says what the gradients are, `attention_cpu` what the other
-    arguments mean, and in which type is computed. Any strides. Results are rounded once.
+    and `dv` have the shapes of q, k and v. `arrays` holds, by the names of their arguments, arrays for the
+    wanted gradients of alibi_slopes, bias, key_bias and sink, in the shapes of these arguments. The caller
+    has checked this, and that the arrays that are written overlap no other array.
+    `attention_reference_gradients` says what the gradients are, `attention_cpu` what the other arguments
+    mean, and which type the arithmetic has. Any strides. Results are rounded once.
 
     Extra memory is an element of the arithmetic's type for each row of q and each element of
     `arrays`. For each thread it is, whatever the sequence lengths, at most
@@ -70,8 +70,8 @@ def attention_gradients_cpu(
     or softcap, and 90 with dropout, if the arithmetic is f32. `threads` and the bits of the results
     are as in `attention_cpu`; what adds to the same elements of `arrays` is computed by one thread.
 
-    Raises ConfigError when `causal` is not a known word, and for an array without a gradient, as
-    those of aux.
+    Raises ConfigError when `causal` is not a known word, and for an array in `arrays` that has no gradient,
+    such as one of aux.
     """
     dtype = arithmetic_of(dout, q, k, v, out)
     of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
@@ -188,7 +188,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> _Rows:
-        """The rows at (batch, heads, queries), with the `delta` that is known."""
+        """The rows at `index`, (batch, heads, queries), with the part of `delta` that is written so far."""
         return cls(
             index,
             *space.scaled("q", job.q[index], job.scale),
@@ -210,8 +210,8 @@ class _Part(NamedTuple):
 
 class Weights(NamedTuple):
     """A block of scores, [rows, keys], where some rows meet some keys: `weight`, without the factors of
-    dropout; what features of scores kept for their derivatives; and `hidden`, [heads, queries, keys], True
-    where a row does not see a key, or None.
+    dropout; the blocks that features of scores have saved for their derivatives; and `hidden`, [heads,
+    queries, keys], True where a row does not see a key, or None.
     """
 
     block: Block
@@ -255,7 +255,7 @@ class Weights(NamedTuple):
         return cls(block, weight, saved, hidden)
 
     def hide(self, of_scores: Array) -> None:
-        """Set what belongs to keys that are not seen, [rows, keys], to 0."""
+        """Set the elements of `of_scores` [rows, keys] of hidden pairs to 0."""
         if self.hidden is not None:
             np.copyto(of_scores.reshape(-1, *self.block.sizes), 0, where=self.hidden)
 
@@ -278,7 +278,7 @@ def _part(
     job: _Job, space: Workspace, rows: _Rows, keys: slice, k: Array, v: Array, sums: Mapping[str, Array]
 ) -> _Part | None:
     """The part of the scores where these rows meet these keys, `k` and `v`; None if no row sees a
-    key. What it adds to gradients of arrays is added to `sums`.
+    key. Its terms of the gradients of arrays are added to `sums`.
     """
     weights = Weights.of(job.rules, space, rows.slices, (rows.q, rows.factor), rows.lse, keys, k)
     if weights is None:

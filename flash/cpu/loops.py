@@ -127,7 +127,9 @@ else:
 
     @part_of_loop(_AS_WRITTEN)
     def _yield_core() -> None:
-        """Keep the core: Windows has no such function in what every process loads."""
+        """Do nothing, so that the thread keeps its core: on Windows no library that every process loads has
+        sched_yield.
+        """
 
 
 @part_of_loop(_AS_WRITTEN)
@@ -138,7 +140,7 @@ def _address(x: Array, element: int) -> Any:
 
 @part_of_loop(_AS_WRITTEN)
 def _four(memory: Array, offsets: Array, key: int, first: int) -> tuple[Any, ...]:
-    """The addresses of four keys."""
+    """The addresses of the keys `key` to `key` + 3 of a head that begins at element `first`."""
     return (
         _address(memory, first + offsets[key]),
         _address(memory, first + offsets[key + 1]),
@@ -162,7 +164,7 @@ def _add_products(q: Array, memory: Array, offsets: Array, first: int, column: i
 @compiled(_AS_WRITTEN)
 def products(q: Array, memory: Array, offsets: Array, head_stride: int, out: Array) -> None:
     """Write `q @ k^T` to `out` [kv_heads, rows, keys]; q is [kv_heads, rows, dim], and key n of head h begins
-    at memory[places[n] + h * apart].
+    at memory[offsets[n] + h * head_stride].
     """
     kv_heads, rows, dim = q.shape
     keys, twos = len(offsets), rows // 2 * 2
@@ -205,7 +207,7 @@ def _add_values(
 
 @part_of_loop(_AS_WRITTEN)
 def _add_sums(weight: Array, memory: Array, offsets: Array, head_stride: int, out: Array) -> None:
-    """Add `weight @ v` to `out`, as `sums` writes it."""
+    """Add to `out` the product `weight @ v` that `sums` writes."""
     kv_heads, rows, dim = out.shape
     keys, fours = len(offsets), rows // 4 * 4
     whole = keys // KEYS * KEYS
@@ -234,8 +236,8 @@ def _add_sums(weight: Array, memory: Array, offsets: Array, head_stride: int, ou
 
 @compiled(_AS_WRITTEN)
 def sums(weight: Array, memory: Array, offsets: Array, head_stride: int, out: Array) -> None:
-    """Write `weight @ v` to `out` [kv_heads, rows, dim]; weight is [kv_heads, rows, keys], and v lies as keys
-    of `products` do.
+    """Write `weight @ v` to `out` [kv_heads, rows, dim]; weight is [kv_heads, rows, keys], and v is in memory
+    as the keys of `products` are.
     """
     out[:] = f32(0)
     _add_sums(weight, memory, offsets, head_stride, out)
@@ -263,7 +265,7 @@ def _are_safe(total: Array, out: Array, least_total: float, least_sum: float) ->
 
 @part_of_loop(_AS_WRITTEN)
 def _are_finite(x: Array) -> bool:
-    """Whether all numbers of x [rows, dim] are."""
+    """Whether all numbers of x [rows, dim] are finite."""
     rows, dim = x.shape
     for row in range(rows):
         for n in range(dim):
@@ -313,12 +315,12 @@ def attend(
     """Do `products`, `weights` and `sums` of parts that no other thread has begun, each of them `together`
     heads, one range of keys after the other: add the weights to `total` [batch, kv_heads, rows], and write
     the sums divided by it to `out` [batch, kv_heads, rows, dim]. Key n of head h of item b begins at
-    k[k_places[n] + b * k_apart[0] + h * k_apart[1]], and so do values. `is_safe` [batch, kv_heads] is written
-    too; what is unsafe is not divided.
+    k[k_offsets[n] + b * k_strides[0] + h * k_strides[1]]; values likewise. `is_safe` [batch, kv_heads] says
+    which heads have safe sums; unsafe sums are not divided.
 
     `progress` [3] counts the parts that threads have begun, those that they have done, and whether the leader
-    sleeps. The leader adds 1 to `bell` [1] first. What threads wait for in the end, at most `looks` looks
-    long, and what they return, says `_waited`.
+    sleeps. The leader adds 1 to `bell` [1] first. In the end threads wait, for at most `looks` looks, and
+    return a result, as in `_waited`.
     """
     batch, kv_heads, rows, _ = out.shape
     of_item = (kv_heads + together - 1) // together

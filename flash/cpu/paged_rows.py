@@ -34,8 +34,8 @@ class Walk(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Array) -> Walk:
-        """The walk to these page numbers: in the given order, or in ascending order if that has less
-        than half as many slices.
+        """The walk to these page numbers: in the given order, or in ascending order if that takes less than
+        half as many slices.
         """
         runs = _runs(numbers)
         if len(runs) > 1:
@@ -119,7 +119,7 @@ class PagedRows:
         return int(self._table[(self._first + row) // self._pages.shape[2]])
 
     def walk(self, keys: slice) -> Walk:
-        """How to read the rows `keys`, which are those of whole pages."""
+        """The walk that reads the rows `keys`, which are those of whole pages."""
         cached_range, walk = self._last_walk  # one assignment, here and below: threads share this object
         if (keys.start, keys.stop) != cached_range:
             first, last = ((self._first + row) // self._pages.shape[2] for row in (keys.start, keys.stop))
@@ -139,7 +139,7 @@ class PagedRows:
 
 
 def _runs(numbers: Array) -> list[slice]:
-    """Slices that select these page numbers, in order, the first ones as long as can be."""
+    """Slices that select these page numbers, in order, each as long as possible, from the first on."""
     if not numbers.size:
         return []
     apart = np.diff(numbers)

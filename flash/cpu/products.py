@@ -20,7 +20,7 @@ _ROWS_IN_CHUNKS: Final = 16
 
 def scores_of_keys(space: Workspace, source: KeyRows, index: KeyIndex, q: Array, out: Array) -> None:
     """Write `q @ k^T` to `out` [kv_heads, rows, keys], which is dense; q is [kv_heads, rows, d], and k
-    the keys at `index`. Buffer "read" has scores in the order in which pages are read.
+    the keys at `index`. Buffer "read" holds the scores in the order in which pages are read.
     """
     rows = q.shape[1]
     if rows > _ROWS_IN_CHUNKS:
@@ -72,8 +72,8 @@ def outputs_of_values(
 def _sums_of_chunks(
     space: Workspace, source: KeyRows, index: KeyIndex, weight: Array, hidden: Array | None, out: Array
 ) -> None:
-    """Write `weight @ v` of each chunk to `out` [chunks, kv_heads, rows, d_v], which is dense. Buffer
-    "read" has it in the order in which pages are read.
+    """Write `weight @ v` of each chunk to `out` [chunks, kv_heads, rows, d_v], which is dense. Buffer "read"
+    holds the products in the order in which pages are read.
     """
     each = keys_of_chunk(weight.shape[1], source.dtype == space.dtype)
     for chunks in in_chunks(space, "v", source, index, weight.shape[1]):
@@ -94,5 +94,5 @@ def _sums_of_chunks(
 
 
 def _as_read(space: Workspace, x: Array) -> Array:
-    """Buffer "read" in the shape of `x`, dense."""
+    """Buffer "read" of the workspace as a dense array of the shape of `x`."""
     return space.take("read", 1, x.size).reshape(x.shape)

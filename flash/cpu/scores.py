@@ -23,7 +23,7 @@ Saved = dict[type[ScoreFeature], Array]  # the blocks of scores that features sa
 
 @dataclass(frozen=True, slots=True)
 class ScoreRules:
-    """How scaled products become scores, and which scores count."""
+    """The rules of a call by which scaled products become scores and weights, and keys are hidden."""
 
     of: Scored
     features: Sequence[type[ScoreFeature]]
@@ -61,8 +61,8 @@ class ScoreRules:
         return self.seen_by_any(first) == self.seen_by_any(last)
 
     def apply(self, score: Array, block: Block, saved: Saved | None = None) -> None:
-        """Change a block of scaled products, [heads, queries, keys], into scores. What `lead_back`
-        needs goes into `saved`.
+        """Change a block of scaled products, [heads, queries, keys], into scores. The blocks that `lead_back`
+        needs go into `saved`.
         """
         for feature in self.changing:
             if saved is not None and feature.keeps == "before":
@@ -72,8 +72,8 @@ class ScoreRules:
                 saved[feature] = score.copy()
 
     def lead_back(self, dscore: Array, saved: Saved, block: Block, sums: Mapping[str, Array]) -> None:
-        """Change the gradient of a block of scores into that of scaled products. What the block
-        adds to the gradients of arrays is added to `sums`, by the names of their arguments.
+        """Change the gradient of a block of scores into that of scaled products. The block's terms of the
+        gradients of arrays are added to `sums`, by the names of their arguments.
         """
         for feature in reversed(self.features):
             if feature.argument in sums:
@@ -83,7 +83,7 @@ class ScoreRules:
             feature.gradient_block(dscore, saved.get(feature), block)
 
     def lead_back_to_sinks(self, lse: Array, delta: Array, block: Block, sums: Mapping[str, Array]) -> None:
-        """Add to `sums` what the rows of a block add to the gradients of sinks; `lse` and `delta`
+        """Add to `sums` the terms of the gradients of sinks of a block's rows; `lse` and `delta`
         are [heads, queries].
         """
         for feature in self.features:
@@ -115,7 +115,7 @@ class ScoreRules:
         }
 
     def hidden(self, block: Block) -> Array | None:
-        """[heads or 1, queries, keys]: True where a query does not see a key; None if all are
+        """A mask [heads or 1, queries, keys], True where a query does not see a key; None if all keys are
         seen.
         """
         hidden = None
@@ -126,7 +126,7 @@ class ScoreRules:
         return hidden
 
     def drop(self, weight: Array, block: Block) -> None:
-        """Change a block of weights that are summed already."""
+        """Apply dropout to a block of weights, whose sums are computed before."""
         for feature in self.dropping:
             feature.drop_block(weight, block)
 
@@ -160,7 +160,7 @@ def rules_of(
 
 
 def _is_plain(value: object) -> bool:
-    """Whether an argument is made of numbers that do not change."""
+    """Whether an argument consists of immutable numbers, so that it can be a key of a cache."""
     return isinstance(value, _PLAIN) or (
         isinstance(value, tuple) and all(isinstance(part, _PLAIN) for part in value)
     )
@@ -193,12 +193,12 @@ def _rules_of_any_shape(
 
 @functools.cache
 def _parts_of(features: tuple[type[ScoreFeature], ...]) -> list[tuple[type[ScoreFeature], ...]]:
-    """The features that change scores, that hide keys, that change weights, and that have sinks."""
+    """Four lists of features: those that change scores, hide keys, change weights, and have sinks."""
     return [_defining(method, features) for method in ("change_block", "hidden_in", "drop_block", "sinks")]
 
 
 def _defining(method: str, features: Sequence[type[ScoreFeature]]) -> tuple[type[ScoreFeature], ...]:
-    """The features that have a method of their own instead of that of `ScoreFeature`, which does nothing."""
+    """The features that override `method` of `ScoreFeature`, which does nothing."""
     usual = getattr(ScoreFeature, method).__func__
     return tuple(feature for feature in features if getattr(feature, method).__func__ is not usual)
 
@@ -209,7 +209,9 @@ def _extent(total: Array, feature: type[ScoreFeature], axis: str) -> int:
 
 
 def _add(total: Array, part: Array, feature: type[ScoreFeature], block: Block) -> None:
-    """Add what a block adds to the gradient of an array, summed to the axes that `total` has."""
+    """Add a block's terms, `part`, to the gradient `total` of an array, summed over the axes that it
+    lacks.
+    """
     of_batch = slice(block.batch, block.batch + 1)
     slices = dict(zip(PER_SCORE, (of_batch, block.heads, block.queries, block.keys), strict=True))
     at = (slices[axis] if _extent(total, feature, axis) > 1 else slice(None) for axis in feature.axes)

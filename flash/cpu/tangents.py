@@ -42,11 +42,11 @@ def attention_tangents_cpu(
     **scores: Unpack[ScoreArguments],
 ) -> tuple[Array, Array]:
     """The tangents of out and lse, [batch, heads, seq_q, d_v] and [batch, heads, seq_q], of the type of the
-    arithmetic: f32, or f64 for arrays of it.
+    arithmetic: f32, or f64 if an array is f64.
 
     `tangents` are those of q, k and v, of their shapes; None for 0. `out` and `lse` are the results of
     `attention_cpu`, which says what the other arguments mean; arrays of scores have no tangents. A row that
-    sees no key has the tangents 0. Dropout keeps the weights that it keeps of the results.
+    sees no key has the tangents 0. Dropout keeps the same weights as in the results.
 
     Raises ConfigError when `causal` is not a known word.
     """

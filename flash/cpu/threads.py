@@ -46,9 +46,7 @@ class BlasThreads:
 
     @contextmanager
     def one_each(self) -> Iterator[int]:
-        """A context in which BLAS runs single-threaded; its value is the thread count that BLAS had
-        before.
-        """
+        """A context in which BLAS runs single-threaded; its value is the former thread count of BLAS."""
         user = _User()
         try:
             with self._lock:
@@ -67,13 +65,15 @@ class BlasThreads:
             return _most(self._usual or self._blas_libraries())
 
     def forget_callers(self) -> None:
-        """Begin anew in a forked process, where the threads of other calls are not, and may have the lock."""
+        """Reset the state in a forked process, in which the threads of other calls do not exist, though they
+        may hold the lock.
+        """
         self._lock = threading.Lock()
         self._users = weakref.WeakSet()
         self._restore()
 
     def _hold(self) -> int:
-        """Limit every BLAS to one thread; return what `usual` does."""
+        """Limit every BLAS to one thread; return the result of `usual`."""
         if not self._usual:
             self._usual = self._blas_libraries()
         for library, _ in self._usual:
@@ -81,7 +81,7 @@ class BlasThreads:
         return _most(self._usual)
 
     def _blas_libraries(self) -> list[tuple[Any, int]]:
-        """The libraries, and their present threads."""
+        """The BLAS libraries of the process, and their present numbers of threads."""
         if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
             try:
                 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
@@ -129,7 +129,7 @@ class Shared(Protocol):
         """
 
     def is_begun(self) -> bool:
-        """Whether all parts are begun, and a helper that has done its parts hears the bell."""
+        """Whether all parts are begun, and helpers that have done their parts listen to the bell."""
 
 
 class _Helpers:
@@ -152,8 +152,8 @@ class _Helpers:
         self.bell = np.zeros(1, np.int64)
 
     def give(self, future: Future[None], shared: Shared) -> None:
-        """Have a thread help: one that hears the bell, or else one that is woken. `future` is done when it
-        has helped, and cancelled if no thread can be started, as when Python ends.
+        """Let a thread help: one that listens to the bell, or else a sleeping one, which is woken. `future`
+        is done when it has helped, and cancelled if no thread can be started, for example while Python exits.
         """
         request = future, shared
         with self._lock:
@@ -171,7 +171,7 @@ class _Helpers:
                     self._waiting.remove(request)
 
     def _serve(self) -> None:
-        """Help with requests until none waits."""
+        """Help with waiting requests until there are none."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -207,9 +207,8 @@ def share_out(
     multiplications: int,
 ) -> None:
     """Do all tasks, begun in their order, on at most `threads` Python threads (None: as many as BLAS
-    would use), or on fewer if the `multiplications` are not worth starting them. `space` makes what
-    a thread works with. BLAS is held to one thread in the whole process meanwhile. An error in a
-    thread is raised here.
+    would use), or on fewer if the `multiplications` are not worth starting them. `space` makes the buffers of
+    a thread. BLAS is held to one thread in the whole process meanwhile. An error in a thread is raised here.
     """
     waiting = deque(tasks)
     if not waiting:
@@ -228,7 +227,7 @@ class _Queue(Generic[_Space, _Task]):
         self._waiting, self._space, self._do = waiting, space, do
 
     def lead(self, bell: Bell) -> bool:
-        """See `Shared`; the leader waits for its helpers asleep."""
+        """See `Shared`; the leader sleeps until its helpers are done."""
         bell[0] += 1
         self.help(bell)
         return False
@@ -249,7 +248,7 @@ class _Queue(Generic[_Space, _Task]):
             raise
 
     def is_begun(self) -> bool:
-        """False: helpers do not hear the bell."""
+        """False: helpers do not listen to the bell."""
         return False
 
 

@@ -40,20 +40,20 @@ _WILD: Final = 0x7F800000
 
 @intrinsic  # type: ignore[untyped-decorator]
 def float_of(context: Any, x: Any) -> Any:  # noqa: ARG001  # what Numba calls it with
-    """The f32 of these bits."""
+    """The f32 whose bits are the i32 `x`."""
     return types.float32(types.uint32), lambda _, builder, __, of: builder.bitcast(of[0], _F32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def bits_of(context: Any, x: Any) -> Any:  # noqa: ARG001
-    """The bits of an f32."""
+    """The bits of the f32 `x` as an i32."""
     return types.uint32(types.float32), lambda _, builder, __, of: builder.bitcast(of[0], _I32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
-    """Have LLVM make vectors of 512 bits in this function where the CPU has them. By itself it does not, for
-    the sake of code that has few of them.
+    """Have LLVM make vectors of 512 bits in this function where the CPU has them. By default it does not,
+    which is better for code with few such vectors.
     """
 
     def mark(target: Any, builder: Any, _: object, __: object) -> Any:
@@ -66,8 +66,9 @@ def in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
 
 @intrinsic  # type: ignore[untyped-decorator]
 def counted(context: Any, address: Any) -> Any:  # noqa: ARG001
-    """Add 1 to the int64 at an address that several threads count at, and give what it was. What a thread has
-    written before it counted, another reads that counts, or reads the count by `count_at`, afterwards.
+    """Add 1 atomically to the int64 at an address, a counter of several threads, and return its former value.
+    What a thread has written before it counted, another reads that counts, or reads the count by `count_at`,
+    afterwards.
     """
 
     def add(_: object, builder: Any, __: object, arguments: Sequence[Any]) -> Any:
@@ -79,7 +80,7 @@ def counted(context: Any, address: Any) -> Any:  # noqa: ARG001
 
 @intrinsic  # type: ignore[untyped-decorator]
 def count_at(context: Any, address: Any) -> Any:  # noqa: ARG001
-    """The int64 at an address at which several threads count."""
+    """The value of the int64 at an address, a counter of several threads."""
 
     def load(_: object, builder: Any, __: object, arguments: Sequence[Any]) -> Any:
         pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
@@ -110,7 +111,7 @@ def _of_f16(x: Any) -> Any:
 
 @overload(widened)  # type: ignore[untyped-decorator]
 def _widening(x: Any) -> Any:
-    """What `widened` is for numbers of type x."""
+    """The implementation of `widened` for numbers of type `x`."""
     return {types.float32: _of_f32, types.uint16: _of_bf16, types.int16: _of_f16}[x]
 
 
@@ -187,7 +188,7 @@ def _each(element: Any, value: float) -> Any:
 
 
 def _addresses(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
-    """Addresses, `step` apart."""
+    """`count` addresses from `first` on, `step` bytes apart."""
     addresses = [first]
     for _ in range(count - 1):
         addresses.append(builder.add(addresses[-1], step))
@@ -195,8 +196,9 @@ def _addresses(builder: Any, first: Any, step: Any, count: int) -> list[Any]:
 
 
 def _vectors(builder: Any, columns: Any) -> Iterator[tuple[Any, int]]:
-    """The first column and the number of columns of each vector of a row: in a loop LANES of them, and then
-    HALF if this number is left. What a caller writes meanwhile is in the loop, or done in this case.
+    """The first column and the number of columns of each vector of a row: LANES columns at a time in a loop,
+    and then HALF if as many are left. The code that a caller emits for an item is inside this loop, or inside
+    the branch for the rest.
     """
     lanes = ir.Constant(_I64, LANES)
     with cgutils.for_range(builder, builder.udiv(columns, lanes)) as loop:
@@ -213,7 +215,9 @@ def _pointer(builder: Any, element: Any, nbytes: int, address: Any, column: Any,
 
 
 def _loaded(builder: Any, kind: Any, address: Any, column: Any, lanes: int) -> Any:
-    """So many numbers of a row of a type of Numba from a column on, as f32, and zeros in the other lanes."""
+    """`lanes` numbers, of a type of Numba, of a row from a column on, as f32; the other lanes of the vector
+    are 0.
+    """
     element, nbytes = (_F32, _F32_BYTES) if kind == types.float32 else (_I16, 2)
     raw = builder.load(_pointer(builder, element, nbytes, address, column, lanes), align=nbytes)
     if lanes < LANES:
@@ -250,7 +254,7 @@ def _times(builder: Any, x: Any, y: Any) -> Any:
 
 
 def _shuffled(builder: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
-    """A vector of lanes of two vectors, which are counted through."""
+    """A vector of the lanes `lanes` of two vectors; lanes of y are numbered after those of x."""
     return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes)))
 
 

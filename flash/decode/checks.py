@@ -81,7 +81,7 @@ def _problems_of_arrays(config: AttentionConfig, views: Mapping[str, ArrayView])
 
 
 def matrix_of_config(config: AttentionConfig, name: str, axes: tuple[str, ...]) -> Argument:
-    """The declaration of an array of rows of the config's element type."""
+    """The declaration of the argument `name`, an array of rows of the config's element type."""
     return Argument(name, axes, (config.element,), "as the config says")
 
 
@@ -129,7 +129,9 @@ def _problems_of_cache(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say that K and V have different types, or that their scales are missing or not to be given."""
+    """Say that K and V have different types, or that scales are missing, or present for a type without
+    any.
+    """
     k, v = views["k_cache"], views["v_cache"]
     narrow = next((x.dtype for x in (k, v) if x.dtype in _NARROW), None)
     if narrow and k.dtype != v.dtype:
@@ -145,14 +147,14 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def of_tokens(views: Mapping[str, ArrayView], name: str) -> bool:
-    """Whether `name` is "k_scale" or "v_scale", and given with the dimensions of the cache without the last
-    one: a scale for each row.
+    """Whether `name` is "k_scale" or "v_scale", and its array has the axes of the cache but the last one: a
+    scale for each row.
     """
     return name in SCALES and name in views and len(views[name].shape) == len(views["k_cache"].shape) - 1
 
 
 def token_arguments(views: Mapping[str, ArrayView], axes: tuple[str, ...]) -> tuple[Argument, ...]:
-    """The declarations of the scales of tokens that are given; `axes` are those of the rows of the cache."""
+    """The declarations of the scales of tokens in `views`; `axes` are those of the rows of the cache."""
     return tuple(Argument(name, axes, (F32,), has_rows=False) for name in SCALES if of_tokens(views, name))
 
 
@@ -251,7 +253,7 @@ def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 
 def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with types and shapes of the given operands: of scores, and lengths."""
+    """Say what is wrong with types and shapes of the operands of a call: arrays of scores, and lengths."""
     if not (_OPERANDS | {*config.aux_operands}) & views.keys():
         return
     batch, heads, seq_q, _ = views["q"].shape
@@ -274,7 +276,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 
 def longest_of(views: Mapping[str, ArrayView], max_seqlen_k: object) -> int:
-    """The most keys that a sequence may have: max_seqlen_k if given, at most the capacity."""
+    """The most keys that a sequence may have: max_seqlen_k if it is not None, at most the capacity."""
     capacity = capacity_of(views)
     if max_seqlen_k is None:
         return capacity

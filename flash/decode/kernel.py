@@ -123,7 +123,7 @@ class DecodeKernel:
         stream: object = None,
         **scores: Unpack[CacheLaunchArguments],
     ) -> Any:
-        """`softmax(scale Q Kᵀ + mask) V`: out, or a tuple of out and of what else is asked for: lse with
+        """`softmax(scale Q Kᵀ + mask) V`: out, or a tuple of out and the other results of the call: lse with
         `return_lse`, then max_logit with `return_max_logit` (default: what the config says).
 
         q [batch, heads, seq_q, head_dim]. Without `block_table` k_cache is [sequences, kv_heads,

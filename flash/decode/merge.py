@@ -129,7 +129,7 @@ def _in_minus(lses: Array) -> Array:
 
 
 class _Parts(NamedTuple):
-    """`outs` or `lses`: one array of all parts (`stacked`), or one array for each part."""
+    """The argument `outs` or `lses`: one array of all parts (`stacked`), or one array for each part."""
 
     name: str
     views: list[ArrayView]
@@ -166,7 +166,7 @@ class _Parts(NamedTuple):
 
 
 class _MergeOfParts(NamedTuple):
-    """A checked call. If `plus_is_empty`, a part whose lse is +inf has no key."""
+    """A checked call of `merge_partials`. If `plus_is_empty`, a part whose lse is +inf has no key."""
 
     outs: _Parts
     lses: _Parts
@@ -180,7 +180,7 @@ class _MergeOfParts(NamedTuple):
         return MergeArguments(self.outs.views[0], self.lses.views[0], self.out, self.lse)
 
     def readable(self) -> _MergeOfParts:
-        """The call on arrays on the host of which the kernel can read the layout: dense copies if needed."""
+        """The call on arrays on the host whose layout the kernel can read: dense copies if needed."""
         stacked = self._over([parts.stack() for parts in (self.outs, self.lses)], self.out)
         if not any(stacked.arrays.problems()):
             return stacked
@@ -229,7 +229,7 @@ def _operation(backend: CudaBackend) -> _Merge:
 
 
 def _named(name: str, parts: object) -> list[tuple[str, object]]:
-    """The arrays of an argument, as messages call them."""
+    """The arrays of an argument, with the names that messages have for them."""
     if not isinstance(parts, list | tuple):
         return [(name, parts)]
     return [(f"{name}[{n}]", array) for n, array in enumerate(parts)]

@@ -244,7 +244,7 @@ def _numbers(operands: Operands, batch: int) -> tuple[Array, Array, Array]:
 
 
 def _rotated(array: Array, operands: Operands, tables: tuple[str, str], interleaved: bool) -> Array:
-    """The last rows of sequences, rotated by their positions: at least 0, as rows of padding have."""
+    """The last rows of sequences, rotated by their positions; rows of padding have position 0."""
     _, used, padding = _numbers(operands, len(array))
     ends = used.astype(np.int64) - padding
     positions = np.maximum(ends[:, None] + np.arange(-array.shape[2], 0), 0)
@@ -275,8 +275,8 @@ def _attend_to_rows(
     out: Array,
     outputs: Mapping[str, Array],
 ) -> None:
-    """`attend` with each item of q [batch, heads, seq_q, head_dim] to its own rows. Items are
-    computed separately, so that the bits of an item do not depend on the others.
+    """Call `attend` for each item of q [batch, heads, seq_q, head_dim] and the rows of its sequence. Items
+    are computed separately, so that the bits of an item do not depend on the others.
 
     `alibi_slopes` and `sink` broadcast to [batch, heads], and a `mask` to [batch, heads, seq_q, m]:
     it covers the last m rows of each item, and rows before them are visible.
@@ -317,11 +317,11 @@ def _mask_of(mask: Array, b: int, keys: int) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def decode_to(cuda: CudaBackend, caller: str, config: AttentionConfig) -> Decode:
-    """The operation that attends as `config` says to caches of a backend, in the name of `caller`."""
+    """The operation that attends as `config` says to caches of a backend; its errors name `caller`."""
     return Decode(config, launcher_of(cuda), Caller(caller, has_config=False))
 
 
 @functools.lru_cache(maxsize=16)
 def append_to(cuda: CudaBackend, caller: str) -> Append:
-    """The operation that appends rows to caches of a backend, in the name of `caller`."""
+    """The operation that appends rows to caches of a backend; its errors name `caller`."""
     return Append(launcher_of(cuda), Caller(caller, has_config=False))

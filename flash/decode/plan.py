@@ -37,8 +37,8 @@ from ptxgen.errors import LaunchError
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
-# Registers for rows of narrow types on their way, where rows are so wide that too few are left: what the
-# assembler was seen to spill with tiles of 64 keys.
+# Registers of a thread that widening rows of narrow types takes where rows are wide, and so few are left that
+# the assembler was seen to spill with tiles of 64 keys.
 _WIDENING_REGISTERS: Final = 44
 _WIDE: Final = 192  # columns
 _SMALL_TILE: Final = 32  # keys
@@ -52,8 +52,8 @@ _GOOD_ENOUGH: Final = 0.85
 
 
 def new_operands(views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
-    """The new rows and rotary tables among the arrays of a call, by the names of operands; without those that
-    have no element, which change nothing.
+    """The new rows and rotary tables among the arrays of a call, by the names of operands; without arrays of
+    no elements, which change nothing.
     """
     names = {"k": "k_new", "v": "v_new", **{name: name for name in ANGLES}}
     return {to: views[name] for name, to in names.items() if name in views and views[name].size}
@@ -221,8 +221,8 @@ def _has_small_tile(call: CacheCall, tiling: AnyTiling) -> bool:
 
 
 def _is_crowded(tiling: AnyTiling) -> bool:
-    """Whether the assembler was seen to spill where each token has a scale, which takes registers for the
-    powers of rows: with long tiles, many rows and more than 64 columns.
+    """Whether a tiling is one with which the assembler was seen to spill where each token has a scale, which
+    takes registers for the powers of rows: long tiles, many rows and more than 64 columns.
     """
     columns = max(tiling.head_dim, tiling.head_dim_v)
     return tiling.tile > _SMALL_TILE and tiling.block_q > _FEW_ROWS and columns > _FEW_COLUMNS
@@ -260,7 +260,7 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
 
 
 def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
-    """The new rows, if the kernel that attends writes them: few rows, of the type of the queries,
+    """The new rows of a call, if the kernel that attends writes them: few rows, of the type of the queries,
     with all queries of a head of K and V in one CTA. Otherwise None.
     """
     k = call.operands.get("k_new")
@@ -314,9 +314,9 @@ def choose_splits(blocks: int, tiles: int, slots: int) -> int:
 
 
 def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, memory: Memory) -> list[Step]:
-    """The launches of a call, in order. What they pass on is in `memory`: rotated q, if a launch before the
-    one that attends rotates it; and if there are several splits, their O [batch, heads, seq_q, splits,
-    head_dim_v] and LSE [batch, heads, seq_q, splits], f32.
+    """The launches of a call, in order. Arrays that one launch writes and a later one reads are in `memory`:
+    rotated q, if a launch before the one that attends rotates it; and if there are several splits, their O
+    [batch, heads, seq_q, splits, head_dim_v] and LSE [batch, heads, seq_q, splits], f32.
     """
     steps, queries = [], None
     if rotates_before(call, kernel):
@@ -418,7 +418,7 @@ def _attending(call: CacheCall, kernel: KernelConfig, splits: int) -> Step:
 
 
 def last_keys(operands: Mapping[str, ArrayView]) -> int:
-    """The number of keys, the last ones of a sequence, that a mask covers; 0 without a mask."""
+    """The number of keys at the end of a sequence that a mask covers; 0 without a mask."""
     return operands["mask"].shape[-1] if "mask" in operands else 0
 
 

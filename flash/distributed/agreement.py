@@ -47,8 +47,8 @@ def agreed(peers: Peers, read: Callable[[], RankCall[T]]) -> tuple[T, list[tuple
     calls.
 
     Raises on every rank if calls differ, `LaunchError` with the ranks and what each has; or if `read` raises
-    on some rank: there the same, on the others an error of that kind with the rank. `PeerError` as
-    `Transfer.wait` does.
+    on some rank: that rank raises the same error, the others one of its kind that names the rank. `PeerError`
+    as `Transfer.wait` does.
     """
     call: RankCall[T] | None = None
     refused: Exception | None = None
@@ -102,7 +102,7 @@ def _sent_to_all(peers: Peers, local: Tensor, sizes: Sequence[int] | None) -> li
 
 
 def _difference(peers: Peers, calls: Sequence[Mapping[str, str]]) -> PtxGenError:
-    """The error for calls that differ, or of which those of other ranks have problems."""
+    """The error for calls that differ between ranks, or were refused by another rank."""
     functions = {call[_FUNCTION] for call in calls}
     for rank, call in enumerate(calls):
         if _PROBLEM in call and len(functions) == 1:
@@ -147,12 +147,12 @@ def array_words(array: Any, *, without: int | None = None) -> str:
 
 
 def array_number(array: Tensor) -> int:
-    """The digest of the elements of an array that `array_words` shows, as a number."""
+    """The digest of an array's elements, which `array_words` shows as text, as a number."""
     return int(_digest(_elements(array.detach())), 16)
 
 
 def _elements(array: Tensor) -> Any:
-    """The bytes of the elements, on the host, without gaps."""
+    """The bytes of an array's elements, on the host, without gaps."""
     return array.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 

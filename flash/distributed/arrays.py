@@ -27,7 +27,7 @@ KEY_BIAS: Final = KeyBias.argument
 
 
 def part_of(array: Tensor, name: str, **parts: slice) -> Tensor:
-    """A view of the `parts` of an array along axes by name; an axis of one element is for all parts."""
+    """A view of the slices `parts`, by axis, of the array `name`; an axis of one element is not sliced."""
     axes = FEATURES[name].axes
     cut: list[Any] = [
         slice(None) if n == 1 else parts.get(axis, slice(None))
@@ -37,7 +37,7 @@ def part_of(array: Tensor, name: str, **parts: slice) -> Tensor:
 
 
 def of_heads(arrays: Arrays, heads: slice) -> dict[str, Tensor]:
-    """Views of the arrays, of some heads."""
+    """Views of the arrays' slices of `heads`."""
     return {name: part_of(array, name, heads=heads) for name, array in arrays.items()}
 
 

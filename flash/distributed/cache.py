@@ -44,7 +44,7 @@ SMALL: Final = 1 << 16  # bytes that a rank sends, up to which a merge has as fe
 
 
 class _Arguments(ShardedCacheArguments, total=False):
-    """The arguments of scores, and those of `flash.attention_with_kvcache` that all ranks have as well."""
+    """The arguments of scores, and those of `flash.attention_with_kvcache` that apply to each rank."""
 
     causal: bool
     softmax_scale: float | None
@@ -122,7 +122,9 @@ class ShardedKVCache:
 
     @property
     def parallel(self) -> ContextParallel:
-        """The ranks that hold the tokens, and their layout: those with which the cache was made."""
+        """The `ContextParallel` with which the cache was made: the ranks that hold the tokens, and their
+        layout.
+        """
         return self._parallel
 
     @property
@@ -136,7 +138,7 @@ class ShardedKVCache:
         return self.local.nbytes
 
     def positions(self, layer: int, sequence: int) -> NDArray[np.int64]:
-        """The positions, rising, of the tokens of a sequence that this rank holds; a copy."""
+        """The positions, in ascending order, of the tokens of a sequence that this rank holds; a copy."""
         at = self.local.check_layer(f"{_CALLER}.positions", layer)
         return self._tokens[at][self.local.check_sequence(f"{_CALLER}.positions", sequence)].held.copy()
 
@@ -145,7 +147,7 @@ class ShardedKVCache:
     @eager
     def append(self, layer: int, k: Tensor, v: Tensor, sequences: object = None) -> None:
         """Append new rows, which every rank has, to sequences of a layer: k [items, kv_heads, n,
-        head_dim], v [items, kv_heads, n, head_dim_v]. Each rank keeps the rows that are its own.
+        head_dim], v [items, kv_heads, n, head_dim_v]. Each rank keeps the rows whose positions belong to it.
 
         Ranks compare their calls. Raises what `KVCache.append` raises, on every rank if one of them has
         no page left or refuses its call, `PeerError` if a rank is lost; then nothing has changed.
@@ -331,8 +333,8 @@ class ShardedKVCache:
     def _local_results(
         self, q: Tensor, layer: int, which: list[int], keys: LocalKeys, arguments: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """The results for this rank's keys, float32."""
-        if not keys.any_seen:  # the rank finds what others find wrong
+        """out and lse of attention to this rank's keys, float32."""
+        if not keys.any_seen:  # the rank finds the errors that others find
             call: Any = {"cache_batch_idx": which, **_without_none(arguments)}
             checked(attention_with_kvcache, q.detach(), self.local, None, None, layer, call, repeated=False)
             shape = (*q.shape[:3], self.local.head_dim_v)
@@ -352,7 +354,7 @@ class ShardedKVCache:
         return out.float(), lse
 
     def _merged(self, peers: Peers, out: Tensor, lse: Tensor, merge: str) -> tuple[Tensor, Tensor]:
-        """The merged results of all ranks, in the order of ranks."""
+        """out and lse for the keys of all ranks: partial results merged in the order of ranks."""
         world, rank = peers.world, peers.rank
         form = [Form(tuple(t.shape), t.dtype) for t in (out, lse)]
         is_power = _is_power_of_two(world)
@@ -380,8 +382,8 @@ class ShardedKVCache:
     # ------------------------------------------------------------------------------------ pieces
 
     def _whole(self, caller: str, read: Callable[[], RankCall[T]], then: Callable[[T, Peers], U]) -> U:
-        """What `then` makes of the value of `read`, which changes the cache, when all ranks have agreed on
-        it. If anything is raised, the cache of this rank is as it was.
+        """The result of `then`, which changes the cache, for the value of `read` once all ranks have agreed
+        on it. After an exception the cache of this rank is as it was.
         """
         peers = self.parallel.peers.named(caller)
 
@@ -451,7 +453,9 @@ class ShardedKVCache:
         *,
         are_shards: bool,
     ) -> None:
-        """Append `new` rows to each item: k and v have all, or with `are_shards` those of this rank."""
+        """Append `new` rows to each item: k and v have all of these rows, or with `are_shards` those of this
+        rank.
+        """
         tokens = [self._tokens[layer][s] for s in which]
         added = [t.next(new, are_shards=are_shards) for t in tokens]
         of = self.parallel.sharding, self.block
@@ -486,7 +490,7 @@ class ShardedKVCache:
 
 
 def _nothing(_: None, __: Peers) -> None:
-    """What follows an agreement on new rows."""
+    """Do nothing after ranks have agreed: the new rows are appended already."""
 
 
 def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:

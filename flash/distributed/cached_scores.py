@@ -98,8 +98,8 @@ def functions_of(
     arrays: Arrays,
     device: torch.device,
 ) -> dict[str, Any]:
-    """The arguments score_mod, mask_mod and aux of a call to this rank's keys, with the terms of those
-    `arrays` that count positions.
+    """The arguments score_mod, mask_mod and aux of a call to this rank's keys, with the terms of `arrays`
+    that depend on positions.
     """
     counting = [name for name in BY_POSITION if name in arrays]
     if score_mod is None and mask_mod is None and not counting:

@@ -80,8 +80,8 @@ class Call:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The rows of q and of k of this rank, those of each of `OF_ROWS`, -1 for one that is absent, and
-        then digests of these, 0 for one that has not one row.
+        """The rows of q and of k of this rank, those of each of `OF_ROWS`, -1 for an absent one; then digests
+        of these arrays, 0 for an array that does not have one row.
         """
         lengths = [self.heads_first(x).shape[2] for x in (self.q, self.k)]
         arrays = [self.arrays.get(name) for name in OF_ROWS]
@@ -100,7 +100,9 @@ def read(
     scores: Mapping[str, Any],
     cuts: Mapping[str, Tensor | None],
 ) -> Call:
-    """The call of these arguments. Raises `LaunchError` and `ConfigError` for what one rank can find."""
+    """The call of these arguments. Raises `LaunchError` and `ConfigError` for errors that one rank can find
+    alone.
+    """
     if not is_one_of(layout, _LAYOUTS):
         raise LaunchError(f"{caller}: layout must be one of {', '.join(_LAYOUTS)}, got {shown(layout)}")
     ends = _ends(caller, cuts)

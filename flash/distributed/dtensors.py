@@ -15,7 +15,7 @@ _CALLER: Final = "ContextParallel"
 
 
 def is_dtensor(x: object) -> bool:
-    """Whether a tensor is a DTensor, which is not imported for that."""
+    """Whether a tensor is a DTensor; the module of DTensor is not imported."""
     return any(
         c.__name__ == "DTensor" and c.__module__.startswith("torch.distributed") for c in type(x).__mro__
     )
@@ -55,7 +55,7 @@ class Sharded:
         return self.wrapped(local_rows(x.to_local(), self.axis))
 
     def replicated(self, whole: Tensor) -> Any:
-        """A DTensor of a tensor that every rank has whole."""
+        """A replicated DTensor of a tensor that every rank has whole."""
         from torch.distributed.tensor import DTensor, Replicate
 
         return DTensor.from_local(whole, self.mesh, [Replicate()], run_check=False)
@@ -71,7 +71,7 @@ class Sharded:
         return rows
 
     def wrapped(self, local: Tensor, axis: int | None = None) -> Any:
-        """A DTensor of the rows of all ranks; `axis` is the one of rows if it is another."""
+        """A DTensor of the rows of all ranks; `axis` is that of rows if it differs from the sharding's."""
         from torch.distributed.tensor import DTensor, Shard
 
         return DTensor.from_local(

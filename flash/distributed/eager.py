@@ -15,7 +15,9 @@ _COMPILER: Final = "torch._dynamo"  # a second to import, which only programs th
 
 
 def eager(function: F) -> F:
-    """A decorator for a function that runs as it is, between two graphs, in a compiled program."""
+    """A decorator for a function that torch.compile leaves uncompiled: a compiled program calls it between
+    two graphs.
+    """
     disabled: list[Callable[..., Any]] = []
 
     @functools.wraps(function)

@@ -31,7 +31,9 @@ _AXIS_OF_ROWS = 2
 
 
 class Forward(NamedTuple):
-    """What a backward pass reads of a forward pass: a node's rows of the rank's share of heads."""
+    """The tensors of a forward pass that the backward pass reads: a node's rows of the rank's share of
+    heads.
+    """
 
     q: Tensor
     k: Tensor
@@ -64,9 +66,9 @@ class Engine:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, arrays: Arrays, traffic: Traffic
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Forward, Arrays]:
-        """The results, and what a backward pass reads: with the arrays of which heads were exchanged for
-        rows. The results are out, of the type of q, and lse in float32 for the rank's rows; and for those of
-        all ranks the largest scores of heads, float32, without elements if they are not wanted.
+        """The results, the tensors that a backward pass reads, and the arrays of which heads were exchanged
+        for rows. The results are out, of the type of q, and lse in float32 for the rank's rows; and for those
+        of all ranks the largest scores of heads, float32, without elements if they are not wanted.
         """
         rows = q.shape[_AXIS_OF_ROWS]
         if self.plan.degree > 1:
@@ -160,7 +162,7 @@ class Engine:
     def _add_first(
         self, local: TileAttention, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, into: Arrays
     ) -> None:
-        """Add -exp(logit - lse) (sum of dout * out, less dlse) of each row, for logits that are no keys',
+        """Add -exp(logit - lse) (sum of dout * out, less dlse) of each row, for logits that belong to no key,
         such as sinks.
         """
         documents = self._documents(out.device)
@@ -176,8 +178,8 @@ class Engine:
     def _steps(
         self, k: Tensor, v: Tensor, most_scores: int | None, traffic: Traffic
     ) -> Iterator[tuple[int, tuple[Tensor, Tensor, Sequence[Tile]]]]:
-        """Each step with its keys, values and tiles of at most `most_scores`; those of the next arrive, or of
-        all with `at_once`, while the caller computes.
+        """Each step with its keys, values and tiles of at most `most_scores`; those of the next step, or with
+        `at_once` of all steps, arrive while the caller computes.
         """
         plan, node = self.plan, self.node
         ahead = len(plan.steps()) if plan.at_once else 1
@@ -195,7 +197,7 @@ class Engine:
             yield step, (k_part, v_part, tiles)
 
     def _ask(self, step: int, k: Tensor, v: Tensor) -> Transfer:
-        """Start the messages of keys and values of a step."""
+        """Start to send and receive the keys and values of a step."""
         plan, node = self.plan, self.node
         to, source = (node + step) % plan.nodes, (node - step) % plan.nodes
         sent = plan.asked(to, node)
@@ -205,7 +207,9 @@ class Engine:
         return self.peers.start(sends, forms, f"keys and values, step {step}", k)
 
     def _return_gradients(self, step: int, dk: Tensor, dv: Tensor, k: Tensor, v: Tensor) -> Transfer:
-        """Start to return the gradients of a step's keys and values, and to get those of this rank's."""
+        """Start to send the gradients of a step's keys and values to their rank, and to receive those of this
+        rank's.
+        """
         plan, node = self.plan, self.node
         source, other = (node - step) % plan.nodes, (node + step) % plan.nodes
         rows = _count(plan.asked(other, node))
@@ -254,8 +258,8 @@ class Engine:
     def _heads_for_rows(
         self, of_q: Sequence[Tensor], of_k: Sequence[Tensor], what: str, traffic: Traffic
     ) -> list[Tensor]:
-        """The rows of the whole node for the rank's share of heads, of tensors like q and like k. An axis
-        of one head is for all of them.
+        """The rows of the whole node for the rank's share of heads, of tensors like q and like k. An axis of
+        one head is shared by all heads.
         """
         plan, rank = self.plan, self.peers.rank
         sends, forms = {}, {}
@@ -304,8 +308,8 @@ class Engine:
         return totals[0], totals[1]
 
     def _array_for_heads(self, name: str, gradient: Tensor, into: Tensor, traffic: Traffic) -> None:
-        """Add the gradient of the rank's rows of an array for all heads; of one head for all, the sum in the
-        order of the ranks.
+        """Add the gradient of the rank's rows of an array for all heads; if all heads share one, the sum in
+        the order of the ranks.
         """
         wide = _wide(into)
         heads = gradient.shape[_AXIS_OF_HEADS]
@@ -358,8 +362,8 @@ class Engine:
         return self.plan.share(self.member).heads
 
     def _moved(self, arrays: Arrays, traffic: Traffic) -> dict[str, Tensor]:
-        """The arrays with rows of which the ranks of a node exchange heads for rows, if they do: of the
-        rank's share of heads, with the rows of the node.
+        """The arrays with rows, after the ranks of a node have exchanged heads for rows: the rank's share of
+        heads, with the rows of the node. Empty if the arrays need no exchange.
         """
         have_rows = {array.name for array in self.plan.problem.of_rows}
         names = [name for name in OF_ROWS if self.plan.degree > 1 and name in have_rows]
@@ -391,7 +395,7 @@ def _merge(out: Tensor, lse: Tensor, part: Part) -> None:
 
 
 def _raise(tops: Tensor, part: Part) -> None:
-    """Raise the largest scores so far to those of a part, if it has some."""
+    """Raise the largest scores so far, `tops`, to those of a part, if the part has maxima."""
     if part.tops is None:
         return
     if not part.documents:
@@ -401,7 +405,7 @@ def _raise(tops: Tensor, part: Part) -> None:
 
 
 def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:
-    """Some rows of a shard, one after another."""
+    """The slices `rows` of a shard, one after another."""
     parts = [tensor[:, :, part] for part in rows if part.stop > part.start]
     if not parts:
         return tensor[:, :, :0]
@@ -409,7 +413,7 @@ def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:
 
 
 def _ordered(tensor: Tensor, order: Sequence[int] | None) -> Tensor:
-    """The rows of a tensor in an order; None leaves them."""
+    """The rows of a tensor in the order `order`; unchanged if it is None."""
     if order is None:
         return tensor
     return tensor.index_select(_AXIS_OF_ROWS, torch.tensor(order, dtype=torch.int64, device=tensor.device))
@@ -421,7 +425,7 @@ def _wide(array: Tensor) -> Tensor:
 
 
 def _heads_of(tensor: Tensor, heads: slice) -> Tensor:
-    """Some heads of a tensor whose one head, if it has one, is for all."""
+    """The slice `heads` of a tensor; a tensor of one head, which all share, is unchanged."""
     return tensor if tensor.shape[_AXIS_OF_HEADS] == 1 else tensor[:, heads]
 
 

@@ -73,7 +73,9 @@ class Traffic:
 
 
 class _Failure(NamedTuple):
-    """The error that ended a call with messages under way, and the lost rank: this one if its call failed."""
+    """The error that ended a call with messages under way, and the lost rank, which is this rank if its call
+    failed.
+    """
 
     message: str
     peer: int | None
@@ -82,7 +84,7 @@ class _Failure(NamedTuple):
 @dataclass
 class _Calls:
     """The calls of this process on a group: how many all ranks have agreed on, whether one has messages under
-    way, and what ended one that had.
+    way, and the failure that ended such a call.
     """
 
     agreed: int = 0
@@ -194,9 +196,9 @@ class Peers:
         return next(iter(_NOTICES[self.group].received()), None)
 
     def lost(self, among: Collection[int], what: str, why: str = "") -> PeerError:
-        """The error to raise when a peer is lost in the step `what`. `among` are the peers of which it is
-        one: several where the backend does not say which. If another rank has told of an earlier loss, the
-        error is about that one; all ranks are told.
+        """The error to raise when a peer is lost in the step `what`. `among` are the peers one of which is
+        lost: several where the backend does not name it. If another rank has reported an earlier loss, the
+        error is about that one; all ranks are notified.
         """
         if len(among) > 1:
             return self._error(None, f"one of the ranks {', '.join(map(str, sorted(among)))}", what, why)
@@ -224,9 +226,9 @@ class Peers:
     def start(
         self, sends: Messages, receives: Mapping[int, Sequence[Form]], what: str, like: Tensor
     ) -> Transfer:
-        """Start to send tensors to peers, and to receive others from peers, each as one message. Peers
-        with nothing to send or receive are passed over, as they do. Received tensors are on the device
-        of `like`. `what` names the step in errors.
+        """Start to send tensors to peers, and to receive others from peers, each as one message. Peers with
+        nothing to send or receive are skipped, by both sides. Received tensors are on the device of `like`.
+        `what` names the step in errors.
 
         Raises `PeerError` if a peer cannot be reached.
         """
@@ -241,13 +243,13 @@ class Peers:
 
     @property
     def device(self) -> torch.device:
-        """Where tensors of the host must be to be sent."""
+        """The device on which tensors of the host must be to be sent."""
         if self.is_on_host:
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
 
     def require_device(self, name: str, x: Tensor) -> None:
-        """Raise `LaunchError` if the group cannot send a tensor from where it is."""
+        """Raise `LaunchError` if the group cannot send tensors of the device of `x`."""
         try:
             self.group._get_backend(x.device)
         except RuntimeError:
@@ -258,12 +260,12 @@ class Peers:
             ) from None
 
     def number(self, rank: int) -> int:
-        """The number of a rank of this group in the group of all processes."""
+        """The number, in the group of all processes, of rank `rank` of this group."""
         return int(dist.get_global_rank(self.group, rank))
 
 
 class Transfer:
-    """Messages under way."""
+    """Messages to and from peers that are under way."""
 
     def __init__(
         self, peers: Peers, sends: Messages, receives: Mapping[int, Sequence[Form]], what: str, like: Tensor
@@ -299,7 +301,7 @@ class Transfer:
         """The received tensors, by peer. `traffic` gets the bytes sent and the events.
 
         Raises `PeerError` if a peer ended or did not send or take its message within the timeout of the
-        group, or if another rank has told of a loss.
+        group, or if another rank has reported a loss.
         """
         begin = time.perf_counter()
         self._await_every_peer()
@@ -346,7 +348,7 @@ def _put_end(
     works: Sequence[Any],
     timeout: datetime.timedelta,
 ) -> None:
-    """Wait for the messages of a peer, and put the peer and how the wait ends: the error, or None."""
+    """Wait for the messages of a peer, and put the peer and its error, or None, into the queue `ended`."""
     ended.put((peer, error_of(works, timeout)))
 
 

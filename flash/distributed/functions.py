@@ -24,7 +24,7 @@ def array_names(function: Callable[..., Any], usual: tuple[str, ...]) -> list[st
 
 
 def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """The function, with a signature of the parameters `names`."""
+    """`function` with a signature of the parameters `names`."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     of: Any = function
     of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
@@ -35,8 +35,8 @@ def with_internal_arrays(
     functions: Mapping[str, Callable[..., Any]], internal: Mapping[str, Any], aux: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The arguments score_mod, mask_mod and aux of a call: `functions`, by these names, traced, and the
-    arrays that they index. Of the arrays of `internal` those that no function indexes are left out; of `aux`,
-    which the caller passes, none is, so that an array too many is refused as on one device.
+    arrays that they index. Of the arrays of `internal` those that no function indexes are left out; all
+    arrays of `aux`, which the caller passes, are kept, so that a superfluous one is refused as on one device.
     """
     passed = {} if aux is None else aux
     arguments: dict[str, Any] = with_captured("attention", {**functions, AUX: {**passed, **internal}})
@@ -48,8 +48,8 @@ def with_internal_arrays(
 def function_words(caller: str, score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
     """Functions of scores and their arrays as words that ranks compare: digests of what is computed.
 
-    Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array, and
-    `LaunchError` for an array with a name that is reserved.
+    Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for a value that is no such function or array,
+    and `LaunchError` for an array with a name that is reserved.
     """
     arguments = with_captured(caller, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux})
     arrays = arrays_of_call(arguments)

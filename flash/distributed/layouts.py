@@ -25,12 +25,12 @@ class Run:
 
     @property
     def rows(self) -> slice:
-        """The rows of the shard."""
+        """The rows of the shard, as a slice."""
         return slice(self.start, self.start + self.count)
 
     @property
     def positions(self) -> slice:
-        """The rows of the sequence."""
+        """The rows of the sequence, as a slice."""
         return slice(self.first, self.first + self.count * self.step, self.step)
 
 
@@ -40,7 +40,7 @@ class Sharding:
 
     "contiguous": rank r holds one chunk of consecutive rows. "zigzag": the sequence is cut into
     2 * world chunks, of which rank r holds the chunks r and 2 * world - 1 - r, so that under causality
-    all ranks compute as many scores. "striped": rank r holds rows r, r + world, …, which balances also
+    all ranks compute as many scores. "striped": rank r holds rows r, r + world, …, which also balances
     windows and short documents. Chunk c of n begins at row c * length // n.
 
     Raises `ConfigError` for an unknown layout.

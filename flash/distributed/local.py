@@ -100,8 +100,8 @@ class TileAttention:
         self.first_head, self.all_heads = first_head, all_heads
 
     def together(self, tiles: Sequence[Tile], into: Arrays | None = None) -> Sequence[Tile | Pack]:
-        """The tiles, those of documents in packs of which each is one call; without dropout, whose masks are
-        of one document, and without gradients that tiles add to arrays `into`.
+        """The tiles, with those of documents joined to packs, each of which is one call. Tiles are not joined
+        with dropout, whose masks are of one document, nor if they add gradients to arrays `into`.
         """
         adds = any(name not in BEGINNING for name in into or ())
         return tiles if adds or not self.scores.of_documents or self.scores.dropout else packs_of(tiles)
@@ -142,9 +142,9 @@ class TileAttention:
         tile: Tile | Pack,
         into: Arrays,
     ) -> Gradient:
-        """The gradients of a tile or a pack, where `out` and `lse` are the results for all keys. What it adds
-        to the gradients of arrays is added to `into`, of the same heads. For those of `BY_POSITION`,
-        a tile has at most `MOST_SUMMED` scores.
+        """The gradients of a tile or a pack, where `out` and `lse` are the results for all keys. Its terms of
+        the gradients of arrays are added to `into`, of the same heads. For those of `BY_POSITION`, a tile has
+        at most `MOST_SUMMED` scores.
         """
         if isinstance(tile, Pack):
             return self._packed_gradient(dout, dlse, q, k, v, out, lse, tile)
@@ -305,7 +305,7 @@ class TileAttention:
         return torch.tensor(rows, dtype=torch.int32, device=q.device)
 
     def _arrays_of(self, tile: Tile | Pack, items: int) -> dict[str, Any]:
-        """The arrays of scores as far as a tile or a pack has them."""
+        """The slices of the arrays of scores that belong to a tile or a pack."""
         arrays: dict[str, Any] = {}
         for name in OF_TILES:
             if name in self.arrays:
@@ -318,8 +318,8 @@ class TileAttention:
         return arrays
 
     def _add(self, into: Arrays, gradients: Mapping[str, Tensor], tile: Tile) -> None:
-        """Add the gradients of a tile's part of arrays. If some count positions, that of the bias is that of
-        all scores.
+        """Add the gradients of a tile's slices of arrays to `into`. If some arrays depend on positions, the
+        gradient of the bias is that of all scores.
         """
         parts = dict(gradients)
         for name in BY_POSITION:
@@ -349,12 +349,12 @@ def _bias_of_scores(arguments: dict[str, Any], shape: tuple[int, ...], device: t
 
 
 def _first(tensors: Sequence[Tensor]) -> Tensor | None:
-    """The first of these tensors; None if there is none."""
+    """The first of `tensors`; None if it is empty."""
     return tensors[0] if tensors else None
 
 
 def _rows_first(x: Tensor, rows: Rows) -> Tensor:
-    """Some rows of a shard as [rows, heads, columns]."""
+    """The rows `rows` of a shard as [rows, heads, columns]."""
     return x[0][:, rows].transpose(0, 1)
 
 

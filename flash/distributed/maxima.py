@@ -1,4 +1,4 @@
-"""Numbers of which the ranks have the largest together."""
+"""Elementwise maxima over the ranks of a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flash.distributed.exchange import Form, Peers, Traffic
 
 
 def largest(peers: Peers, values: Tensor, what: str, traffic: Traffic) -> Tensor:
-    """The largest of each element over the ranks, on every rank; NaN if one rank has NaN."""
+    """The maximum of each element of `values` over the ranks, on every rank; NaN if one rank has NaN."""
     others = peers.others
     form = [Form(tuple(values.shape), values.dtype)]
     received = peers.start({p: [values] for p in others}, dict.fromkeys(others, form), what, values).wait(

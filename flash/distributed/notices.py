@@ -58,8 +58,8 @@ class Notices:
         return {peer: notice for peer, notice in each.items() if notice is not None}
 
     def cause(self, notice: Notice) -> Notice:
-        """The first loss of which `notice` is a consequence: a rank that has reported a loss raises because
-        of that.
+        """The first loss of which `notice` is a consequence: a rank raises, and so is lost to others, because
+        of the loss that it has reported.
         """
         received, seen = self.received(), {notice.by}
         while notice.lost in received and notice.lost not in seen:
@@ -68,8 +68,8 @@ class Notices:
         return notice
 
     def tell(self, group: dist.ProcessGroup, notice: Notice, timeout: datetime.timedelta) -> None:
-        """Send a notice to the other ranks, and wait a moment for them to take it; `timeout` is that of the
-        group.
+        """Send a notice to the other ranks, and wait up to `_TAKEN_S` for them to receive it; `timeout` is
+        that of the group.
         """
         text = _RANK.pack(notice.lost) + notice.why.encode()[: _BYTES - _CHECK.size - _RANK.size]
         text = text.ljust(_BYTES - _CHECK.size, b"\0")
@@ -92,7 +92,7 @@ class Notices:
 
 
 def _put(taken: queue.SimpleQueue[str | None], send: Any, timeout: datetime.timedelta) -> None:
-    """Wait for a send, and put how it ends: the error, or None."""
+    """Wait for a send, and put its error, or None, into the queue `taken`."""
     taken.put(error_of([send], timeout))
 
 

@@ -17,8 +17,8 @@ Rows: TypeAlias = slice | Tensor
 
 
 class _Limit(NamedTuple):
-    """How far queries see on one side, None for all; and the least limit that hides nothing in those tiles
-    that have none.
+    """How far queries see on one side, None for all keys; and the least limit that hides nothing in tiles
+    without a limit.
     """
 
     side: Side
@@ -97,7 +97,9 @@ class Pack:
         return _rows([tile.keys for tile in self.tiles])
 
     def lengths(self, device: torch.device) -> dict[str, Any]:
-        """The arguments of `flash.attention_varlen` and its gradients that say where tiles end."""
+        """The arguments of lengths of `flash.attention_varlen` and its gradients, with a sequence for each
+        tile.
+        """
         arguments: dict[str, Any] = {}
         for name, side in (("q", 0), ("k", 1)):
             sizes = [tile.sizes[side] for tile in self.tiles]

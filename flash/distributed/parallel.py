@@ -32,7 +32,7 @@ _AUTO: Final = "auto"
 
 
 class _Scores(ScoreArguments, total=False):
-    """The arguments of scores, and those of `flash.attention` that kernels of tiles have as well."""
+    """The arguments of scores, and those of `flash.attention` that apply to the kernels of tiles."""
 
     softmax_scale: float | None
     precision: Precision | None
@@ -49,7 +49,7 @@ class ContextParallel:
         estimate of `Plan.seconds`, which `explain` prints.
     degree: with scheme "2d", the ranks that exchange heads for rows; None for the divisor of the group's
         size with the fewest bytes.
-    machine: what the estimate takes for granted.
+    machine: the rates and latency that the estimate assumes.
 
     All ranks of the group make the same calls in the same order. A call compares them before anything
     else is sent, and raises `LaunchError` on every rank if they differ. A rank that ends or stops makes
@@ -171,9 +171,9 @@ class ContextParallel:
         layout: Layout = "bhsd",
         **arguments: Unpack[_Scores],
     ) -> Any:
-        """`flash.attention` of this rank's queries to the keys of all ranks: out, or a tuple of out
-        and of what else is asked for: lse with `return_lse`, then max_logit with `return_max_logit`, which
-        is that of the whole sequence, the same on every rank.
+        """`flash.attention` of this rank's queries to the keys of all ranks: out, or a tuple of out and the
+        other results of the call: lse with `return_lse`, then max_logit with `return_max_logit`, which is
+        that of the whole sequence, the same on every rank.
 
         q [batch, heads, rows, head_dim], k [batch, kv_heads, rows, head_dim] and v [batch, kv_heads, rows,
         head_dim_v] are this rank's rows of sequences, as `shard` gives them; with layout "bshd" rows come
@@ -281,7 +281,7 @@ class ContextParallel:
         return sharded, call, plan
 
     def _words(self) -> dict[str, str]:
-        """The arguments and settings that must be equal on all ranks, by name."""
+        """The settings that must be equal on all ranks, by name, as words to compare."""
         return {
             "layout of shards": self.sharding.layout,
             "scheme": self.scheme,
@@ -305,7 +305,7 @@ def attention(
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """Attention of one call, for autograd."""
+    """The autograd function of one call of `ContextParallel.attention`."""
 
     @staticmethod
     def forward(
@@ -372,7 +372,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
 
 class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """The rows of all ranks, for autograd."""
+    """The autograd function of `ContextParallel.unshard`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, rows: list[int], peers: Peers, of: ContextParallel) -> Tensor:

@@ -1,4 +1,5 @@
-"""Who computes and sends what: the steps of context-parallel attention, and the rule that chooses them.
+"""Which rank computes and sends what: the steps of context-parallel attention, and the rule that chooses
+them.
 
 All schemes are one: the ranks form nodes of `degree` ranks that follow one another. Inside of such
 a node heads are exchanged for rows (Ulysses, arXiv:2309.14509): each rank gets the rows of the whole
@@ -36,7 +37,7 @@ _SELF_STEP: Final = 0  # the step in which a rank attends to its local keys
 
 @dataclass(frozen=True)
 class Machine:
-    """What the cost rule takes for granted: floating-point operations a second of a rank, bytes a second
+    """The assumptions of the cost rule: floating-point operations a second of a rank, bytes a second
     that a rank sends, and seconds until a message arrives.
 
     The defaults are published figures of an H100 SXM: 989e12 in bf16, half of which attention reaches,
@@ -138,16 +139,16 @@ class Plan:
         return p.sharding.rows(rank, p.queries), p.sharding.rows(rank, p.keys)
 
     def query_runs(self, node: int) -> tuple[Run, ...]:
-        """The queries of a node, in the order of `orders`."""
+        """The queries of a node as runs, in the order of `orders`."""
         return _joined(self.problem.sharding, self.members(node), self.problem.queries)
 
     def key_runs(self, node: int) -> tuple[Run, ...]:
-        """The keys of a node, in the order of `orders`."""
+        """The keys of a node as runs, in the order of `orders`."""
         return _joined(self.problem.sharding, self.members(node), self.problem.keys)
 
     def orders(self, node: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """The order in which a node has the queries, and the keys, of its ranks: numbers in the rows of the
-        ranks one after another; None if they are so.
+        """The order in which a node has the queries, and the keys, of its ranks: indices into the rows of the
+        ranks one after another; None if the order is already the ranks' order.
         """
         p, ranks = self.problem, self.members(node)
         return _order(p.sharding, ranks, p.queries), _order(p.sharding, ranks, p.keys)
@@ -159,7 +160,7 @@ class Plan:
         return _tiles(self.problem, self.degree, node, source, most_queries)
 
     def asked(self, node: int, source: int) -> tuple[slice, ...]:
-        """The rows of the keys of `source` that the queries of a node need, run by run."""
+        """The rows of keys of the node `source` that the queries of a node need, run by run."""
         return needed(self.tiles(node, source), self.key_runs(source))
 
     def steps(self) -> range:
@@ -169,8 +170,8 @@ class Plan:
     # ------------------------------------------------------------------------------------ costs
 
     def scores(self, rank: int, step: int | None = None) -> int:
-        """How many scores a rank computes, for one head of one batch item and times its share of heads,
-        in all steps or in one.
+        """How many scores a rank computes, for all batch items and its share of heads, in all steps or in
+        one.
         """
         node, heads = rank // self.degree, self.problem.heads // self.degree
         steps = range(self.nodes) if step is None else (step,)
@@ -204,7 +205,7 @@ class Plan:
         return there * p.batch + of_rows, back * p.batch
 
     def _bytes_of_row(self, array: ScoreRows) -> int:
-        """The bytes of a row of a bias or a mask that one rank of a node gets."""
+        """The bytes of a row of a bias or a mask that each rank of a node receives."""
         heads = 1 if array.heads == 1 else array.heads // self.degree
         return array.batch * heads * array.columns * array.itemsize
 
@@ -237,8 +238,8 @@ class Plan:
         return max(map(self.bytes, self.sample()))
 
     def seconds(self, machine: Machine) -> float:
-        """The estimated time of the forward pass: in each step the longer of computing and receiving,
-        and what nothing hides.
+        """The estimated time of the forward pass: the longer of computing and receiving in each step, plus
+        the exchanges inside nodes.
         """
         p = self.problem
         flops = 2.0 * (p.head_dim + p.head_dim_v)
@@ -260,13 +261,13 @@ class Plan:
         return ring + both / machine.bandwidth + messages * machine.latency
 
     def sample(self) -> Sequence[int]:
-        """The ranks whose steps estimates look at, evenly spaced."""
+        """The ranks for which estimates are computed, evenly spaced."""
         last, count = self.problem.world - 1, min(self.problem.world, _SAMPLED)
         return [last * n // max(1, count - 1) for n in range(count)]
 
     def keeps_memory(self) -> bool:
-        """Whether keys and values of all ranks, if a rank has them all, are no larger than the rows that
-        it has anyway.
+        """Whether the keys and values of all ranks, which "gather" holds at once, take no more memory than
+        the rows that a rank holds in any case.
         """
         p = self.problem
         if not self.at_once:
@@ -327,8 +328,8 @@ def _joined(sharding: Sharding, ranks: range, length: int) -> tuple[Run, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _order(sharding: Sharding, ranks: range, length: int) -> tuple[int, ...] | None:
-    """The numbers, in the rows of the ranks one after another, of the rows of `_joined`, by position; None
-    if they are those in order, as of stripes of some ranks.
+    """The indices, into the rows of the ranks one after another, of the rows of `_joined`, by position; None
+    if these are in the ranks' order, as stripes of some ranks are.
     """
     if len(ranks) == 1 or (sharding.layout == "striped" and len(ranks) < sharding.world):
         return None
@@ -338,7 +339,9 @@ def _order(sharding: Sharding, ranks: range, length: int) -> tuple[int, ...] | N
 
 
 def compacted(tiles: Sequence[Tile], rows: Sequence[slice], runs: Sequence[Run]) -> tuple[Tile, ...]:
-    """The tiles, for a tensor that has only `rows` of each run of keys, one after another."""
+    """The tiles with their keys renumbered for a tensor that holds only `rows` of each run of keys, one after
+    another.
+    """
     begins: list[tuple[Run, int]] = []
     at = 0
     for run, part in zip(runs, rows, strict=True):
@@ -402,7 +405,7 @@ def _fastest(problem: Problem, machine: Machine) -> tuple[str, Plan]:
 
 
 def explained(problem: Problem, scheme: str, chosen_plan: Plan, machine: Machine, asked: str) -> str:
-    """What a call does and why, as text."""
+    """A text that says what a call does, and why."""
     p, plan = problem, chosen_plan
     lines = [
         f"{p.queries} queries and {p.keys} keys on {p.world} ranks, {p.sharding.layout}: "

@@ -18,8 +18,8 @@ _SUMS: Final = "sums of gradients"
 
 
 def sum_gradients(peers: Peers, tensors: Iterable[Tensor]) -> None:
-    """Replace the gradients of tensors, those that have one, by their sums over the ranks. Rank r adds up
-    its part of all elements in the order of the ranks, in f32 or f64, and sends the sums to all: a rank
+    """Replace the gradients of those tensors that have one by their sums over the ranks. Rank r sums a W-th
+    of all elements, for W ranks, in the order of the ranks, in f32 or f64, and sends the sums to all: a rank
     sends 2 (W - 1) / W of its gradients' bytes.
 
     Raises `LaunchError` on every rank if tensors or gradients differ between ranks in number, shape or

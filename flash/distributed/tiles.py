@@ -34,8 +34,8 @@ NO_LIMITS: Final = Limits(None, None)
 
 
 class Document(NamedTuple):
-    """A piece of the sequence whose queries see only its keys: the query and key that it begins
-    with and that it ends before, and its number. Its first query is at the position of its key `shift`.
+    """A piece of the sequence whose queries see only its keys: its first query and key, the query and key
+    after its last ones, and its number. Its first query is at the position of its key `shift`.
     """
 
     number: int
@@ -49,8 +49,8 @@ class Document(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """Queries and keys of two shards that meet: `queries` and `keys` are rows of the shards, functions
-    of scores and dropout count from `first_query` and `first_key`, as the caller of one device would number
-    them, and `document`; `step` is the distance of adjacent rows.
+    of scores and dropout count from `first_query` and `first_key`, as a call on one device would number them,
+    and `document`; `step` is the distance of adjacent rows.
 
     A query sees keys from `left` before the position of the key at the query's distance from the last
     one, up to `right` after it; None for no limit.
@@ -74,7 +74,7 @@ class Tile:
 
     @property
     def columns(self) -> slice:
-        """The rows of the sequence that the keys are."""
+        """The rows of the sequence at which the keys are, as a slice."""
         return slice(self.key_column, self.key_column + self.sizes[1] * self.step, self.step)
 
     @cached_property
@@ -160,15 +160,15 @@ def _tile(q: Run, k: Run, limits: Limits, of: Document) -> Iterator[Tile]:
 
 
 def _within(run: Run, begin: int, end: int) -> Run:
-    """The rows of a run that are rows `begin` to `end` - 1 of the sequence."""
+    """The part of a run that lies in rows `begin` to `end` - 1 of the sequence."""
     skipped = max(0, -(-(begin - run.first) // run.step))
     stop = min(run.count, max(0, -(-(end - run.first) // run.step)))
     return Run(run.start + skipped, run.first + skipped * run.step, run.step, max(0, stop - skipped))
 
 
 def needed(tiles: Sequence[Tile], runs: Sequence[Run]) -> tuple[slice, ...]:
-    """The rows of each run of a shard of keys that some tile reads, from the first to the last; empty
-    slices for runs that none reads.
+    """The rows of each run of a shard of keys that some tile reads, from the first to the last; empty slices
+    for runs that no tile reads.
     """
     slices = []
     for run in runs:

@@ -36,7 +36,7 @@ class Segment:
         )
 
     def positions(self, rank: int, sharding: Sharding, block: int) -> Positions:
-        """The positions of the tokens on a rank, rising."""
+        """The positions of the tokens on a rank, in ascending order."""
         if self.length:
             whole = np.arange(self.length)
             rows = np.concatenate([whole[run.positions] for run in sharding.runs(rank, self.length)])
@@ -71,7 +71,7 @@ class Tokens:
 
     @property
     def held(self) -> Positions:
-        """The positions of the tokens on this rank, rising."""
+        """The positions of the tokens on this rank, in ascending order."""
         return self._held[: self._count]
 
     def count(self, rank: int) -> int:
@@ -79,7 +79,7 @@ class Tokens:
         return sum(s.count(rank, self.sharding, self.block) for s in self.segments)
 
     def next(self, tokens: int, *, are_shards: bool) -> Segment:
-        """The segment of `tokens` more tokens."""
+        """The segment of the next `tokens` tokens, which is not added."""
         return Segment(self.length, tokens, tokens if are_shards else 0)
 
     def extend(self, segment: Segment) -> None:

@@ -41,7 +41,7 @@ class Checked(NamedTuple):
 
     @property
     def has_no_scores(self) -> bool:
-        """Whether no query meets a key, so that gradients of arrays of scores are 0."""
+        """Whether there is no pair of a query and a key, so that gradients of arrays of scores are 0."""
         g = self.geometry
         return 0 in (g.batch, g.heads, self.longest_q, self.longest_k)
 
@@ -59,8 +59,8 @@ class Checks:
     def check(
         self, views: Mapping[str, ArrayView], operands: Operands, layout: str, longest: tuple[object, object]
     ) -> Checked:
-        """The sizes of a call. `views` are the arrays of `MATRICES`, lse, and dlse if it is given; dq,
-        dk and dv only if the caller gives them. `longest` are max_seqlen_q and max_seqlen_k.
+        """The sizes of a call. `views` are the arrays of `MATRICES`, lse, and dlse if the call has it; dq, dk
+        and dv only if the caller passes them. `longest` are max_seqlen_q and max_seqlen_k.
 
         Raises `LaunchError` with all problems of the arrays.
         """

@@ -59,7 +59,7 @@ def explain(
 
 
 def _sweeps(sweeps: Sweeps) -> str:
-    """How many sweeps make dQ, dK and dV, and why."""
+    """A text with the number of sweeps that make dQ, dK and dV, and why."""
     if sweeps.number == 1:
         return (
             f"one, {sweeps.why}: five products for each tile, of which dQ is added to f32 sums by atomics; "
@@ -69,7 +69,7 @@ def _sweeps(sweeps: Sweeps) -> str:
 
 
 def _kernel(kernel: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
-    """What a launch does, how it is dealt to CTAs, what is proved of it and what it needs."""
+    """The lines about a launch: kernel and CTAs, tiles, proofs, resources and runs on GPUs."""
     role = "sums terms"
     if isinstance(kernel, GradientBuild):
         role = f"writes {_OWNED[kernel.config.owner]}"
@@ -82,7 +82,7 @@ def _kernel(kernel: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
 
 
 def _tiles(config: GradientConfig) -> str:
-    """The rows of a CTA, and of its tiles."""
+    """A text with the rows of a CTA and of its tiles, the stages, slices, threads and alignment."""
     t, aligned = config.tiling, f"{config.alignment} bytes at once"
     owned, walked = ("keys", "queries") if config.owner == KEYS else ("queries", "keys")
     if not t.tile:
@@ -93,7 +93,7 @@ def _tiles(config: GradientConfig) -> str:
 
 
 def _lengths(call: GradientCall) -> list[tuple[int, int]] | None:
-    """The queries and keys of each batch item, or sequence; None if they are on a GPU."""
+    """The numbers of queries and keys of each batch item, or packed sequence; None if they are on a GPU."""
     g = call.checked.geometry
     if g.max_seqlen_q is None:
         return [(g.seq_q, g.seq_k)] * g.batch
@@ -105,7 +105,7 @@ def _lengths(call: GradientCall) -> list[tuple[int, int]] | None:
 
 
 def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str:
-    """The floating-point operations that the gradients need, and those of the kernels."""
+    """A text with the floating-point operations that the gradients need, and those of the kernels."""
     lengths = _lengths(call)
     if lengths is None:
         return "as much as the lengths say, which are on a GPU and not read"
@@ -117,7 +117,7 @@ def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str
 
 
 def _memory(call: GradientCall) -> str:
-    """The bytes of the arrays and of the memory of the kernels, and what those of all scores would be."""
+    """A text with the bytes of the arrays, of the kernels' memory, and of an array of all scores."""
     of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
     arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
     of_kernels = {name: math.prod(memory.shape) * F32_BYTES for name, memory in memory_of(call).items()}

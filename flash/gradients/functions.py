@@ -31,8 +31,8 @@ from ptxgen.runtime.settings import AUTO
 
 
 class _GradientsOfNoColumns(AttentionGradient):
-    """The gradients of calls whose values have no columns (`flash/no_columns.py`): those of q and k are for
-    the log-sum-exps alone, and that of v has no elements. The head_dim_v of the config is head_dim.
+    """The gradients of calls whose values have no columns (`flash/no_columns.py`): those of q and k follow
+    from that of lse alone, and that of v has no elements. The head_dim_v of the config is head_dim.
     """
 
     def launch(
@@ -49,7 +49,7 @@ class _GradientsOfNoColumns(AttentionGradient):
         wanted: Iterable[str] = (),
         **how: Any,
     ) -> Gradients[Any]:
-        """The gradients of a number of which lse alone has gradients, and dv without elements. Arguments and
+        """The gradients of a number that depends on lse alone; dv has no elements. Arguments and
         exceptions are those of `AttentionGradient.launch`.
         """
         caller = self._caller.name
@@ -80,7 +80,7 @@ class _GradientsOfNoColumns(AttentionGradient):
 
 
 class _OfAttention(AttentionGradient):
-    """The kernels of `attention_backward`, whose caller made no config."""
+    """The kernels of `attention_backward`, whose caller passes no config."""
 
     _caller = Caller("attention_backward", has_config=False)
 
@@ -191,8 +191,9 @@ def attention_varlen_backward(
 
     `dout` and `out` [total_q, heads, head_dim_v], `dlse` and `lse` [heads, total_q]; q, k, v and the
     arrays of lengths are as in `attention_varlen`, without pages. `max_seqlen_q` and `max_seqlen_k`
-    must be given for arrays on a GPU. Rows of no sequence have gradient 0 in new arrays, and are not
-    written in given ones. All other arguments and the exceptions are as in `attention_backward`.
+    must be given for arrays on a GPU. Rows of no sequence have gradient 0 in new arrays, and are not written
+    in `dq`, `dk` and `dv` of the caller. All other arguments and the exceptions are as in
+    `attention_backward`.
     """
     arrays = {
         "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
@@ -267,8 +268,8 @@ def _kernel(
     used: tuple[bool, ...],
     *scores: Any,
 ) -> AttentionGradient:
-    """The object that computes gradients of calls with these choices. `used` says whether seqused_q and
-    seqused_k are given, and is empty for sequences that are not packed.
+    """The object that computes gradients of calls with these choices. `used` says whether a call has
+    seqused_q and seqused_k, and is empty for sequences that are not packed.
     """
     of_q, of_k = used or (False, False)
     config = config_of_call(

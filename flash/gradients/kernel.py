@@ -41,8 +41,7 @@ _NAME: Final = "AttentionGradient"
 
 class Gradients(NamedTuple, Generic[A]):
     """The gradients of a call: of q, k and v, in their shapes and types, and by the names of their
-    arguments those of the arrays of scores that were wanted, of the types and in the shapes in which
-    these were given.
+    arguments those of the arrays of scores that were wanted, of the types and shapes of these arguments.
     """
 
     dq: A
@@ -69,8 +68,8 @@ class AttentionGradient:
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
     and summed in f32. They need sm_80 or later.
 
-    Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages, and if one sweep is asked for
-    that there is not, or though dq is to be `deterministic`.
+    Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages, and for `sweeps` of 1 if there
+    are no kernels of one sweep, or if dq is to be `deterministic`.
     """
 
     _caller: ClassVar = Caller(f"{_NAME}.launch")
@@ -132,10 +131,10 @@ class AttentionGradient:
 
     @property
     def builds(self) -> dict[str, GradientBuild]:
-        """The kernel by queries and that by keys, by these words, or in one sweep those of deltas, keys
-        and sums; for the config's target, by default sm_80, and for arrays with the largest alignment
-        that head_dim allows, without the gradient of LSE and those of arrays of scores. Raises
-        `ConfigError` if there are none.
+        """The kernels by the names of what their CTAs own: "queries" and "keys", or in one sweep "deltas",
+        "keys" and "sums"; for the config's target, by default sm_80, and for arrays with the largest
+        alignment that head_dim allows, without the gradient of LSE and those of arrays of scores. Raises
+        `ConfigError` if no kernel computes the config.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
         config = self.config
@@ -190,11 +189,11 @@ class AttentionGradient:
 
         Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, and a dict
         of the gradients of those arrays of scores whose names are `wanted`, among "alibi_slopes",
-        "bias", "key_bias" and "sink", in the shapes and types in which these were given: sums over
-        all that an element was broadcast to. Gradients of keys and values are sums over the heads
-        that share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones,
-        of any strides whose last dimension is dense; they share no memory with each other or the
-        inputs. With varlen, rows of no sequence are 0 in new arrays, and not written in given ones.
+        "bias", "key_bias" and "sink", in the shapes and types of the arguments: sums over all elements that
+        an element was broadcast to. Gradients of keys and values are sums over the heads that share them.
+        `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides whose last
+        dimension is dense; they share no memory with each other or the inputs. With varlen, rows of no
+        sequence are 0 in new arrays, and not written in given ones.
 
         Sums run in an order that only the config, the shapes and the device determine: the same call
         gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`
@@ -202,11 +201,11 @@ class AttentionGradient:
 
         `backend` is as in `AttentionKernel.launch`. On a GPU the work is put on `stream` (an integer,
         or a stream object; default: the current one of q's library) and may not have run yet on
-        return; host arrays are copied there and back, and complete on return. Beside the results the
-        kernels need an f32 for each row of each head, unless `deterministic` head_dim f32 more for each
-        of these, and what gradients of arrays of scores need:
-        for a bias an f32 for each of its elements broadcast along the rows and keys, for others one
-        for each row or key of each head. It is kept for the next calls on the stream.
+        return; host arrays are copied there and back, and complete on return. In addition to the results the
+        kernels need an f32 for each row of each head, unless `deterministic` head_dim f32 more for each of
+        these, and what gradients of arrays of scores need: for a bias an f32 for each of its elements
+        broadcast along the rows and keys, for others one for each row or key of each head. It is kept for the
+        next calls on the stream.
 
         `max_seqlen_q` and `max_seqlen_k` are the most queries and keys of a packed sequence; on the
         host they are computed if they are left out, and for lengths on a GPU they must be given:
@@ -303,7 +302,9 @@ class AttentionGradient:
         backend: object,
         stream: int | None,
     ) -> tuple[GradientCall, str, str]:
-        """The checked call of arguments, with the config's scale and numbers; its backend, and why there."""
+        """The checked call of arguments, with the config's scale and numbers; its backend, and why that
+        one.
+        """
         caller, gradient, config = self._caller.name, self._gradient, self.config
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
         views, operands = gradient.views(named, flattened(caller, arguments), stream)

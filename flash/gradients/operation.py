@@ -52,7 +52,7 @@ class Gradient(Operation[GradientCall]):
         self, named: Mapping[str, object], scores: Mapping[str, object], stream: int | None
     ) -> tuple[dict[str, ArrayView], dict[str, ArrayView]]:
         """Views of the arrays of a call, and of its operands, by name. Raises `LaunchError` that names all
-        that are no arrays, and operands that are missing or not to be given.
+        arguments that are no arrays, and operands that are missing or not allowed.
         """
         operands = {**dict.fromkeys(self._operands), **scores}
         require_operands(self.config.features, operands, self.caller)
@@ -85,7 +85,7 @@ class Gradient(Operation[GradientCall]):
     # ---- kernels
 
     def ordinal(self, backend: str, arrays: Mapping[str, ArrayView]) -> int | None:
-        """The number of the GPU of a call; None if it runs on none."""
+        """The ordinal of the GPU that runs a call; None for a call that runs on no GPU."""
         if backend != "cuda":
             return None
         if arrays["q"].device == HOST:
@@ -94,19 +94,19 @@ class Gradient(Operation[GradientCall]):
         return None if ordinal == UNKNOWN_DEVICE else ordinal
 
     def target_of(self, ordinal: int | None) -> Target:
-        """The target of the kernels on a device, None for the interpreter."""
+        """The target of the kernels on a device; `ordinal` None is the interpreter."""
         return find_target(self.config.target or DEFAULT_TARGET) if ordinal is None else self.target(ordinal)
 
     def sweeps(self, target: Target) -> Sweeps:
-        """The sweeps that kernels for a target make, and why."""
+        """The number of sweeps that kernels for a target make, and the reason."""
         if target not in self._sweeps:
             asked, deterministic = self._asked_sweeps
             self._sweeps[target] = sweeps_of(self.config, asked, target, deterministic=deterministic)
         return self._sweeps[target]
 
     def require_kernels(self, backend: str, ordinal: int | None) -> bool:
-        """Whether kernels make one sweep. Raises `ConfigError` if the backend needs kernels and there are
-        none for the target, and `LaunchError` if the device does not hold them.
+        """Whether kernels make one sweep. Raises `ConfigError` if the backend needs kernels and the target
+        has none, and `LaunchError` if they need more shared memory than the device has.
         """
         if backend in WITHOUT_KERNELS:
             return False
@@ -146,8 +146,8 @@ class Gradient(Operation[GradientCall]):
         return there._replace(checked=self.checks.check(there.arrays, there.operands, call.layout, longest))
 
     def written(self, call: GradientCall) -> dict[str, bool]:
-        """See `Operation.written`: rows of no packed sequence keep what they have, and gradients of arrays of
-        scores the zeros that they have where no query meets a key.
+        """See `Operation.written`: rows of no packed sequence keep their contents, and gradients of arrays of
+        scores their zeros where no query meets a key.
         """
         return {**dict.fromkeys(WRITTEN, not self.config.varlen), **{sum_name(n): False for n in call.sums}}
 

@@ -1,4 +1,4 @@
-"""What the kernels of gradients cost."""
+"""The resources and operations of the kernels of gradients."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _OF_HEAD_DIM_V: Final = 2
 
 
 def needed_flops(head_dim: int, head_dim_v: int, pairs: int) -> int:
-    """Floating-point operations of the five products that the gradients of `pairs` scores need."""
+    """Floating-point operations of the five matrix products that the gradients of `pairs` scores need."""
     return FLOPS_PER_FMA * pairs * (_OF_HEAD_DIM * head_dim + _OF_HEAD_DIM_V * head_dim_v)
 
 
 @dataclass(frozen=True, slots=True)
 class GradientResources:
-    """The resources of a kernel of gradients on its target; bytes unless it says otherwise.
+    """The resources of a kernel of gradients on its target; sizes are in bytes.
 
-    `registers` is 32-bit registers of a thread and `spilled_bytes` what the kernel's spills store, by
-    the assembler; None where none is installed. `shared_bytes` is dynamic shared memory of a CTA; there
-    is no static shared memory. Methods that count take the window as an argument, because the kernel's
-    text only depends on which of its sides are limited. `config` is None of the kernel that sums terms.
+    `registers` is 32-bit registers of a thread and `spilled_bytes` the bytes that its spills store, by the
+    assembler; None where none is installed. `shared_bytes` is dynamic shared memory of a CTA; there is no
+    static shared memory. Methods that count take the window as an argument, because the kernel's text only
+    depends on which of its sides are limited. `config` is None for the kernel that sums terms.
     """
 
     name: str
@@ -68,13 +68,13 @@ class GradientResources:
 
     @property
     def occupancy(self) -> float:
-        """The part of a multiprocessor's warps that can be resident, 0 to 1."""
+        """The share of a multiprocessor's warps that can be resident, 0 to 1."""
         return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.target.warps_per_sm
 
     def visited_tiles(self, seq_q: int, seq_k: int, window: Sides = None) -> int:
-        """Tiles that all CTAs of one head of Q visit: of keys, or of queries if CTAs own keys, of which
-        each of `slices` counts. Tiles that causality or the window hides are skipped, but not in the
-        kernel of a bias. 0 of a kernel without products.
+        """Tiles that all CTAs of one head of Q visit: of keys, or of queries if CTAs own keys; a tile counts
+        once for each of `slices`. Tiles that causality or the window hides are skipped, but not in the kernel
+        of a bias. 0 for a kernel without products.
         """
         if self.config is None or not self.config.tiling.tile:
             return 0
@@ -90,7 +90,7 @@ class GradientResources:
         return int(tiles_seen(reach, first, last, others, t.tile).sum()) * t.slices
 
     def products(self) -> Iterator[int]:
-        """The columns that each product of a tile sums over, or gives, padding included, of a CTA."""
+        """For each matrix product of a tile: the columns that it sums over or computes, padding included."""
         if self.config is None or not self.config.tiling.tile:
             return
         t, owner = self.config.tiling, self.config.owner
@@ -114,7 +114,7 @@ class GradientResources:
 
     def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:
         """Floating-point operations that the gradients of a call need, in whatever kernels: five
-        products for each key that a query sees. Keys that a mask or a bias hides count as seen. 0 of a
+        products for each key that a query sees. Keys that a mask or a bias hides count as seen. 0 for a
         kernel without products.
         """
         if self.config is None or not self.config.tiling.tile:

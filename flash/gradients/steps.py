@@ -53,8 +53,8 @@ class GradientCall(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """An array of f32 that the launches of a call need: what it holds before the first launch is 0 if
-    it `is_cleared`, and anything otherwise.
+    """An array of f32 that the launches of a call need. Before the first launch its elements are 0 if it
+    `is_cleared`, and arbitrary otherwise.
     """
 
     shape: tuple[int, ...]
@@ -114,8 +114,8 @@ def steps_of(
     *,
     build: Callable[[GradientConfig], GradientBuild] = gradient_build,
 ) -> Iterator[Step]:
-    """The launches of a call, in order; `memory` is that of `memory_of`, and `build` makes the kernel of a
-    configuration, maybe with other tiles. Raises `LaunchError` if a grid is too large.
+    """The launches of a call, in order; `memory` holds the arrays that `memory_of` names, and `build` makes
+    the kernel of a configuration, maybe with other tiles. Raises `LaunchError` if a grid is too large.
     """
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     aligned = alignment(config, call.arrays)
@@ -167,7 +167,7 @@ def _step(
     ctas: int,
     caller: str,
 ) -> Iterator[Step]:
-    """The launch of a kernel, none without CTAs. Raises `LaunchError` if the grid is too large."""
+    """The launch of a kernel, or nothing if `ctas` is 0. Raises `LaunchError` if the grid is too large."""
     require_grid(caller, ctas)
     if ctas:
         yield launch_step(kernel, views, values, ctas)

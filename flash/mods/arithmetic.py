@@ -22,13 +22,13 @@ def recorded(op: str, kind: ScalarType, *args: Traced, value: Constant | None = 
 
 
 def constant_of(a: Traced) -> Constant | None:
-    """The number that a value is; None if it is known only in the kernel."""
+    """The number of a constant; None for a value that is known only in the kernel."""
     step = a.recorder.steps[a.index]
     return step.value if step.op == "const" and not isinstance(step.value, str) else None
 
 
 def constant(like: Traced, number: Constant, kind: ScalarType) -> Traced:
-    """A constant as a value of the same function."""
+    """The constant `number` as a value of the function that `like` belongs to."""
     return Traced(like.recorder, like.recorder.constant(number, kind), kind)
 
 
@@ -49,7 +49,7 @@ _OF_CONDITIONS: Final = {"add": "or", "max": "or", "mul": "and", "min": "and"}
 
 
 def binary(op: str, a: Any, b: Any) -> Traced:
-    """An operation on two numbers."""
+    """The value of the operation `op` of two numbers."""
     one, other = pair(a, b)
     if one.kind is pred:
         if op not in _OF_CONDITIONS:
@@ -59,7 +59,7 @@ def binary(op: str, a: Any, b: Any) -> Traced:
 
 
 def compared(op: str, a: Any, b: Any) -> Traced:
-    """A comparison; False is less than True."""
+    """The value of the comparison `op` of two numbers or conditions; False is less than True."""
     one, other = pair(a, b)
     if one.kind is not pred:
         return recorded(op, pred, one, other)
@@ -76,7 +76,7 @@ def divided(a: Any, b: Any) -> Traced:
 
 
 def quotient(a: Any, b: Any) -> Traced:
-    """a // b, rounded down; of integers 0 if b is."""
+    """a // b, rounded down; for integers 0 if b is 0."""
     one, other = (as_integer(x) if x.kind is pred else x for x in pair(a, b))
     if one.kind is f32:
         return unary("floor", divided(one, other))
@@ -89,8 +89,8 @@ def quotient(a: Any, b: Any) -> Traced:
 
 
 def _divisor(a: Traced) -> Constant | None:
-    """The integer that a divisor is; None if it is known only in the kernel. Raises `TypeMismatchError` for
-    0.
+    """The integer of a constant divisor; None for a divisor that is known only in the kernel. Raises
+    `TypeMismatchError` for 0.
     """
     by = constant_of(a)
     if by == 0:
@@ -140,7 +140,7 @@ def power(a: Any, b: Any) -> Traced:
 
 
 def _product(a: Traced, factors: int) -> Traced:
-    """a to the power of a number that is not negative, by squares."""
+    """a to the power of a number that is not negative, by repeated squaring."""
     if factors == 0:
         return constant(a, 1, a.kind)
     if factors == 1:
@@ -150,14 +150,14 @@ def _product(a: Traced, factors: int) -> Traced:
 
 
 def unary(op: str, a: Traced) -> Traced:
-    """An operation on a number, with a result of the same type."""
+    """The value of the operation `op` of a number, of the number's type."""
     if a.kind is pred:
         raise TypeMismatchError(f"{op} is for numbers, got {WORDS[pred]}")
     return recorded(op, a.kind, a)
 
 
 def bitwise(op: str, a: Any, b: Any) -> Traced:
-    """and, or or xor of conditions, or of the bits of integers."""
+    """The operation `op`, and, or or xor, of conditions, or of the bits of integers."""
     one, other = pair(a, b)
     if one.kind is f32:
         raise TypeMismatchError(
@@ -176,15 +176,15 @@ _BITWISE: Final = {"and": "&", "or": "|", "xor": "^"}
 
 
 def _with_constant(op: str, a: Traced, *, known: bool) -> Traced:
-    """A condition and, or, or xor True or False."""
+    """The operation `op`, and, or or xor, of a condition and the constant `known`."""
     if op == "xor":
         return inverted(a) if known else a
     return a if known is (op == "and") else constant(a, known, pred)
 
 
 def inverted(a: Traced) -> Traced:
-    """Whether a condition does not hold, of integers the opposite comparison; or the bits of an integer
-    inverted.
+    """The negation of a condition, for a comparison of integers the opposite comparison; or the inverted bits
+    of an integer.
     """
     if a.kind is f32:
         raise TypeMismatchError(f"~ is for conditions and integers, got {WORDS[f32]}")
@@ -200,7 +200,7 @@ def inverted(a: Traced) -> Traced:
 
 
 def shifted(op: str, a: Any, b: Any) -> Traced:
-    """The bits of an integer, shifted by 0 to 31."""
+    """The bits of an integer shifted by 0 to 31 in the direction of `op`."""
     one, other = pair(a, b)
     if one.kind is not s32:
         raise TypeMismatchError(f"<< and >> are for integers, got {WORDS[one.kind]}")

@@ -22,7 +22,8 @@ MOST_AXES: Final = 4  # of an array that a function of scores indexes
 class Captured:
     """The arrays that the functions of one call index from outside, by name: captured_0 is the first one
     that is indexed, so that names, and with them kernels, do not depend on those in Python. `taken` are
-    the names of arrays of `aux`; `convert` converts an array to the library of the call (None: no need).
+    the names of arrays of `aux`; `convert` converts an array to the library of the call (None: it is already
+    one of this library).
     """
 
     def __init__(self, taken: Iterable[str], convert: Callable[[Any], Any] | None = None) -> None:
@@ -32,7 +33,7 @@ class Captured:
         self.arrays: dict[str, Any] = {}
 
     def __call__(self, array: Any) -> AuxArray:
-        """The declaration of an array."""
+        """The declaration of an array that a function indexes; the same one for the same array."""
         key = _identity(array)
         if key not in self._known:
             self._known[key] = array, self._declared(array)
@@ -40,7 +41,7 @@ class Captured:
 
     @property
     def declared(self) -> list[AuxArray]:
-        """The declarations so far."""
+        """The declarations of all arrays so far."""
         return [declaration for _, declaration in self._known.values()]
 
     def _declared(self, array: Any) -> AuxArray:
@@ -63,14 +64,14 @@ class Captured:
 
 
 def _identity(array: Any) -> object:
-    """What identifies an array: of numpy, where a view of an array is the same, its elements."""
+    """A key of an array's memory: for numpy, which makes new objects for equal views, of its elements."""
     if not isinstance(array, np.ndarray):
         return id(array)
     return array.ctypes.data, array.shape, array.strides, array.dtype.str
 
 
 def _names() -> list[str]:
-    """The types that are taken, as array libraries write them."""
+    """The accepted element types, as array libraries write them."""
     return [*[t.array_name for t in AUX_DTYPES], *_CONVERTED]
 
 

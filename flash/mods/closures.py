@@ -54,7 +54,7 @@ def _replaced(x: Any, known: dict[int, Any]) -> Any:
 
 
 def _parts_of(x: Any) -> tuple[list[Any], Callable[..., Any]] | None:
-    """The parts of an object in which arrays may be, and a function that makes an object like it of other
+    """The parts of an object in which arrays may be, and a function that makes a like object from other
     parts; None for objects without such parts.
     """
     if isinstance(x, MethodType):
@@ -69,7 +69,7 @@ def _parts_of(x: Any) -> tuple[list[Any], Callable[..., Any]] | None:
 
 
 def _of_function(f: FunctionType, known: dict[int, Any]) -> FunctionType:
-    """The replacement of a function."""
+    """The replacement of a function, as in `_replaced`."""
     changed = {
         name: new
         for name in _names(f.__code__)
@@ -95,7 +95,7 @@ def _of_function(f: FunctionType, known: dict[int, Any]) -> FunctionType:
 
 
 def _of_cell(cell: CellType, known: dict[int, Any]) -> CellType:
-    """The replacement of a variable of a closure."""
+    """The replacement of a variable of a closure, as in `_replaced`."""
     try:
         old = cell.cell_contents
     except ValueError:  # not assigned yet

@@ -38,7 +38,7 @@ def as_condition(a: Any) -> Traced:
 
 
 def _kind(dtype: Any) -> ScalarType | None:
-    """The type of values that a type of Python, PyTorch or numpy means; None if it is no type."""
+    """The type of values for a type of Python, PyTorch or numpy; None if `dtype` is no type."""
     name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
     name = name.removeprefix("torch.").removesuffix("Tensor").lower()
     if name == "bool":
@@ -61,7 +61,9 @@ def _converted(a: Traced, kind: ScalarType) -> Traced:
 
 @named("type", "astype")
 def to(a: Traced, *of: Any, dtype: Any = None) -> Traced:
-    """The value as another type: float types are all f32, integers int32. Devices are ignored."""
+    """The value `a` as another type: all float types are f32, all integer types int32. Devices are
+    ignored.
+    """
     kinds = [dtype] if dtype is not None else []
     kinds += [x for x in of if not isinstance(x, bool)]
     for x in kinds:
@@ -76,20 +78,20 @@ def to(a: Traced, *of: Any, dtype: Any = None) -> Traced:
 
 @named()
 def type_as(a: Traced, other: Any) -> Traced:
-    """The value as the type of another one."""
+    """The value `a` as the type of `other`."""
     return to(a, other)
 
 
 @named("clone", "contiguous")
 def positive(a: Traced) -> Traced:
-    """The value itself."""
+    """The value `a` itself."""
     return a
 
 
 @named("full_like")
 def new_full(a: Traced, *args: Any, fill_value: Any = None, size: Any = (), dtype: Any = None) -> Traced:
-    """A constant of the type of a value or another type. Raises `TypeMismatchError` for a size with elements
-    along an axis.
+    """A constant of the type of the value `a`, or of the type `dtype`. Raises `TypeMismatchError` for a size
+    with elements along an axis.
     """
     sizes = [x for x in (*args[:-1], size) if isinstance(x, (tuple, list)) and tuple(x) not in ((), (1,))]
     number = args[-1] if args else fill_value
@@ -101,7 +103,7 @@ def new_full(a: Traced, *args: Any, fill_value: Any = None, size: Any = (), dtyp
 
 @named()
 def new_tensor(a: Traced, data: Any, dtype: Any = None) -> Traced:
-    """A constant."""
+    """The constant `data`, of the type of the value `a` or of the type `dtype`."""
     return new_full(a, data, dtype=dtype)
 
 

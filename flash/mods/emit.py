@@ -99,15 +99,15 @@ class Elements:
                 self._begun(step, inputs)
 
     def at(self, row: int, column: int, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
-        """The function for the score in `row` and `column`; `inputs` emit the inputs that are not the
-        same for the whole CTA. `query` and `head` are the same in a row, `key` in a column.
+        """The function for the score in `row` and `column`; `inputs` emit the inputs that differ within the
+        CTA. `query` and `head` are the same in a row, `key` in a column.
         """
         self._position = row, column
         value: Value | bool | float = self.step(self.of.trace.result, inputs)
         return value
 
     def step(self, n: int, inputs: Mapping[str, Callable[[], Value]]) -> Any:
-        """The value of a step: a Python number if it is a constant."""
+        """The value of step `n`: a Python number if it is a constant."""
         step = self.of.trace.steps[n]
         if step.op == "const":
             return step.value
@@ -125,8 +125,8 @@ class Elements:
         return self._once(n, self.of.trace.inputs[n], emitted)
 
     def _by_key(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
-        """An f32 or a comparison of integers that grow by 1 or -1 from key to key, from what they are
-        for the first key; None for any other step. The f32 is exact below 2**24.
+        """The value of a step that is an f32 or a comparison of integers that grow by 1 or -1 from key to
+        key, from its operands for the first key; None for any other step. The f32 is exact below 2**24.
         """
         first = self._begun(step, inputs)
         if first is None:
@@ -137,7 +137,7 @@ class Elements:
         return _COMPARISONS[step.op](first, -apart)
 
     def _begun(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
-        """The operand of a step of `_by_key`, or the difference of both, for the first key."""
+        """The operand of a step of `_by_key`, or the difference of its two operands, for the first key."""
         trace, args, is_float = self.of.trace, step.args, step.op == "float"
         if not is_float and (step.op not in _COMPARISONS or trace.steps[args[0]].kind is not s32):
             return None
@@ -159,7 +159,9 @@ class Elements:
         return first
 
     def _once(self, what: object, needed: frozenset[str], emit: Callable[[], Any]) -> Any:
-        """What `emit` returns for the inputs `needed`, emitted when it is first asked for."""
+        """The result of `emit`, which depends on the inputs `needed`; it is emitted once, at the first
+        request.
+        """
         store: dict[object, Any] = self.of.of_cta
         key: tuple[int | None, ...] = ()
         if not needed <= self.of.uniform:
@@ -205,12 +207,12 @@ class Elements:
         return at
 
     def _spread(self, index: int) -> int:
-        """How many values an index has in a tile: those with the fewest come first."""
+        """How many values the index `index` has in a tile: indices with the fewest are added first."""
         needed = self.of.trace.inputs[index] - self.of.uniform
         return (not needed.isdisjoint(_OF_ROWS)) + 2 * (not needed.isdisjoint(_OF_COLUMNS))
 
     def _offset(self, of: AuxElements, index: int, value: Any, axis: int) -> Value:
-        """The bytes from the first element to that of an index, u64."""
+        """The offset in bytes, u64, of the index `value` along an axis."""
         k, limits = self.k, self.of.ranges[index]
         inside = self._value(value, s32)
         if limits is None or limits.low < 0:
@@ -221,7 +223,7 @@ class Elements:
 
 def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
     """The element at an address (u64): f32, s32 or a condition; an integer of 64 bits is limited to 32.
-    Nobody writes it while the kernel runs, so that all threads of a CTA read the same value.
+    No thread writes it while the kernel runs, so that all threads of a CTA read the same value.
     """
     scalar = array.dtype.scalar
     if scalar is u8:

@@ -35,7 +35,7 @@ class Evaluation:
 
     @property
     def result(self) -> Array:
-        """The value of the function, of a shape that broadcasts to that of the scores."""
+        """The array of the function's values, of a shape that broadcasts to that of the scores."""
         return self.values[-1]
 
     def _value(self, step: Step) -> Array:

@@ -92,19 +92,19 @@ def erf(a: Any) -> Traced:
 
 @named()
 def sin(a: Any) -> Traced:
-    """The sine of radians, up to 2**18 of them."""
+    """The sine of an angle in radians, of magnitude up to 2**18."""
     return _function("sin", a)
 
 
 @named()
 def cos(a: Any) -> Traced:
-    """The cosine of radians, up to 2**18 of them."""
+    """The cosine of an angle in radians, of magnitude up to 2**18."""
     return _function("cos", a)
 
 
 @named()
 def tan(a: Any) -> Traced:
-    """The tangent of radians, up to 2**18 of them."""
+    """The tangent of an angle in radians, of magnitude up to 2**18."""
     return divided(sin(a), cos(a))
 
 
@@ -115,13 +115,13 @@ def _whole(op: str, a: Any) -> Traced:
 
 @named()
 def floor(a: Any) -> Traced:
-    """The largest whole number that is not above; an integer unchanged."""
+    """The largest whole number that is not above `a`; an integer unchanged."""
     return _whole("floor", a)
 
 
 @named()
 def ceil(a: Any) -> Traced:
-    """The least whole number that is not below; an integer unchanged."""
+    """The least whole number that is not below `a`; an integer unchanged."""
     value = first_traced("ceil", a)
     return value if value.kind is s32 else -floor(-as_float(value))
 
@@ -135,7 +135,7 @@ def trunc(a: Any) -> Traced:
 
 @named("rint")
 def round(a: Any) -> Traced:
-    """The nearest whole number, of two the even one; an integer unchanged."""
+    """The nearest whole number, the even one of two equally near; an integer unchanged."""
     return _whole("round", a)
 
 
@@ -230,7 +230,7 @@ def isneginf(a: Any) -> Traced:
 
 @named()
 def nan_to_num(a: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Traced:
-    """A number with NaN and infinities replaced, these by the largest numbers of f32 by default."""
+    """A number with NaN and infinities replaced; infinities by default by the largest numbers of f32."""
     value, largest = as_float(a), (2 - 2.0**-23) * 2.0**127
     ends = (-largest if neginf is None else neginf, largest if posinf is None else posinf)
     finite = where(value == -math.inf, ends[0], where(value == math.inf, ends[1], value))
@@ -279,7 +279,7 @@ def silu(a: Any) -> Traced:
 
 @named()
 def gelu(a: Any, approximate: str = "none") -> Traced:
-    """a times the normal distribution function of a; with approximate="tanh" by that formula."""
+    """a times the normal distribution function of a; with approximate="tanh" by its formula with tanh."""
     value = as_float(a)
     if approximate == "tanh":
         return 0.5 * value * (1.0 + tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)))
@@ -352,8 +352,8 @@ def reciprocal(a: Any) -> Traced:
 
 @named("divide", "true_divide")
 def div(a: Any, b: Any, rounding_mode: str | None = None) -> Traced:
-    """a / b; with rounding_mode "floor" a // b, with "trunc" rounded towards zero, of integers an
-    integer.
+    """a / b; with rounding_mode "floor" a // b, with "trunc" rounded towards zero; the quotient of integers
+    is then an integer.
     """
     if rounding_mode is None:
         return divided(a, b)
@@ -377,12 +377,12 @@ def logical_not(a: Any) -> Traced:
 
 
 def _scaled(op: str) -> Callable[..., Traced]:
-    """The sum or difference of a and alpha b."""
+    """The function that adds or subtracts, by `op`, alpha b and a."""
     return lambda a, b, alpha=1: binary(op, a, b if alpha == 1 else b * alpha)
 
 
 def _by_condition(op: str) -> Callable[..., Traced]:
-    """The operation `op` of whether two numbers are not 0."""
+    """The function that applies the operation `op` to whether each of two numbers is not 0."""
 
     def combined(a: Any, b: Any) -> Traced:
         like = first_traced(f"logical_{op}", a, b)

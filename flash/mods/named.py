@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def named(*names: str) -> Callable[[F], F]:
-    """A decorator that makes a function known by its own name and these."""
+    """A decorator that registers a function of values by its own name and `names`."""
 
     def register(function: F) -> F:
         FUNCTIONS.update(dict.fromkeys((function.__name__, *names), function))

@@ -81,7 +81,7 @@ def _exact(*_: Any) -> float:
 
 
 def _of_magnitude(units: float) -> Callable[..., Any]:
-    """The function of an error of this number of units of 2**-24 of the result."""
+    """The `error` of an `Operation` that is `units` * 2**-24 of the result's magnitude."""
     return lambda *operands: units * np.abs(operands[-1])
 
 
@@ -135,7 +135,7 @@ def _quotients(a: Any, b: Any) -> Any:
 
 
 def _amount(bits: Any) -> Any:
-    """The bits of a shift, of which a kernel limits those above 31."""
+    """The number of bits of a shift; u32 in a kernel, whose shift instructions clamp it."""
     return bits.as_(u32) if isinstance(bits, Value) else bits
 
 
@@ -150,7 +150,7 @@ def _shifted_right(a: Any, bits: Any) -> Any:
 
 
 def _integers(x: Any) -> Any:
-    """Numbers as int32, rounded towards zero; limited to its ends, and 0 for NaN."""
+    """Numbers as int32, rounded towards zero; limited to the ends of int32, and 0 for NaN."""
     whole = np.trunc(np.where(np.isnan(x), 0, x)).astype(np.float64)
     return np.clip(whole, LEAST, MOST).astype(np.int32)
 
@@ -166,7 +166,7 @@ def _ends_of_shift(of: Sequence[Ends], left: bool) -> Ends | None:
 
 
 def _ends_of_bits(of: Sequence[Ends], *, least: bool) -> Ends:
-    """The ends of a & b if `least`, else of a | b and of a ^ b."""
+    """The ends of the result of a & b if `least`, else of a | b and a ^ b."""
     natural = [high for low, high in of if low >= 0]
     if least and natural:
         return 0, min(natural)
@@ -393,5 +393,5 @@ OPERATIONS: Final[dict[str, Operation]] = {
 
 
 def is_long(trace: Trace) -> bool:
-    """Whether a step of a function takes more than a few instructions."""
+    """Whether a step of a traced function takes more than a few instructions."""
     return any(step.op in OPERATIONS and OPERATIONS[step.op].is_long for step in trace.steps)

@@ -42,7 +42,7 @@ _INPUTS = {name: Range(0, MOST) for name in INDICES} | {
 
 @functools.lru_cache(maxsize=256)
 def ranges(trace: Trace) -> tuple[Range | None, ...]:
-    """The range of each integer step; None where the step may wrap, and of other types."""
+    """The range of each integer step; None for a step that may wrap, and for steps of other types."""
     known_ranges: list[Range | None] = []
     for step in trace.steps:
         args = [known_ranges[n] for n in step.args]
@@ -67,8 +67,8 @@ def _range(trace: Trace, step: Step, args: Sequence[Range | None]) -> Range | No
 
 
 class Interval(NamedTuple):
-    """The least and the largest value of an integer in one call: ints, or values of a kernel. Both
-    are the same object if the integer is known.
+    """The least and the largest value of an integer in one call: ints, or values of a kernel. Both are the
+    same object if the integer has only one value.
     """
 
     low: Any
@@ -170,7 +170,7 @@ class Form(NamedTuple):
     constant: int
 
     def plus(self, other: Form, times: int) -> Form:
-        """This sum plus `times` the other."""
+        """The sum of this form and `times` times the other."""
         factors = dict(self.factors)
         for step, factor in other.factors.items():
             factors[step] = factors.get(step, 0) + times * factor
@@ -179,7 +179,7 @@ class Form(NamedTuple):
 
 
 def form(trace: Trace, n: int) -> Form:
-    """The sum that an integer step is; steps that may wrap are terms of their own."""
+    """The value of an integer step as a sum of steps; a step that may wrap is one term."""
     step = trace.steps[n]
     if step.op == "const":
         return Form({}, int(step.value or 0))
@@ -197,8 +197,8 @@ def form(trace: Trace, n: int) -> Form:
 
 
 def factor_of_key(trace: Trace, a: int, b: int | None = None) -> int:
-    """What an integer step, less the step `b` if there is one, grows by from one key to the next; 0
-    if it may wrap, or grows by other numbers than 1 and -1.
+    """By how much the integer step `a`, less the step `b` if it is not None, grows from one key to the next;
+    0 if it may wrap, or grows by a number other than 1 and -1.
     """
     indices = [n for n in (a, b) if n is not None]
     known = [one for n in indices if (one := ranges(trace)[n]) is not None]
@@ -224,7 +224,9 @@ class _Solver:
         self._intervals: dict[int, Interval | None] = {}
 
     def bounds(self, n: int, *, negated: bool = False) -> KeyBounds:
-        """The bounds of the keys for which the condition of step `n` may hold, or not hold."""
+        """The bounds of the keys for which the condition of step `n` may hold, or with `negated` may not
+        hold.
+        """
         step = self.trace.steps[n]
         if step.op == "not":
             return self.bounds(step.args[0], negated=not negated)
@@ -246,7 +248,9 @@ class _Solver:
         return self._joined("and", bounds, self._at_most(Form({}, 0).plus(apart, -1), *_ZERO))
 
     def alternatives(self, n: int, *, negated: bool = False) -> list[KeyBounds]:
-        """Ranges of which a key is in one if the condition of step `n` holds, or does not hold."""
+        """Ranges of keys, in one of which a key is if the condition of step `n` holds for it, or with
+        `negated` does not.
+        """
         step = self.trace.steps[n]
         if step.op == "not":
             return self.alternatives(step.args[0], negated=not negated)
@@ -260,8 +264,8 @@ class _Solver:
         return joined if len(joined) <= _MOST_RANGES else [self.bounds(n, negated=negated)]
 
     def parts(self, n: int, *, negated: bool = False) -> Iterator[tuple[int, bool]]:
-        """The conditions that all hold if step `n` does, or does not: each a step, and whether that
-        does not hold.
+        """The conditions that all hold if step `n` holds, or with `negated` does not: each is a step, and
+        whether it is negated.
         """
         step = self.trace.steps[n]
         if step.op == "not":
@@ -328,7 +332,7 @@ class _Solver:
 
     def _sum(self, form: Form, less: Interval, limits_of_less: Range) -> tuple[Interval, Range] | None:
         """The interval of a form without the key, less a number, and the range in which it lies
-        anyway. At most one term may be any s32: it is limited to what is farther than any key.
+        anyway. At most one term may be any s32: it is limited to a number that is farther than any key.
         """
         total = Interval(form.constant - less.high, form.constant - less.low)
         known = Range(form.constant - limits_of_less.high, form.constant - limits_of_less.low)
@@ -402,7 +406,7 @@ def _sum_of(total: Interval, term: Interval, factor: int) -> tuple[Any, Any]:
 
 
 class _Hopeful:
-    """A call of which everything is known: what `bounds_keys` asks."""
+    """A call of which every integer is known, by which `bounds_keys` sees whether there are bounds."""
 
     def index(self, name: str) -> Interval:
         """See `Calls.index`."""

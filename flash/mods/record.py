@@ -27,11 +27,11 @@ class Capturing(Protocol):
     """Declares the arrays that a function indexes although they are no parameters."""
 
     def __call__(self, array: Any) -> AuxArray:
-        """The declaration of an array."""
+        """The declaration of an array that a function indexes."""
 
     @property
     def declared(self) -> list[AuxArray]:
-        """The declarations so far."""
+        """The declarations of all arrays so far."""
 
 
 @contextmanager
@@ -49,11 +49,11 @@ def traced(
     name: str, function: object, arrays: Iterable[AuxArray], captured: Capturing | None = None
 ) -> Trace:
     """The trace of a function that is given as `name`, "score_mod" or "mask_mod"; a trace is returned
-    as it is. Parameters behind the usual ones are arrays of `aux`, by their names. `captured` declares
+    as it is. Parameters after the usual ones are arrays of `aux`, by their names. `captured` declares
     arrays that the function indexes although they are no parameters; without it these are refused.
 
-    Raises `ConfigError` for a function whose parameters or result do not fit, `TypeMismatchError`
-    where the function does with a value what cannot be traced.
+    Raises `ConfigError` for a function whose parameters or result do not fit, `TypeMismatchError` where the
+    function uses a value in a way that cannot be traced.
     """
     known = {array.name: array for array in arrays}
     if isinstance(function, Trace):
@@ -94,7 +94,9 @@ def _no_function(name: str, argument: object) -> ConfigError:
 
 
 def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
-    """A trace that was made for the same argument and arrays of the same types."""
+    """The trace, after a check that it was made for the argument `name` and for arrays of the types in
+    `known`.
+    """
     if trace.name != name:
         raise ConfigError(f"{name} must be a function {_signature(name)}, got a traced {trace.name}")
     for array in trace.arrays:
@@ -107,7 +109,7 @@ def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
 
 
 def _array_names(name: str, function: Callable[..., Any], known: Mapping[str, AuxArray]) -> list[str]:
-    """The names of the parameters that are arrays."""
+    """The names of the function's parameters that are arrays of `aux`."""
     usual = _PARAMETERS[name]
     try:
         got = inspect.signature(function)

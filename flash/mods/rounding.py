@@ -18,8 +18,8 @@ _COMPARED: Final = ("lt", "le", "eq", "ne")
 
 def rounding(trace: Trace, inputs: Mapping[str, Array], arrays: Mapping[str, Array]) -> Array:
     """A bound of the error of the result in f32, for exact inputs, in units of 2**-24. It is of first
-    order. A condition on f32 that the errors of its operands may turn counts with the whole
-    difference of the choices; where they may change an integer, nothing is known of what follows.
+    order. A condition on f32 that the errors of its operands may change counts with the whole difference of
+    the choices; where they may change an integer, the error of what depends on it is unbounded.
     """
     with np.errstate(all="ignore"):
         return _rounding(trace, Evaluation(trace, inputs, arrays, np.dtype(np.float64)))
@@ -48,7 +48,9 @@ def _rounding(trace: Trace, of: Evaluation) -> Array:
 
 
 def _within(apart: Any, error: Any) -> Any:
-    """Whether an error, in units of 2**-24, is not 0 and at least as large as the distance `apart`."""
+    """Whether an error, in units of 2**-24, is not 0 and reaches the distance `apart`, so that it may change
+    a choice.
+    """
     return (apart <= error * 2.0**-24) & (error > 0)
 
 

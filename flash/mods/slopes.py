@@ -13,8 +13,8 @@ from ptxgen.types import f32, pred
 
 @functools.lru_cache(maxsize=256)
 def derivative(trace: Trace) -> Trace:
-    """The derivative of a score_mod by the score, as a function of the same arguments. Where the
-    function has a kink it is that of one side, of abs 0; conditions and indices have none.
+    """The derivative of a score_mod by the score, as a function of the same arguments. At a kink it is the
+    derivative of one side, and 0 for abs; conditions and indices have no derivative.
     """
     recorder = Recorder(trace.steps)
     slopes: list[Traced | float] = []  # by the score; 0.0 where a step does not depend on it

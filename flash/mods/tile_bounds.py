@@ -19,7 +19,9 @@ from ptxgen.types import s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class OfCta:
-    """What a CTA knows: `indices` are the intervals of the batch, the head and the queries."""
+    """The call of `flash/mods/reach.py` in a kernel, as a CTA knows it: `indices` are the intervals of the
+    batch, the head and the queries.
+    """
 
     k: KernelBuilder
     indices: Mapping[str, Interval]
@@ -37,7 +39,7 @@ class OfCta:
         return Interval(element, element)
 
     def flag(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
-        """Whether one of the flags with these indices may be True; exact if there is one only."""
+        """Whether one of the flags with these indices may be True; exact if there is only one."""
         may_be_set = self._first(array, indices)
         for index in indices:
             if index.low is not index.high:
@@ -45,7 +47,7 @@ class OfCta:
         return may_be_set
 
     def _first(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
-        """The element with the least indices."""
+        """The element of `array` at the least index of each interval."""
         k, of = self.k, self.arrays[array.name]
         at = of.first
         for index, step, last in zip(indices, of.steps, of.last, strict=True):
@@ -81,7 +83,7 @@ class OfCta:
 
 @dataclass(frozen=True)
 class OnHost:
-    """What the host knows of a call: intervals of the indices, and the arrays."""
+    """The call of `flash/mods/reach.py` on the host: intervals of the indices, and the arrays."""
 
     indices: Mapping[str, Interval]
     arrays: Mapping[str, NDArray[Any]]

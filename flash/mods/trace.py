@@ -25,7 +25,7 @@ Constant = float | int | bool
 
 @dataclass(frozen=True, slots=True)
 class AuxArray:
-    """An array that functions of scores index: its name in `aux`, element type and rank."""
+    """An array that functions of scores index: its name in `aux`, element type and number of axes."""
 
     name: str
     dtype: DType
@@ -40,22 +40,22 @@ class AuxArray:
 
     @property
     def operand(self) -> str:
-        """The name of the kernel's parameter."""
+        """The name of the kernel's pointer to the array."""
         return f"{AUX}_{self.name}"
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The names of the parameters with the lengths of its axes."""
+        """The names of the kernel's parameters with the lengths of the array's axes."""
         return tuple(f"{self.operand}_size_{axis}" for axis in range(self.rank))
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The words for its axes."""
+        """The names of its axes, from axis_0 on."""
         return tuple(f"axis_{axis}" for axis in range(self.rank))
 
     @property
     def strides(self) -> tuple[str, ...]:
-        """The names of the parameters with its strides."""
+        """The names of the kernel's parameters with the array's strides."""
         return tuple(f"{self.operand}_{axis}_stride" for axis in self.axes)
 
     def __str__(self) -> str:
@@ -81,8 +81,8 @@ class Step:
 
 
 class Recorder:
-    """The steps so far; an equal step is recorded once. `capture` declares an array that a function
-    indexes although it is no parameter.
+    """Records the steps of a function; an equal step is recorded once. `capture` declares an array that a
+    function indexes although it is no parameter.
     """
 
     def __init__(self, steps: Iterable[Step] = (), capture: Callable[[Any], AuxArray] | None = None) -> None:
@@ -166,11 +166,11 @@ class Trace:
 
     @property
     def result(self) -> int:
-        """The index of the result."""
+        """The index of the step that is the result."""
         return len(self.steps) - 1
 
     def array(self, step: Step) -> AuxArray:
-        """The array of a "load"."""
+        """The array that a "load" step reads."""
         return next(array for array in self.arrays if array.name == step.value)
 
     @functools.cached_property

@@ -37,7 +37,7 @@ def _operator(name: str, *args: Any) -> Traced:
 
 
 def _both_ways(name: str) -> tuple[Callable[[Traced, Any], Traced], Callable[[Traced, Any], Traced]]:
-    """An operator of a value and another operand, and of another operand and a value."""
+    """Two methods for the operator `name`: with the value as the left operand, and as the right one."""
 
     def first(self: Traced, other: Any) -> Traced:
         return _operator(name, self, other)
@@ -97,7 +97,7 @@ class Traced:
 
     @property
     def dtype(self) -> Any:
-        """The type of the value, as PyTorch has it, or else as numpy."""
+        """The type of the value, as a dtype of PyTorch if it is imported, else of numpy."""
         name = _DTYPES[self.kind]
         torch = sys.modules.get("torch")
         return np.dtype(name) if torch is None else getattr(torch, name)
@@ -117,7 +117,9 @@ class Traced:
     def __torch_function__(
         cls, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """A function of PyTorch, such as `torch.where`, by its name; or an element of a tensor."""
+        """The result of a function of PyTorch, such as `torch.where`, by its name; or an element of a
+        tensor.
+        """
         name = getattr(function, "__name__", str(function)).removeprefix("special_").split(".")[0]
         if name == "__getitem__":
             return captured(*args)
@@ -128,14 +130,14 @@ class Traced:
         return _of_library(f"torch.{name}", of_method or FUNCTIONS.get(name), args, kwargs or {})
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A function of numpy of single elements, such as `numpy.exp`, or an operator of a numpy
+        """The result of an elementwise function of numpy, such as `numpy.exp`, or of an operator of a numpy
         scalar, by its name.
         """
         function = FUNCTIONS.get(ufunc.__name__) if method == "__call__" else None
         return _of_library(f"numpy.{ufunc.__name__}", function, args, kwargs)
 
     def __array_function__(self, function: Any, types: object, args: Any, kwargs: Any) -> Any:
-        """Another function of numpy, such as `numpy.where`, by its name."""
+        """The result of another function of numpy, such as `numpy.where`, by its name."""
         return _of_library(f"numpy.{function.__name__}", FUNCTIONS.get(function.__name__), args, kwargs)
 
     __add__, __radd__ = _both_ways("add")
@@ -200,7 +202,8 @@ def _of_library(name: str, function: Callable[..., Any] | None, args: Any, kwarg
 
 class TracedArray:
     """An array of `aux` while a function is traced: an index for each axis gives an element. Fewer indices
-    give a `TracedArray` of the other axes. `by_axis` has the index of each axis, None for those to come.
+    give a `TracedArray` of the other axes. `by_axis` has the index of each axis, None for axes without an
+    index so far.
     """
 
     __slots__ = ("_array", "_by_axis", "_recorder")
@@ -235,7 +238,7 @@ class TracedArray:
         return Traced(self._recorder, at, array.kind)
 
     def _index(self, argument: Any) -> Traced:
-        """An index as a value."""
+        """The index `argument` as an integer value of the trace."""
         name = self._array.name
         if isinstance(argument, slice):
             raise TypeMismatchError(f"an axis of {name} is indexed by an integer, or by :, got a slice")
@@ -287,7 +290,7 @@ def captured(array: Any, indices: Any) -> Any:
 
 
 def _number(value: Any) -> Constant | None:
-    """A number of Python, numpy or PyTorch; None for anything else."""
+    """The number of Python in `value`, a number of Python, numpy or PyTorch; None for anything else."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, (bool, int, float)):
@@ -306,7 +309,9 @@ def _is_element(value: Any) -> bool:
 
 
 def lifted(recorder: Recorder, value: Any, like: ScalarType) -> Traced:
-    """A value, or a constant as a value; a Python int among f32 is an f32."""
+    """`value` as a value of the trace, a constant if it is a number; a Python int becomes f32 if `like` is
+    f32.
+    """
     if isinstance(value, Traced):
         return value
     if isinstance(value, TracedArray):

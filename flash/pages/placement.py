@@ -109,7 +109,7 @@ class PagePool:
 
 
 class Stretch(NamedTuple):
-    """Rows `begin` to `end` - 1 of a sequence."""
+    """A range of rows of a sequence: rows `begin` to `end` - 1."""
 
     sequence: int
     begin: int
@@ -168,13 +168,13 @@ class Placement(Protocol):
         """
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
-        """The slots of the rows of a sequence, in order."""
+        """The runs of memory with the rows of a stretch, in order."""
 
     def held(self, lengths: Sequence[int]) -> list[Run]:
         """The runs that hold all rows of sequences of these lengths, shared rows once."""
 
     def state(self) -> tuple[Any, ...]:
-        """Which slots sequences have, copied."""
+        """A copy of the slots that each sequence has, for `restore`."""
 
     def restore(self, state: tuple[Any, ...]) -> None:
         """Give sequences the slots of a `state` of a placement of the same sizes."""
@@ -237,11 +237,11 @@ class Contiguous:
         return [Run(sequence, 0, length) for sequence, length in enumerate(lengths) if length]
 
     def state(self) -> tuple[Any, ...]:
-        """Nothing: slots do not change."""
+        """An empty state: slots do not change."""
         return ()
 
     def restore(self, state: tuple[Any, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing: slots do not change."""
 
 
 class Paged:

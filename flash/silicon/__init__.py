@@ -1,1 +1,1 @@
-"""Which emitted texts have run on a GPU, and what came of it."""
+"""The emitted texts that have run on a GPU, each with its verdict."""

@@ -25,11 +25,12 @@ SCHEMA: Final = 1  # of the file; raised when a key changes its meaning
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What came of a text on a device.
+    """The verdict on a text that ran on a device.
 
     text: its key, or None if only the kernel is known. kernel: the names of its entries and its target, as
     "attention_forward_f32_d64_m128_n64 for sm_80". compute_capability: as "9.0". driver: the version of the
-    NVIDIA driver. source: the test or file that says so. project: the version or commit that emitted it.
+    NVIDIA driver. source: the test or file that recorded the verdict. project: the version or commit that
+    emitted it.
     """
 
     text: str | None
@@ -93,8 +94,8 @@ def _parsed(text: str, where: str) -> tuple[Entry, ...]:
 
 
 def merge(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The entries of both, one for each text and device, sorted by kernel. Of two the later one stays; but
-    "ran" replaces no other verdict, and "wrong" stays until its own source says "right".
+    """The entries of both, one for each text and device, sorted by kernel. Of two entries the one in `new`
+    stays; but "ran" replaces no other verdict, and "wrong" stays until its own source says "right".
     """
     merged: dict[tuple[str, ...], Entry] = {}
     for entry in (*old, *new):
@@ -144,7 +145,7 @@ class Ledger:
         return ran, [entry for entry in known if entry.text != wanted]
 
     def status(self, kernel: str, text: Callable[[], str]) -> str:
-        """A sentence that says on which GPUs a kernel's text ran, and what came of it."""
+        """A sentence that says on which GPUs a kernel's text ran, with which verdicts."""
         ran, earlier = self.of(kernel, text)
         if ran:
             return "; ".join(_outcome(entry) for entry in ran)

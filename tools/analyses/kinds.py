@@ -22,7 +22,7 @@ _MOST: Final = 256  # constants beyond are limits of effort, and one more or les
 
 
 class Change(NamedTuple):
-    """The bytes from `start` to `end` become `text`; `what` is that in words."""
+    """The bytes from `start` to `end` become `text`; `what` describes the change in words."""
 
     what: str
     start: int
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A node, what it is part of, and the function that both are in (None outside of functions)."""
+    """A node, its parents, and the function that they are in (None outside of functions)."""
 
     source: Source
     node: ast.AST
@@ -39,11 +39,11 @@ class Site(NamedTuple):
     function: ast.FunctionDef | ast.AsyncFunctionDef | None
 
     def instead(self, what: str, text: str, node: ast.AST | None = None) -> Change:
-        """A change of the whole node, or of another."""
+        """A change that replaces the whole node, or the node `node`, by `text`."""
         return Change(what, *self.source.span(node or self.node), text)
 
     def between(self, left: ast.AST, right: ast.AST, old: str, new: str) -> Iterator[Change]:
-        """A change of the operator between two operands."""
+        """The change of the operator `old` between two operands to `new`."""
         start, end = self.source.span(left)[1], self.source.span(right)[0]
         gap = self.source.data[start:end].decode()
         match = re.search(r"\s+".join(map(re.escape, old.split())), gap)
@@ -56,7 +56,9 @@ class Site(NamedTuple):
 
 
 def _tests(node: ast.AST) -> Iterator[ast.expr]:
-    """The conditions of a statement, a choice, a comprehension; not of a choice of words."""
+    """The conditions of a statement, a conditional expression or a comprehension; not those that choose
+    between strings.
+    """
     if isinstance(node, ast.If | ast.While) or (
         isinstance(node, ast.IfExp) and not (_is_text(node.body) and _is_text(node.orelse))
     ):
@@ -258,7 +260,9 @@ def _statements(site: Site) -> Iterator[Change]:
 
 
 def _is_update(site: Site) -> bool:
-    """Whether something is assigned to an element, or, once it is made, to an object."""
+    """Whether a statement assigns to an element, or to an attribute of an object outside of its
+    construction.
+    """
     node, function = site.node, site.function
     if not isinstance(node, ast.Assign) or function is None:
         return False
@@ -281,7 +285,9 @@ def _jumps(site: Site) -> Iterator[Change]:
 
 
 def _elements(site: Site) -> Iterator[Change]:
-    """One element less of a set, a list, a dict; of a tuple, if it is a table or searched in."""
+    """Changes that remove one element of a set, a list or a dict; of a tuple, if it is a table or is
+    searched.
+    """
     node = site.node
     if isinstance(node, ast.Dict):
         for n, key in enumerate(node.keys):
@@ -427,7 +433,7 @@ def _children(node: ast.AST) -> Iterable[ast.AST]:
 
 
 def sample(files: Sequence[str], count: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Mutant]:
-    """So many mutants, of all files and functions as evenly as can be, in the order of the source.
+    """`count` mutants, taken from all files and functions as evenly as possible, in the order of the source.
 
     A larger sample of the same seed has all those of a smaller one.
     """
@@ -440,7 +446,9 @@ def sample(files: Sequence[str], count: int, seed: int, kinds: Sequence[str] = t
 
 
 def _shuffled(file: str, seed: int, kinds: Sequence[str]) -> list[Mutant]:
-    """The mutants of a file: one of each function, then another of each, of other kinds first."""
+    """The mutants of a file: one of each function, then a second one of each, and so on; other kinds come
+    first.
+    """
     choice = random.Random(f"{seed} {file}")
     functions: dict[str, list[Mutant]] = {}
     for mutant in mutants(file):

@@ -47,6 +47,6 @@ def reasons() -> dict[Key, str]:
 
 
 def unmatched(known: Mapping[Key, str]) -> list[Key]:
-    """The reasons that are about no mutant: of a line that is no more, or is misspelt."""
+    """The reasons that match no mutant, because their line has changed or is misspelt."""
     there = {mutant.key for file in files() for mutant in mutants(file)}
     return [key for key in known if key not in there]

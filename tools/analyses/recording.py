@@ -1,5 +1,5 @@
-"""Which tests enter which blocks of the analysers, and how long they take: recorded once, kept in a
-file, and what is chosen by it.
+"""Which tests enter which blocks of the analysers, and how long they take: recorded once and kept in a file;
+and the tests chosen by that record.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LAST: Final = (
 
 @contextmanager
 def worker(what: str, paths: Sequence[str]) -> Iterator[Connection]:
-    """A process of `tools.analyses.worker`, and what it is spoken to by."""
+    """A context with a process of `tools.analyses.worker`; its value is the connection to it."""
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryDirectory(prefix="ptxgen-mutants-") as folder:
         handle = theirs.detach()
@@ -82,7 +82,7 @@ def file_of(test: str) -> str:
 
 
 class TestMap:
-    """The tests that enter each block, with their seconds; as it was recorded."""
+    """A recording: the tests that enter each block, with their seconds."""
 
     __test__ = False  # for pytest, which looks at names
 
@@ -97,7 +97,7 @@ class TestMap:
 
     @classmethod
     def load(cls, path: Path) -> TestMap:
-        """The map of a file. Raises `OSError` or `ValueError` if it is none."""
+        """The map in a file. Raises `OSError` or `ValueError` for a file that holds none."""
         test_map = cls()
         with np.load(path) as data:
             head: Any = json.loads(str(data["head"]))
@@ -134,8 +134,8 @@ class TestMap:
     # ------------------------------------------------------------------------------- recording
 
     def stale(self, paths: Sequence[str]) -> list[str]:
-        """The files of tests that are not recorded as they are now; those that are gone are
-        forgotten.
+        """The test files whose present text is not recorded; records of files that no longer exist are
+        removed.
         """
         for file in [file for file in self.hashes if not (ROOT / file).exists()]:
             self._forget(file)
@@ -159,7 +159,7 @@ class TestMap:
                 say(file)
                 self._forget(file)
                 mine = [name for name in names if file_of(name) == file]
-                text = _hash(file)  # as it was collected; who edits it now has it recorded again
+                text = _hash(file)  # the collected text: a file that is edited meanwhile is recorded again
                 connection.send(mine)
                 for message in connection.recv():
                     if message[0] == "failed":
@@ -182,12 +182,12 @@ class TestMap:
     # --------------------------------------------------------------------------------- choosing
 
     def runs_at_import(self, mutant: Mutant) -> bool:
-        """Whether what is mistaken runs before any test does."""
+        """Whether the changed code runs when its module is imported, before any test."""
         return mutant.function == MODULE or _name(mutant) in self.at_import
 
     def chosen(self, mutant: Mutant, budget_s: float) -> list[tuple[str, float]]:
-        """The tests to judge a mutant by, in their order, with their seconds; of the first ones and
-        of the last ones no more than take `budget_s` seconds.
+        """The tests that judge a mutant, in order, with their seconds; the first ones and the last ones take
+        no more than `budget_s` seconds each in all.
         """
         tests = self._that_enter(mutant)
         cost = _costs({test: self.tests[test] for test in tests if test in self.tests})
@@ -216,7 +216,7 @@ def _name(mutant: Mutant) -> str:
 
 
 def _blocks(hits: Sequence[int]) -> Iterator[str]:
-    """The names of blocks that were hit: file << 16 | block."""
+    """The names of blocks that were hit; `hits` are numbers: file << 16 | block."""
     names = files()
     for hit in hits:
         file = names[hit >> 16]
@@ -224,7 +224,7 @@ def _blocks(hits: Sequence[int]) -> Iterator[str]:
 
 
 def _costs(seconds: Mapping[str, float]) -> dict[str, float]:
-    """What to sort tests by: the quickest first, but cases of one function later and later."""
+    """A cost of each test to sort by: its seconds, increased for each further case of one test function."""
     rank: dict[str, int] = {}
     costs = {}
     for test in sorted(seconds, key=lambda test: (seconds[test], test)):

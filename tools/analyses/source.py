@@ -78,7 +78,7 @@ class Source:
         return self.data[start:end].decode()
 
     def line_at(self, offset: int) -> int:
-        """The number, from 1, of the line that has a byte."""
+        """The number, from 1, of the line with the byte at `offset`."""
         return self.data.count(b"\n", 0, offset) + 1
 
     def function_hash(self, function: str) -> str:
@@ -95,7 +95,9 @@ class Source:
         return dict(_functions(self.tree.body, ""))
 
     def recorded(self) -> ast.Module:
-        """The tree with a call of `HIT` at the beginning of each block; it may be had once only."""
+        """The tree with a call of `HIT` at the beginning of each block; call this only once, because it
+        changes the tree.
+        """
         for block, suite in self.suites:
             call = ast.Expr(ast.Call(ast.Name(HIT, ast.Load()), [ast.Constant(block)], []))
             at = 1 if _is_docstring(suite[0]) else 0
@@ -107,7 +109,7 @@ class Source:
         return self._starts[line - 1] + column
 
     def _number(self, suite: list[ast.stmt], name: str, block: int, *, inside: bool) -> None:
-        """Give each statement of a suite its block."""
+        """Record the block number of each statement of a suite."""
         if inside:
             of_function = sum(b.function == name for b in self.blocks)
             self.blocks.append(Block(name, of_function))
@@ -160,10 +162,10 @@ def source_of(file: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A file with one mistake: the bytes from `start` to `end` are `text` instead.
+    """A file with one mistake: the bytes from `start` to `end` are replaced by `text`.
 
     `before` and `after` are the line where it begins, `what` says the change in words, `block` is
-    the number of its block in the file. `nth` tells apart those whose lines are the same.
+    the number of its block in the file. `nth` distinguishes mutants with equal lines.
     """
 
     file: str

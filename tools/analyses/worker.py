@@ -1,9 +1,9 @@
 """The process in which mutants of the analysers are judged, or the tests are recorded.
 
-It collects the tests once and then forks a child for each mutant, in which the functions that have
-the mistake get other code and some tests are run. A mistake in what runs when a module is imported
-is judged in a child that was forked before anything was imported. Neither this module nor what it
-imports may import `ptxgen`.
+It collects the tests once and then forks a child for each mutant, in which the functions with the mistake get
+the mutant's code and some tests are run. A mistake in what runs when a module is imported is judged in a
+child that was forked before anything was imported. Neither this module nor what it imports may import
+`ptxgen`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Who caught a mutant: a test, or `TIME`, or nobody (""); how many tests were run."""
+    """What caught a mutant: the name of a test, `TIME`, or "" for nothing; and how many tests were run."""
 
     caught_by: str
     run: int
@@ -86,7 +86,7 @@ Say = Callable[[object], None]
 
 
 def forked(work: Callable[[Say], None], limit_s: float) -> tuple[list[Any], int]:
-    """What a child says while it works, and the signal that ended it, 0 if none."""
+    """The messages of a forked child that does `work`, and the signal that ended it, 0 if none."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -133,7 +133,7 @@ def _kill(pid: int) -> None:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module from a text or tree of ours."""
+    """Loads a module from a given text or syntax tree."""
 
     def __init__(self, name: str, path: str, code: types.CodeType, names: dict[str, object]):
         super().__init__(name, path)
@@ -150,7 +150,7 @@ class _Loader(SourceFileLoader):
 
 
 class Importer:
-    """Gives some modules another text than their files have."""
+    """An import hook that gives some modules another text than that of their files."""
 
     def __init__(self, code: Callable[[str], Any], chosen: Iterable[str], hit: object = None):
         self._code = code
@@ -158,7 +158,7 @@ class Importer:
         self._globals = {HIT: hit}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module, if it is one of them."""
+        """The spec of the module `name` if it is one of these modules, else None."""
         spec = PathFinder.find_spec(name, path, target) if name in self._files else None
         if spec is not None and spec.origin is not None:
             code = compile(self._code(self._files[name]), spec.origin, "exec")
@@ -167,7 +167,7 @@ class Importer:
 
 
 def recorded_importer(hits: set[int]) -> Importer:
-    """Gives modules that say which of their blocks run: file << 16 | block."""
+    """An import hook for modules that record in `hits` which of their blocks run: file << 16 | block."""
     number = {file: n for n, file in enumerate(files())}
 
     def tree(file: str) -> Any:
@@ -185,7 +185,7 @@ def recorded_importer(hits: set[int]) -> Importer:
 
 
 def live_functions(file: str) -> dict[tuple[str, int], list[types.FunctionType]]:
-    """The functions of a file that there are, by qualified name and line."""
+    """The function objects of a file that exist in this process, by qualified name and line."""
     path = str(ROOT / file)
     functions: dict[tuple[str, int], list[types.FunctionType]] = {}
     for one in gc.get_objects():
@@ -196,7 +196,7 @@ def live_functions(file: str) -> dict[tuple[str, int], list[types.FunctionType]]
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of all that is inside of a code, in its order."""
+    """The code objects inside of a code object, in order."""
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield inner
@@ -204,7 +204,7 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def put(file: str, source: str, live: dict[tuple[str, int], list[types.FunctionType]]) -> None:
-    """Give the functions of a file the code of another text of it, in place."""
+    """Replace the code of a file's functions by that of the text `source`, in place."""
     path = str(ROOT / file)
     old = _by_name(compile((ROOT / file).read_text(encoding="utf-8"), path, "exec"))
     new = _by_name(compile(source, path, "exec"))
@@ -239,7 +239,9 @@ def caches(prefixes: tuple[str, ...]) -> list[Any]:
 
 
 class Tests:
-    """A plugin of pytest that, once the tests are collected, does other things than to run all."""
+    """A plugin of pytest that, once the tests are collected, calls a function instead of running all
+    tests.
+    """
 
     def __init__(self, do: Callable[[Tests], None]) -> None:
         self._do = do
@@ -258,13 +260,13 @@ class Tests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Do what is to be done with the tests."""
+        """Call the function with the collected tests, instead of running all of them."""
         self.items = {item.nodeid: item for item in session.items}
         self._do(self)
         return True
 
     def run(self, test: str, then: str | None) -> str:
-        """Run a test: "passed", "failed" or "skipped". `then` is the next one."""
+        """Run a test: "passed", "failed" or "skipped". `then` is the test that runs after it."""
         self._failed = self._skipped = False
         item = self.items[test]
         following = self.items[then] if then is not None else None
@@ -330,7 +332,7 @@ def _limit(job: Job) -> float:
 
 
 class _Judge:
-    """Answers jobs in a process that has collected the tests."""
+    """Judges jobs in a process that has collected the tests."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -356,7 +358,7 @@ class _Judge:
 
 
 def _fresh(job: Job, basetemp: str) -> Outcome:
-    """Judge a mutant in a child that imports everything anew."""
+    """Judge a mutant in a child process that imports everything again."""
 
     def work(say: Say) -> None:
         sys.meta_path.insert(0, Importer(lambda _: job.source, [job.file]))
@@ -367,7 +369,7 @@ def _fresh(job: Job, basetemp: str) -> Outcome:
 
 
 def judge_forever(connection: Connection, paths: Sequence[str], basetemp: str) -> None:
-    """Say what is wrong, then answer each job with its outcome until one is None."""
+    """Send what is wrong with the tests, then answer each job with its outcome, until a job is None."""
     here, there = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
@@ -407,8 +409,8 @@ class _Both:
 
 
 def record_forever(connection: Connection, paths: Sequence[str], basetemp: str) -> None:
-    """Say which tests there are and what runs when they are imported; then run the tests of each
-    list that comes and say of each: name, seconds, verdict, blocks. Ends after None.
+    """Send the names of the tests and the blocks that run when they are imported; then run the tests of each
+    list that arrives, and send of each: name, seconds, verdict, blocks. Ends after None.
     """
     hits: set[int] = set()
     sys.meta_path.insert(0, recorded_importer(hits))
@@ -450,7 +452,9 @@ def _spent() -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve on an inherited socket: what to do, its number, the temporary folder, the paths."""
+    """Serve on an inherited socket. The arguments are the task, the socket's number, the temporary folder and
+    the paths.
+    """
     what, handle, basetemp, *paths = arguments
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)

@@ -100,8 +100,8 @@ def append_subject(name: str, **settings: Any) -> KernelUnderTest:
 class AppendArrays:
     """The arrays of an append problem, within margins: new rows and queries, rotary tables, the
     operands that say where rows go, and the cache and rotated queries, as they are (`results`) and
-    as they should be (`wanted`), margins included. K has the heads of a row side by side, as a
-    projection gives them.
+    as they should be (`wanted`), margins included. K has the heads of a row adjacent in memory, as after a
+    projection.
     """
 
     settings: AppendSettings

@@ -33,7 +33,7 @@ _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
 _FALLING: Final = 4  # first column of queries, and the number of keys with one value in theirs
-_PING_PONG_TILE: Final = 32  # keys that one of two warpgroups takes, before the other has a turn
+_PING_PONG_TILE: Final = 32  # keys that one of two warpgroups takes, before the other takes the next
 _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
 _GROUPS: Final = 4  # of rows that a lane has at a time, in two tiles of tensor-core products
 _STEEPEST: Final = 200.0
@@ -70,8 +70,8 @@ def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
 
 
 def _growing_alone(q: Array, k: Array, _v: Array, rows: int) -> None:
-    """Make scores grow steeply towards the first key in one of four groups of rows, in turn; of the next four
-    groups in the next one.
+    """Make scores grow steeply towards the first key in one of each four groups of rows: the first one of the
+    first four, the second one of the next four, and so on.
     """
     group = np.arange(q.shape[2]) // rows
     k[..., 1] = np.arange(k.shape[2])[::-1]
@@ -84,9 +84,10 @@ def _falling(q: Array, k: Array, _v: Array, _rows: int) -> None:
 
 
 def _stairs(q: Array, k: Array, _v: Array, rows: int) -> None:
-    """For two warpgroups that take tiles in turns: give one of the two rows of each lane scores that change
-    from tile to tile, and the other row scores of 0. In every other two warps they grow in odd tiles alone.
-    In the others, four rows have the same scores in all tiles, and those of four grow every two tiles.
+    """For two warpgroups that take tiles alternately: give one of the two rows of each lane scores that
+    change from tile to tile, and the other row scores of 0. In every other two warps they grow in odd tiles
+    alone. In the others, four rows have the same scores in all tiles, and the scores of four more grow every
+    two tiles.
     """
     row, tile = np.arange(q.shape[2]), np.arange(k.shape[2]) // _PING_PONG_TILE
     warp, of_lane = np.divmod(row // rows, 2)
@@ -118,7 +119,7 @@ def _unseen_outside(q: Array, k: Array, _v: Array, rows: int) -> None:
 
 
 def _crossing(q: Array, k: Array, _v: Array, rows: int) -> None:
-    """Make scores grow towards the first key as steeply in every other eight rows, and fall in the others."""
+    """Make scores grow towards the first key in every other eight rows, and fall as steeply in the others."""
     k[..., 1] = np.arange(k.shape[2])[::-1]
     q[..., 1] = np.where(np.arange(q.shape[2]) // rows % 2 == 0, -_STEEP, _STEEP)
 
@@ -309,7 +310,7 @@ def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
 
 def _block_table(config: AttentionConfig, lengths: Mapping[str, Array]) -> dict[str, Array]:
     """`block_table` of sequences whose rows of K are in pages, later rows in earlier pages; none of a
-    config without pages. Entries after the last row are of no page.
+    config without pages. Entries after the last page of a sequence name no page.
     """
     if config.page_size is None:
         return {}
@@ -325,7 +326,7 @@ def _in_pages(
     rows: Array, lengths: Mapping[str, Array], table: Mapping[str, Array], page_size: int, p: Problem
 ) -> Array:
     """K or V [1, kv_heads, rows, columns] of all sequences in pages, [pages, kv_heads, page_size,
-    columns], with a page more than there are in the table; what holds no row is NaN.
+    columns], with one page more than the table has; elements that hold no row are NaN.
     """
     ends = lengths["cu_seqlens_k"]
     of = [(b, r) for b, count in enumerate(np.diff(ends)) for r in range(count)]
@@ -418,7 +419,7 @@ def slot_of(operands: Mapping[str, Array], page_size: int, sequence: int, row: i
 
 
 def margins_changed(view: Array, written: NDArray[np.bool_], what: str = "O") -> str:
-    """A message if anything but the `written` rows of a matrix has changed; else empty."""
+    """A message if an element or margin outside of the `written` rows of a matrix has changed; else empty."""
     whole = _whole(view)
     bits = np.dtype(f"u{whole.itemsize}")
     changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)

@@ -179,13 +179,15 @@ def _appending(settings: CacheSettings, problems: tuple[CacheProblem, ...]) -> t
 
 
 class _Results:
-    """In place of the memory of a call: O and LSE of the splits, where the results are looked for."""
+    """A stand-in for the memory of a call: it hands out the arrays for O and LSE of the splits, which are
+    then checked.
+    """
 
     def __init__(self, *arrays: ArrayView) -> None:
         self._arrays = list(arrays)
 
     def array(self, *_: object, **__: object) -> ArrayView:
-        """The next of the arrays in the order in which they are requested."""
+        """The next of the arrays, in the order of the requests."""
         return self._arrays.pop(0)
 
 
@@ -291,7 +293,9 @@ class CacheArrays:
                 side[page, :, within] = row
 
     def _rotated(self, b: int, x: Array) -> Array:
-        """Rows of item `b`, rotated by their positions; the last row has that of the last key."""
+        """The rows `x` of item `b`, rotated by their positions; the last row has the position of the last
+        key.
+        """
         end = self.problem.used[b] - self.settings.padding(self.problem)[b]
         rows = np.arange(end - x.shape[2], end)
         positions = np.clip(rows, 0, self.problem.positions - 1)[None]

@@ -45,7 +45,7 @@ def scales(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def without_scales(
     arrays: tuple[Array, ...], operands: Mapping[str, Array]
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
-    """Q, K and V as the numbers that they stand for, in float64, and the operands that are no scales."""
+    """Q, K and V multiplied by their scales, in float64, and the operands without the scales."""
     group = arrays[0].shape[1] // arrays[1].shape[1]
     numbers = []
     for name, x, heads in zip(SCALES, arrays, (group, 1, 1), strict=True):

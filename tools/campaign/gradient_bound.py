@@ -54,8 +54,8 @@ class GradientBound(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientInputs:
-    """The arrays of a call for gradients, [batch, heads, rows, columns]; `out` and `lse` are as an
-    implementation of the forward pass gives them, and `arguments` the other arguments of the reference.
+    """The arrays of a call for gradients, [batch, heads, rows, columns]; `out` and `lse` are results of an
+    implementation of the forward pass, and `arguments` the other arguments of the reference.
 
     Gradients are functions of `out`, which may be rounded to 16 bits: a change of O by e changes
     them as a change of `dlse` by -sum(dout * e) does. What `out` holds of rows whose LSE is -inf
@@ -108,7 +108,7 @@ class GradientInputs:
         return bounds
 
     def _as_dlse(self) -> Array:
-        """The gradient of LSE with which the exact O gives the gradients that `out` gives."""
+        """The gradient of LSE with which the exact O leads to the gradients that `out` leads to."""
         exact, _ = attention_reference(self.q, self.k, self.v, **self.arguments)
         difference = np.where(np.isneginf(self.lse)[..., None], 0, self.out - exact)
         terms = self.dout.astype(np.float64) * difference
@@ -192,8 +192,8 @@ class _Terms:
         )
 
     def of_matrices(self, call: GradientInputs) -> dict[str, Array]:
-        """The errors of the gradients of Q, K and V before they are rounded. What is not finite counts as
-        0: exact gradients of pairs that have it are not finite either.
+        """The errors of the gradients of Q, K and V before they are rounded. Errors that are not finite count
+        as 0: the exact gradients of such pairs are not finite either.
         """
         q, k, _ = _in_float64(call)
         q, k, dout = (np.where(np.isfinite(x), np.abs(x), 0) for x in (q, k, call.dout.astype(np.float64)))
@@ -232,7 +232,7 @@ class _Terms:
         return GradientBound(exact, np.abs(error))
 
     def _by_rows(self, call: GradientInputs, feature: type[ScoreFeature], of: Array) -> Array:
-        """A sum over rows of a function of `of`, row by row: [batch, heads, rows]."""
+        """The terms of a sum over rows, computed from `of`, row by row: [batch, heads, rows]."""
         total = np.zeros(self.delta.shape)
         for row in range(self.delta.shape[2]):
             alone = np.zeros_like(of)

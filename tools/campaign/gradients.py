@@ -67,8 +67,9 @@ _AT_THRESHOLD: Final = {
 class GradientSettings:
     """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
     that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
-    in `slices`, or by so many warps `across`. With `in_parts`, registers hold the scores of half a tile at
-    once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also adds to sums of dQ.
+    in `slices`, or with `across` warps that share them. With `in_parts`, registers hold the scores of half a
+    tile at once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also adds to sums of
+    dQ.
     """
 
     owner: str
@@ -171,8 +172,8 @@ def _of_larger_tiles() -> Iterator[Problem]:
 
 
 def _low(tile: int) -> Iterator[Problem]:
-    """Problems in which keys after the last one, with a score of 0, would have infinite weights: each of
-    a lane's keys in turn is the first of these. The queries of the last CTA see all keys.
+    """Problems in which keys after the last one, with a score of 0, would have infinite weights: in each
+    problem another of a lane's keys is the first of these. The queries of the last CTA see all keys.
     """
     for part in range(0, tile, MMA_ROWS):
         for end in (1, 2, 8, 9, 10):
@@ -275,9 +276,9 @@ def _varlen(settings: GradientSettings) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What the kernels of a call read, [batch, heads, rows, columns] within margins, and what is right,
-    by the names of the kernels' pointers. `rows` says, by the names of matrices that are written, which
-    of their rows are of a sequence.
+    """The arrays that the kernels of a call read, [batch, heads, rows, columns] within margins, and the right
+    results, by the names of the kernels' pointers. `rows` says, by the names of written matrices, which of
+    their rows are of a sequence.
     """
 
     matrices: Mapping[str, Array]
@@ -289,8 +290,8 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class GradientArrays:
-    """The launch of a kernel on a problem; what it writes, and what is right, by the names of its
-    pointers. `is_dropping`: dropout takes weights out.
+    """The launch of a kernel on a problem; the arrays that it writes, and the right results, by the names of
+    its pointers. `is_dropping`: dropout drops weights.
     """
 
     step: Step
@@ -359,7 +360,7 @@ class GradientArrays:
 
 
 def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
-    """The launch of the subject's kernel, among those of a call."""
+    """The launch of the kernel under test, among those of a call."""
     views = {name: view(array, name) for name, array in memory.items()}
     on = target(str(settings.config.target or DEFAULT_TARGET))
     for step in steps_of(call, on, views, _CALLER, build=settings.build):

@@ -1,6 +1,6 @@
 """The judges of the shipped kernels, and the reasons why some of their mutants are equivalent.
 
-A reason stands next to the code that it is about, in the `equivalent.toml` of its folder
+A reason is stored next to the code that it is about, in the `equivalent.toml` of its folder
 (`ptxgen/mutation/reasons.py`), or next to the family whose code alone it is about (`flash/families/`).
 """
 
@@ -22,7 +22,7 @@ FILES: Final = tuple(sorted(Path(flash.__file__).parent.glob("*/equivalent.toml"
 
 @functools.cache
 def reasons() -> tuple[Reason, ...]:
-    """The reasons of all kernels, file by file."""
+    """The reasons why mutants of all kernels are equivalent, file by file."""
     return tuple(r for file in FILES for r in load(file.read_text(encoding="utf-8")))
 
 

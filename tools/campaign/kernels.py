@@ -58,7 +58,7 @@ def _hopper(
     **settings: Any,
 ) -> KernelUnderTest:
     """The subject of a forward kernel for Hopper, whose runs take long: it has few problems. The first, on
-    which each mutant runs, has `heads` heads and, if given, so many `queries`.
+    which each mutant runs, has `heads` heads and, unless it is None, `queries` queries.
     """
     subject = _forward(name, few=True, **settings)
     first, *others = subject.problems
@@ -108,7 +108,7 @@ def _geometry(config: AttentionConfig, problem: Problem, inputs: Arrays, out: Ar
 
 class _Subjects(Mapping[str, KernelUnderTest]):
     """Kernels of the campaign by name. A kernel is generated and proved at its first access,
-    because some take a second and most users want only one kernel.
+    because some take a second and most callers use one kernel.
     """
 
     def __init__(self, *recipes: partial[KernelUnderTest]) -> None:

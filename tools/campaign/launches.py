@@ -13,8 +13,8 @@ from ptxgen.runtime.plan import LaunchPlan
 def of_plan(
     plan: LaunchPlan, arrays: tuple[Array, ...], results: tuple[Array, ...], wrong: Callable[[], str]
 ) -> Launch:
-    """The launch of a plan in which `arrays` replace the addresses; `wrong` describes the first wrong one of
-    `results`.
+    """The launch of a plan in which `arrays` replace the addresses; `wrong` describes the first wrong array
+    in `results`.
     """
     how = {
         "grid": plan.grid[0],

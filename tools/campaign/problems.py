@@ -1,5 +1,5 @@
-"""The attention problems on which the campaign runs a kernel: sizes and scores with which each
-mistake can show.
+"""The attention problems on which the campaign runs a kernel: sizes and scores with which each mistake can
+change a result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST: Final = 2.0**32
 SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
 _APART: Final = 5  # of so many problems that differ in their ends one is among few problems
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
-SPLIT_AT_ONCE: Final = 32  # queries that the consumers of a kernel for Hopper split in one turn
+SPLIT_AT_ONCE: Final = 32  # queries that the consumers of a kernel for Hopper split at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Problem:
     is `times` that of the config; `scores` is a name in `SCORES` of
     `tools/campaign/arrays.py`. With `reverse`, the last row of an array, and the last key of a
     bias or mask, is the first in memory: no memory precedes it. With `alike`, all rows of Q, of K and
-    of V share the memory of one row: no memory follows its last column. In causal kernels `section`
-    heads take turns.
+    of V share the memory of one row: no memory follows its last column. In causal kernels CTAs alternate
+    between `section` heads.
 
     The rows `odd` have, in turn from the first, NaN in dO, infinity in dO, NaN in Q and with it in O and
     LSE, and infinity in O; they are for kernels of gradients.
@@ -138,7 +138,7 @@ def _for_tensor_maps(
     problems: tuple[Problem, ...], config: AttentionConfig, t: WgmmaTiling
 ) -> tuple[Problem, ...]:
     """The problems that tensor maps can describe, with strides above 0 and at least one key: each has more
-    tiles of keys than there are stages. Behind them are some with fewer, and scores that are so large that
+    tiles of keys than there are stages. After them come some with fewer tiles, and with scores so large that
     shifts of the softmax are rounded by more than its weights may grow.
     """
     more = t.stages * t.tile
@@ -176,21 +176,21 @@ def _for_tensor_maps(
         return tuple(chosen)
     # Warps that transpose a tile look for NaN in some columns at a time, in the last tile by code of its own.
     columns = Problem(t.block_q, keys, heads=2, kv_heads=2, nan_columns=(0, config.value_dim - 1))
-    # Shifts move with every new maximum, and of a warp without one the factors of before stay.
+    # Shifts move with every new maximum, and a warp without one keeps its former factors.
     falling = Problem(t.block_q, keys, heads=1, scores="falling")
     return *_of_fp8(chosen), replace(columns, nan_from=keys - 2), replace(columns, nan_before=2), falling
 
 
 def _few_queries(config: AttentionConfig, block: int) -> int:
-    """A number of queries of which some take tiles that the mask does not cut: from the top left those of the
-    first block see no such tile.
+    """A number of queries some of which see tiles that the mask does not cut: with a top-left mask those of
+    the first block see none.
     """
     return block + WGMMA_ROWS * (config.causal == "top_left")
 
 
 def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTiling) -> list[Problem]:
-    """A problem with so many tiles that the arrivals at a barrier which waits for one less than there are add
-    up to a phase, if no problem has.
+    """A problem with so many tiles that, at a barrier which wrongly waits for one arrival less, the surplus
+    arrivals add up to a phase; none if a problem has as many already.
     """
     arrivals = t.consumers * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
     keys = (t.stages * arrivals + 2) * t.tile
@@ -223,7 +223,7 @@ def _largest(config: AttentionConfig, block: int) -> list[Problem]:
 
 def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
     """Problems with numbers so large that rounding to tf32 would make them infinite, and for pairs of f16
-    rows of other sizes, some of which have infinity.
+    with rows of different magnitudes, some of which have infinity.
     """
     if config.precision == PAIRS.name:
         return _of_pairs(config, largest)
@@ -232,7 +232,9 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
 
 
 def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
-    """Problems for elements that are split into pairs of f16, with rows of other sizes and with infinity."""
+    """Problems for elements that are split into pairs of f16: with rows of different magnitudes, and with
+    infinity.
+    """
     t = config.kernel().tiling
     if config.kernel().family is SPLIT:
         return _of_split_boxes(SPLIT.require(t), largest)
@@ -253,8 +255,8 @@ def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
 
 
 def _of_split_boxes(t: WgmmaTiling, largest: Problem) -> list[Problem]:
-    """Problems for elements that a kernel with tensor copies splits into pairs of f16: rows of other sizes,
-    and infinity. A launch has one CTA, or one for each head.
+    """Problems for elements that a kernel with tensor copies splits into pairs of f16: with rows of different
+    magnitudes, and with infinity. A launch has one CTA, or one for each head.
     """
     one = replace(largest, seq_q=t.block_q - t.tile + 2, heads=1)
     # Each turn in which queries are split has a head, and keys alone have one; no tile is cut.
@@ -284,8 +286,9 @@ def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
 
 
 def _of_rounded_softmax(tiling: AnyTiling, parting: Problem) -> list[Problem]:
-    """Problems for kernels that add the rounded shift of a row to its scaled scores: with shifts that are too
-    large for that in all tiles, and with a scale so small that the first shift, the lowest f32, is not.
+    """Problems for kernels that add the rounded shift of a row to its scaled scores: in one all shifts are
+    too large for that, in the other the scale is so small that even the first shift, the lowest f32, is not
+    too large.
     """
     if family_of(tiling) is not MMA or tiling.precision != HALF.name:
         return []
@@ -305,7 +308,7 @@ def _of_rounded_softmax(tiling: AnyTiling, parting: Problem) -> list[Problem]:
 
 
 def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
-    """Problems for masks and biases: each of a thread's keys in turn is the first after the last
+    """Problems for masks and biases: in each problem another of a thread's keys is the first after the last
     key, where no memory follows; then NaN that is hidden from some rows, in each tile.
     """
     after = [Problem(block + 1, tile + n, reverse=True) for n in (2, 3, 10, 11)]

@@ -145,7 +145,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _names(arguments: argparse.Namespace, recorded: Mapping[str, Any] | None) -> list[str]:
-    """The kernels to judge. `--survivors` and `--changed` leave those that `recorded` says need it."""
+    """The kernels to judge. With `--survivors` or `--changed`, only those that need it by `recorded`."""
     names = list(arguments.kernel or subjects())
     if recorded is not None and arguments.survivors:
         survived = {kernel for kernel, _ in _survivors(recorded)}
@@ -180,16 +180,16 @@ def _chosen(
 
 
 def _one_of(kernel: str, numbers: Sequence[int], choice: random.Random) -> int:
-    """One of these mutants, if possible one without an argument that it is as right: to see that nobody
-    notices such a mutant takes long.
+    """One of the mutants `numbers`, if possible one without a reason why it is equivalent: a mutant that no
+    check catches takes long to judge.
     """
     order, all_mutants = choice.sample(numbers, len(numbers)), mutants_of(kernel)
     return next((n for n in order if not any(r.fits(all_mutants[n]) for r in reasons())), order[0])
 
 
 def _judged(chosen: Mapping[str, Sequence[int]], jobs: int, file: Path | None = None) -> list[Verdict]:
-    """The verdicts in the order of kernels and mutants; those in the journal `file` are taken from there,
-    and the others added.
+    """The verdicts in the order of kernels and mutants; verdicts that the journal `file` has are read from
+    it, the others are appended to it.
 
     Raises `PtxGenError` for an unchanged kernel that is wrong, and `OSError` or `ValueError` for a journal.
     """
@@ -237,7 +237,7 @@ def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, An
 
 
 def joined(recorded: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, Any]:
-    """Both documents as one, in the order of the kernels; a kernel in `campaign` replaces that in
+    """The two documents joined, in the order of the kernels; a kernel in `campaign` replaces that in
     `recorded`.
     """
     new = {kernel["name"] for kernel in campaign["kernels"]}

@@ -1,7 +1,7 @@
 """Queries, keys and values whose rows are split as pairs of f16 with factors of their own, or have infinity
 (`flash/device/split_tile.py`).
 
-A thread splits four neighbouring columns, a chunk, of each panel of 32 columns of a row in each of its turns:
+A thread splits four neighbouring columns, a chunk, of each panel of 32 columns of a row at a time:
 64 threads take eight rows at once. In kernels for Hopper the consumers take 32 queries at once, and the
 producer a tile of 16 keys.
 """
@@ -42,22 +42,24 @@ def uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
 
 
 def first_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
-    """As `uneven`, but of the first two blocks of queries the rows of the first and of the second turn, and
-    of each other tile of keys those of the first.
+    """As `uneven`, but only in these rows: of the first two blocks of queries those that are split first and
+    second, and of every other tile of keys those that are split first.
     """
     _uneven_in_round(q, k, v, 0)
 
 
 def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
-    """As `first_uneven`, with the third and the fourth turn of blocks, and the second of tiles."""
+    """As `first_uneven`, with the rows of blocks that are split third and fourth, and those of tiles that are
+    split second.
+    """
     _uneven_in_round(q, k, v, 1)
 
 
 def uneven_rounds(q: Array, k: Array, v: Array, _rows: int) -> None:
     """Give rows factors of their own, as `uneven` does: in each head the queries that a kernel for Hopper
-    splits in one turn, in the last head no query; of V in each head, and of K in the last one, two of every
-    four tiles. The largest element of such a row is so much larger than the others that with a factor made
-    for the second largest its f16 would be infinite.
+    splits at once, in the last head no query; of V in each head, and of K in the last one, two of every four
+    tiles. The largest element of such a row is so much larger than the others that with a factor made for the
+    second largest its f16 would be infinite.
     """
     for head in range(q.shape[1]):
         of_head = q[:, head : head + 1]
@@ -93,8 +95,9 @@ def infinite_panels(q: Array, k: Array, v: Array, _rows: int) -> None:
     after the other, and again in the others. The weights of the former are so small that as f16 they are 0,
     and those of the latter are as usual, so that the rest of their rows counts.
 
-    That is the first head of three, whose last element is infinite, too. Of the others, one element alone is:
-    the first one of the first tile, and of the second. The last head has another one in its last key.
+    This is the first of three heads, whose last element is infinite, too. In each other head one element is
+    infinite: the first one of the first tile, or of the second tile. The last head also has one in its
+    last key.
     """
     key = np.arange(v.shape[2])
     q[..., 0], k[:, :, key % _TILE < _TILE // 2, 0] = _LOWER, -_LOWER
@@ -104,7 +107,9 @@ def infinite_panels(q: Array, k: Array, v: Array, _rows: int) -> None:
 
 
 def infinite_round(_q: Array, _k: Array, v: Array, _rows: int) -> None:
-    """Put infinity in the first column of each chunk of V in the keys of one turn, another for each head."""
+    """Put infinity in the first column of each chunk of V in the keys that are split at once: other keys in
+    each head.
+    """
     for head in range(v.shape[1]):
         v[:, head, head * _ROUND : (head + 1) * _ROUND, ::_CHUNK] = np.inf
 
@@ -119,8 +124,8 @@ def _uneven_in_round(q: Array, k: Array, v: Array, part: int) -> None:
 
 
 def _make_uneven(x: Array, begin: int, chosen: NDArray[np.bool_], least: float = 0.0) -> None:
-    """Make the chosen rows of a matrix uneven; row 0 has the power of index `begin`. Before that the element
-    which becomes the largest is made at least as large as `least`.
+    """Make the chosen rows of a matrix uneven; row 0 has the power of index `begin`. The element that becomes
+    the largest is first made at least as large as `least`.
     """
     row = np.flatnonzero(chosen)
     column = row * _APART % x.shape[3]
@@ -130,5 +135,7 @@ def _make_uneven(x: Array, begin: int, chosen: NDArray[np.bool_], least: float =
 
 
 def _put(columns: Array, row: NDArray[np.int_], what: float) -> None:
-    """Put a number in one of four columns of each of these rows, in turn."""
+    """Put the number `what` in one of four columns of each of the rows `row`: the column changes from row to
+    row.
+    """
     columns[:, :, row, row % _CHUNK] = what

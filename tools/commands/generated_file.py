@@ -1,4 +1,6 @@
-"""The command line of a script that writes one file of the repository from what is in the code."""
+"""The command line of a script that writes one file of the repository from the repository's code or
+records.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ def write_or_check(
     render: Callable[[], str],
 ) -> int:
     """Write `render()` to the file and return 0; with `--check` write nothing, and return 1 with a
-    message on stderr if the file holds something else. `says` names what the text is made from,
-    with its verb. `--file` names another file.
+    message on stderr if the file holds something else. `says` names the text's source with its verb, for the
+    message. `--file` names another file.
     """
     parser = argparse.ArgumentParser(prog=script, description=about)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is outdated")

@@ -47,7 +47,7 @@ def first() -> dict[str, Any]:
 
 
 def later() -> list[dict[str, Any]]:
-    """The results of `make gpu`, by the name of the file."""
+    """The results of `make gpu`, a document for each file, in the order of the files' names."""
     results = []
     for path in sorted(RESULTS.glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def later() -> list[dict[str, Any]]:
 
 
 def one(rows: Iterable[Row], **wanted: Any) -> Row:
-    """The only row with these values. Raises `LookupError` if there is none, or another one."""
+    """The only row with the values `wanted`. Raises `LookupError` for no such row, and for several."""
     matches = [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
     if len(matches) != 1:
         raise LookupError(f"{len(matches)} rows have {wanted}")
@@ -74,7 +74,7 @@ def devices() -> dict[str, str]:
 
 
 def listed(words: Iterable[str]) -> str:
-    """The items as in a sentence: `a, b and c`."""
+    """The words as a list in a sentence: `a, b and c`."""
     *before, last = words
     return f"{', '.join(before)} and {last}" if before else last
 
@@ -122,7 +122,7 @@ def vectors() -> list[dict[str, Any]]:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """What a file of recorded cases says of them, without their arrays."""
+    """The facts about the cases in a file of recorded cases, without their arrays."""
     with np.load(io.BytesIO(lzma.decompress(path.read_bytes()))) as arrays:
         facts: dict[str, Any] = json.loads(arrays["facts"].tobytes())
     return facts
@@ -142,7 +142,7 @@ def _config(head_dim: int, causal: bool) -> AttentionConfig:
 
 def of_launches(causal: bool) -> Table:
     """TFLOP/s in f16, ours / cuDNN: a row for each head_dim, a column for each number of keys. Ours are the
-    tiles and the scheduler of a launch; unknown where these were not measured.
+    tiles and the scheduler of a launch; `UNKNOWN` where these were not measured.
     """
     return [[str(d), *(_of_launch(d, seq, causal) for seq in SEQS)] for d in HEAD_DIMS]
 
@@ -163,7 +163,7 @@ def call(
 
 
 def through_the_api(head_dim: int, seq: int, *, causal: bool = False) -> Row:
-    """A call of the first runs through the functions that users call."""
+    """The row of a call of the first runs through the functions of the API."""
     return one(first()["through_the_api"], d=head_dim, n=seq, causal=causal)
 
 
@@ -211,7 +211,7 @@ def of_peer(implementation: str) -> tuple[int, int]:
 
 
 def spread(values: Iterable[float]) -> tuple[float, float]:
-    """The least and the largest of some values."""
+    """The smallest and the largest of `values`."""
     ordered = sorted(values)
     return ordered[0], ordered[-1]
 
@@ -272,7 +272,9 @@ def of_schedulers() -> Table:
 
 
 def of_counters() -> Table:
-    """In which share of the clocks tensor cores were busy, by the counters of the GPU and by the model."""
+    """The share of the clocks in which tensor cores were busy, by the counters of the GPU and by the
+    model.
+    """
     rows = []
     for row in first()["counters"]:
         _, _, _, dtype, dim, block, tile, *_ = row["kernel"].split("_")
@@ -286,7 +288,9 @@ def of_counters() -> Table:
 
 
 def _modelled(kernel: str) -> str:
-    """The share of the issue model, in %, of the main loop of a kernel."""
+    """The share of the clocks, in %, in which tensor cores are busy in a kernel's main loop by the issue
+    model.
+    """
     name = kernel.removesuffix("_static")
     return next((f"{of.tensor:.1f}" for of in predictions() if of.kernel == name), UNKNOWN)
 
@@ -319,12 +323,14 @@ def _cell(value: Any) -> str:
 
 
 def _speed(row: Row) -> str:
-    """What a row says of the speed of a call: TFLOP/s, or else another unit with its name."""
+    """The speed of a call by its row, as text: TFLOP/s, or another unit with its name."""
     return next((shown.format(row[name]) for name, shown in _SPEEDS.items() if name in row), UNKNOWN)
 
 
 def of_later_counters(results: Row) -> Table:
-    """The kernels, keys and busy tensor cores of a file of results."""
+    """A table of a file of results: kernel, number of keys, and share of the clocks in which tensor cores are
+    busy.
+    """
     share = "tensor_pipe_%"
     rows = [row for row in results.get("counters", ()) if share in row]
     return [[row["kernel"], str(row["N"]), f"{row[share]:.1f}"] for row in rows]

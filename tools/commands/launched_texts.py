@@ -1,4 +1,4 @@
-"""Notes each PTX text that is launched on a GPU, whichever way the project launches it."""
+"""Records each PTX text that is launched on a GPU, by whatever part of the project."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Launched:
     before: Callable[[str, DeviceProperties], object] = lambda *_: None
 
     def take(self) -> dict[str, str]:
-        """The texts since the last call of this method."""
+        """The texts launched since the last call of this method, as names of kernels by the keys of their
+        texts.
+        """
         taken, self.texts = self.texts, {}
         return taken
 
@@ -52,7 +54,7 @@ def is_real(driver: Driver) -> bool:
 
 @contextmanager
 def launched(counts: Callable[[Driver], bool] = is_real) -> Iterator[Launched]:
-    """Note what is launched inside through drivers that `counts` takes."""
+    """A context that records the texts launched inside it through drivers for which `counts` is true."""
     texts = Launched()
     text_of: dict[bytes, str] = {}  # by program
     kernels: dict[tuple[int, int], tuple[str, str, DeviceProperties]] = {}  # by driver and function

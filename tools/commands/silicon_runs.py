@@ -1,5 +1,5 @@
-"""Lines of what ran on a GPU: a test or script appends one at its end, and `tools/silicon.py --merge` brings
-them into the ledger.
+"""Lines about tests and scripts that ran on a GPU: each appends one at its end, and `tools/silicon.py
+--merge` brings them into the ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _project() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a test or script on a device. texts: the kernel of each text by its key, as in
+    """The verdict on a test or script that ran on a device. texts: the kernel of each text by its key, as in
     `flash.silicon.ledger.Entry`, whose other fields these are, too.
     """
 

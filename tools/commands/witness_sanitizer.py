@@ -40,7 +40,7 @@ _STDERR_SHOWN: Final = 400  # characters of the standard error of the launch
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """The compute-sanitizer at `path`; `options` are those options in `TOOLS` that it supports, and
+    """The compute-sanitizer at `path`; `options` are the options in `TOOLS` that it supports, and
     `general` the arguments of every call.
     """
 

@@ -1,1 +1,1 @@
-"""The parts of `tools/gpu_session.py`, what runs in their processes, and what is stored of them."""
+"""The parts of `tools/gpu_session.py`, the code of their processes, and the storage of their results."""

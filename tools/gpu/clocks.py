@@ -17,8 +17,8 @@ _PERIOD_MS: Final = 500
 
 @contextmanager
 def sampled(program: str = "nvidia-smi") -> Iterator[dict[str, Any]]:
-    """What was sampled inside: for each field the least, the median and the most; filled in at the end, empty
-    where nvidia-smi is missing.
+    """A context whose value is filled in at its end: the least, the median and the most of each sampled
+    field; empty where nvidia-smi is missing.
     """
     result: dict[str, Any] = {}
     query = [
@@ -46,7 +46,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def summary(samples: str) -> dict[str, Any]:
-    """The least, the median and the most of each column of numbers."""
+    """The least, the median and the most of each column of numbers in nvidia-smi's output."""
     columns: dict[str, list[float]] = {name: [] for name in _FIELDS.values()}
     for line in samples.splitlines():
         cells = [cell.strip() for cell in line.split(",")]

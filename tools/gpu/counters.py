@@ -1,4 +1,4 @@
-"""What a GPU's counters say of kernels while they run: Nsight Compute (ncu) around one launch each."""
+"""The counters of a GPU while kernels run: Nsight Compute (ncu) around one launch each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tools.gpu.order import launched_by
 from tools.gpu.rooms import ROOT
 from tools.gpu.unit import MissingError, Unit
 
-# What a row has, and the metrics of Nsight Compute that say it, of which a GPU has the first or another one
-# (Nsight Compute, "Metrics Structure"; `ncu --query-metrics`).
+# The columns of a row, each with the metrics of Nsight Compute for it, of which a GPU has the first or
+# another one (Nsight Compute, "Metrics Structure"; `ncu --query-metrics`).
 METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "tensor_pipe_%": (
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
@@ -119,7 +119,9 @@ def available(program: str) -> dict[str, str]:
 
 
 def read(output: str, metrics: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The row of counters in the output of ncu and of the launch under it, and the texts of the launch."""
+    """The row of counters, and the texts of the launch, from the output of ncu and of the program under
+    it.
+    """
     lines = output.splitlines()
     texts: dict[str, str] = next(
         (json.loads(line)["texts"] for line in lines if line.startswith('{"texts"')), {}

@@ -1,4 +1,4 @@
-"""What the machine has: the GPU, its driver, and the packages that parts need."""
+"""The equipment of the machine: the GPU, its driver, and the packages that parts need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def asked() -> dict[str, Any]:
 
 
 def missing() -> list[str]:
-    """The modules of all parts that cannot be result."""
+    """The modules, of those that any part needs, that cannot be found."""
     wanted = {name for part in PARTS for name in part.modules} | set(OPTIONAL)
     return sorted(name for name in wanted if not _there(name))
 

@@ -9,7 +9,7 @@ MINUTES: Final = (
     9.0  # of a session, to which the seconds of parts below add up, with some for starts and ends
 )
 LEDGER: Final = "ledger.jsonl"  # what ran, in the folder of results; tools/silicon.py merges it
-DEVICE: Final = "device"  # what is asked before all parts: the GPU, and which packages are there
+DEVICE: Final = "device"  # the query before all parts: the GPU, and the packages of the machine
 
 _KERNELS: Final = ("numpy", "jinja2", "ml_dtypes", "cuda.bindings.driver")
 _TESTS: Final = (*_KERNELS, "pytest")

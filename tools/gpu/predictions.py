@@ -1,4 +1,4 @@
-"""What the models said of a kernel before a GPU ran it."""
+"""The models' predictions for a kernel, made before a GPU ran it."""
 
 from __future__ import annotations
 

@@ -70,14 +70,16 @@ def run_tests(arguments: argparse.Namespace, journal: Journal, history: Any) -> 
 
 
 def files_with(marker: str, *rooms: str) -> list[str]:
-    """The test files of some folders that have the word; to collect all takes longer."""
+    """The test files, in the folders `rooms`, whose text has the word `marker`; to collect all files takes
+    longer.
+    """
     word = re.compile(rf"\b{marker}\b")
     files = sorted(path for room in rooms for path in (ROOT / room).rglob("test_*.py"))
     return [str(path.relative_to(ROOT)) for path in files if word.search(path.read_text(encoding="utf-8"))]
 
 
 class Verdicts:
-    """A plugin of pytest that chooses and orders tests, and journals what comes of each."""
+    """A plugin of pytest that chooses and orders tests, and writes the verdict on each to the journal."""
 
     def __init__(self, arguments: argparse.Namespace, journal: Journal, history: Any) -> None:
         self._arguments, self._journal, self._history = arguments, journal, history
@@ -87,7 +89,7 @@ class Verdicts:
         self.asked: list[str] | None = None  # the tests of this process, once they are collected
 
     def pytest_collectreport(self, report: Any) -> None:
-        """A file that cannot be imported is a unit that was not measured."""
+        """Record a file that cannot be imported as a unit that was not measured."""
         if report.failed:
             lines = str(report.longrepr).strip().splitlines()
             self._journal.write(
@@ -117,7 +119,7 @@ class Verdicts:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Choose and order; run after -m has left out others."""
+        """Choose and order the tests, after pytest's -m has removed others."""
         by_name = {item.nodeid: item for item in items}
         self._journal.write(UNITS, units=sorted(by_name))
         self.asked = self.choose(list(by_name))
@@ -125,14 +127,14 @@ class Verdicts:
         items[:] = [by_name[name] for name in self.asked]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins, unless the time is over."""
+        """Record that a test begins; end the run if the time is over."""
         if time.monotonic() - self._began >= self._arguments.seconds:
             self._leave()
         self._since, self._verdict, self._message = time.monotonic(), PASSED, ""
         self._journal.write(BEGIN, unit=nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """The worst of setup, call and teardown is the verdict."""
+        """Keep the worst outcome of setup, call and teardown as the verdict."""
         if report.failed:
             lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E ")]
             self._verdict, self._message = FAILED, " ".join(line[1:].strip() for line in lines)[:_SHOWN]
@@ -145,7 +147,9 @@ class Verdicts:
             )
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Journal the verdict. After a destroyed context the process ends, and another has the rest."""
+        """Journal the verdict. After a destroyed CUDA context the process ends, and another one runs the
+        remaining tests.
+        """
         line = {"verdict": self._verdict, "said": self._message[:_SHOWN]}
         seconds = round(time.monotonic() - self._since, 2)
         self._journal.write(END, unit=nodeid, seconds=seconds, when=now_utc(), **line)
@@ -158,5 +162,7 @@ class Verdicts:
 
 
 def _share(name: str, parts: int) -> int:
-    """Which process has a test: the same each time, and all of a file's in several."""
+    """The number of the process that runs a test: the same in each run; the tests of one file are spread over
+    all.
+    """
     return sum(name.encode()) % parts

@@ -1,4 +1,4 @@
-"""What a GPU said in all runs of a session: `benchmarks/results/<device>.json`, unit by unit."""
+"""The results of a GPU in all runs of sessions: `benchmarks/results/<device>.json`, unit by unit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ History = Mapping[str, tuple[int, str]]  # run and verdict of each unit that has
 
 
 def ordered(units: Iterable[str], history: History, run: int) -> list[str]:
-    """The units that this run has still to do: first those that were never begun, then those that were not
-    measured, those that failed, and the others by their last run.
+    """The units that run `run` has still to do, in order: first those that were never begun, then those that
+    were not measured, those that failed, and the others by their last run.
     """
 
     def rank(unit: str) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def ordered(units: Iterable[str], history: History, run: int) -> list[str]:
 
 @dataclass(slots=True)
 class Results:
-    """The document of one device. `units` are the units that each part has said to have, in this process."""
+    """The document of one device. `units` are the units that each part has reported in this process."""
 
     path: Path
     document: dict[str, Any]
@@ -75,7 +75,7 @@ class Results:
         return 1 + max((run["run"] for run in self.document["runs"]), default=0)
 
     def begin(self, device: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Note a run that begins; `facts` has its number as `run`."""
+        """Record a run that begins; `facts` has its number as `run`."""
         self.document["device"] = dict(device)
         self.document["runs"].append(dict(facts))
 
@@ -85,8 +85,8 @@ class Results:
         return {unit: (entry["run"], entry["verdict"]) for unit, entry in entries.items()}
 
     def merge(self, lines: Iterable[Line]) -> None:
-        """Take over what a journal says: a unit's entry and rows replace those of earlier runs. One that was
-        not measured replaces none that was.
+        """Take over the lines of a journal: a unit's entry and rows replace those of earlier runs. One that
+        was not measured replaces none that was.
         """
         for line in lines:
             if line["event"] == UNITS:
@@ -120,7 +120,7 @@ class Results:
         return result
 
     def unmeasured(self, part: str) -> tuple[int, list[str]]:
-        """How many units of a part no run has measured, of those that it has named, and the reasons."""
+        """The number of reported units of a part that no run has measured, and the reasons."""
         history, entries = self.history(part), self.document["parts"].get(part, {})
         left = [u for u in self.units.get(part, history) if history.get(u, (0, CUT))[1] in UNMEASURED]
         reasons = (entries[unit].get("said", "") for unit in left if unit in entries)

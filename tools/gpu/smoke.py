@@ -1,5 +1,5 @@
 """The smoke of a GPU: the demo's kernels against float64, and each family of instructions against the
-interpreter and against what is recorded in tests/vectors.
+interpreter and against the results recorded in tests/vectors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def demonstrated(words: Sequence[str]) -> dict[str, Any]:
 
 def compared(recording: Any, family: str, new: Path, most: int | None) -> dict[str, Any]:
     """The verdict on at most `most` cases of a family: whether the GPU's results are the interpreter's,
-    and whether they are what tests/vectors has. A family that is not recorded there is, in the folder `new`.
+    and those of tests/vectors. The cases of a family that is not recorded there are written to the folder
+    `new`.
     """
     backend = cuda_backend()
     gpu = backend.device_properties(recording.ORDINAL)

@@ -35,8 +35,8 @@ _REPEATS: Final = 9  # samples of a ceiling
 
 
 def units(arguments: argparse.Namespace) -> list[Unit]:
-    """The ceilings, in every process; then calls of each kind, one of each after the other, so that a short
-    time has something of all.
+    """The ceilings, in every process; then calls of all kinds, alternating between kinds, so that a short run
+    has some of each.
     """
     gpu = open_gpu(cuda_backend())
     ceilings, kinds = (_small if arguments.rehearse else _all)(gpu)
@@ -48,7 +48,9 @@ def units(arguments: argparse.Namespace) -> list[Unit]:
 
 
 def _all(gpu: Gpu) -> tuple[list[Job], dict[str, list[Job]]]:
-    """The ceilings, and the jobs of each kind. Shapes that others publish, and short ones, come first."""
+    """The ceilings, and the jobs of each kind. Shapes with published rates of others, and short ones, come
+    first.
+    """
     every = gpu_attention.attention_jobs(gpu, quick=False)
     ceilings = [Job("copy ceiling", lambda: copy_ceiling(gpu, repeats=_REPEATS)), every[0]]
     calls = [job for job in every[1:] if job.label.startswith("dtype=")]
@@ -67,7 +69,7 @@ def _all(gpu: Gpu) -> tuple[list[Job], dict[str, list[Job]]]:
 
 
 def _measuring(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs without those that only assemble what others measure."""
+    """The jobs without those that only assemble kernels which other jobs measure."""
     return [job for job in jobs if not job.label.startswith("assemble")]
 
 
@@ -89,7 +91,9 @@ def _unit(kind: str, job: Job, *, always: bool = False) -> Unit:
 
 
 def timed(kind: str, job: Job) -> dict[str, Any]:
-    """The rows and remarks of one job. Raises `MissingError` where it says only why it measured nothing."""
+    """The rows and remarks of one job. Raises `MissingError` if its result is only a reason why it measured
+    nothing.
+    """
     result = job.run()
     remarks = [item for item in result if isinstance(item, str)]
     if remarks and len(remarks) == len(result):
@@ -102,7 +106,9 @@ def timed(kind: str, job: Job) -> dict[str, Any]:
 
 
 def rows_of(kind: str, result: Rows) -> list[dict[str, Any]]:
-    """A row for each contestant of a job: who, kind, the settings, ms, and what else was measured of it."""
+    """A row for each contestant of a job: "who", "kind", the settings, "ms", and the other figures that were
+    measured of it.
+    """
     measured = [item for item in result if isinstance(item, Measurement)]
     values = {(item.name, str(item.config)): item for item in measured}
 

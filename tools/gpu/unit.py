@@ -16,9 +16,9 @@ class MissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """`work` returns what is stored: rows of `calls` or `counters`, `said`, `texts`, and a `verdict` unlike
-    passed. What others are held against is done `always`, in every process. `kernel` is the one that it
-    launches, where that is known before.
+    """`work` returns the unit's entry: rows of `calls` or `counters`, `said`, `texts`, and a `verdict` if it
+    is not "passed". A unit that other units are compared with is done `always`, in every process. `kernel` is
+    the kernel that it launches, if that is known before.
     """
 
     name: str

@@ -29,7 +29,7 @@ class Process(Protocol):
         """The process's exit code, or None while it runs."""
 
     def kill(self) -> None:
-        """End it and all that it has started."""
+        """End the process and all processes that it has started."""
 
     def last_output(self) -> str:
         """The last lines that the process printed."""
@@ -61,7 +61,7 @@ class Watch:
     sleep: Callable[[float], None] = time.sleep
 
     def run(self, processes: int) -> list[str]:
-        """Run until all is done or the time is over; returns what went wrong beyond the verdicts of units."""
+        """Run until all is done or the time is over; returns the errors other than verdicts of units."""
         wrong: list[str] = []
         watched: list[_Watched] = []
         try:
@@ -95,7 +95,7 @@ class Watch:
         self.merge(lines)
 
     def _look(self, one: _Watched, watched: Sequence[_Watched], now: float) -> list[str]:
-        """Look at one process; returns what is wrong with it."""
+        """Check whether one process has ended or hangs; returns the errors."""
         if now >= self.deadline:
             one.process.kill()
             self._read(watched)
@@ -118,7 +118,7 @@ class Watch:
         return self._again(one, watched)
 
     def _end(self, one: _Watched, watched: Sequence[_Watched], verdict: str, message: str) -> None:
-        """Give the unit that a process was doing a verdict."""
+        """Write a verdict on the unit that a process was doing to the journal."""
         if one.unit:
             seconds = round(self.clock() - one.since, 1)
             self.journal.write(
@@ -150,7 +150,7 @@ def now_utc() -> str:
 
 
 class Child:
-    """A process in a new session, so that all that it has started ends with it. Its standard input
+    """A process in a new session, so that all processes that it has started end with it. Its standard input
     stays open as long as this process lives.
     """
 
@@ -171,7 +171,7 @@ class Child:
         return self._process.poll()
 
     def kill(self) -> None:
-        """End it and all that it has started."""
+        """End the process and all processes that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -97,7 +97,7 @@ def history_of(arguments: argparse.Namespace) -> dict[str, tuple[int, str]]:
 
 def do_all(units: Sequence[Unit], journal: Journal, arguments: argparse.Namespace) -> int:
     """Do the units that this run has still to do, in order, as long as there is time; and before them, in
-    every process, those that others are held against.
+    every process, those that others are compared with.
     """
     began = time.monotonic()
     by_name = {unit.name: unit for unit in units}
@@ -116,7 +116,9 @@ def do_all(units: Sequence[Unit], journal: Journal, arguments: argparse.Namespac
 
 
 def _do(unit: Unit, journal: Journal, ledger: Path) -> bool:
-    """Do one unit; whether the CUDA context is still there. What it launched is noted in the ledger."""
+    """Do one unit, and record the texts that it launched in the ledger. Returns whether the CUDA context is
+    still valid.
+    """
     began = time.monotonic()
     journal.write(BEGIN, unit=unit.name)
     whole, message = True, ""
@@ -153,7 +155,9 @@ def _do(unit: Unit, journal: Journal, ledger: Path) -> bool:
 
 
 def _tell(ledger: Path, source: str, verdict: str, texts: Mapping[str, str]) -> None:
-    """Note in the ledger that texts ran, and how; nothing judges what a counter's launch computes."""
+    """Record in the ledger that texts ran, and the verdict; a launch under counters, whose results nothing
+    judges, only "ran".
+    """
     backend = cuda_backend()
     device = backend.device_properties(ORDINAL)
     came = {PASSED: RAN if source.startswith("counters") else RIGHT, FAILED: WRONG}.get(verdict, RAN)

@@ -1,1 +1,1 @@
-"""Kernels that the public uses, run on the interpreter and compared with PyTorch and numpy."""
+"""Widely used kernels of other projects, run on the interpreter and compared with PyTorch and numpy."""

@@ -60,7 +60,7 @@ typedef void *cublasLtMatrixLayout_t;
 
 def between(path: Path, first: str, end: str = "") -> str:
     """The lines of a file from the one that has `first` on, up to the next one that has `end`, or to the
-    last; messages have the file's name and line numbers.
+    last; compiler messages have the file's name and line numbers.
     """
     lines = path.read_text().splitlines()
     begin = next(n for n, line in enumerate(lines) if first in line)
@@ -78,7 +78,7 @@ def changed(text: str, before: str, after: str) -> str:
 
 
 def compiled(text: str, **options: Any) -> Program:
-    """The program of a text that needs the words of the C library; options are those of `cuda.compile`."""
+    """The program of a text that uses names of the C library; options are those of `cuda.compile`."""
     return cuda.compile(HOST_WORDS + text, name="public.cu", **options)
 
 

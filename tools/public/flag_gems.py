@@ -21,7 +21,7 @@ _GPU: Final = SimpleNamespace(name="GPU", multi_processor_count=8, major=8, mino
 
 @contextmanager
 def _ops() -> Iterator[Any]:
-    """The operators, in a world in which PyTorch has a GPU, as far as FlagGems asks."""
+    """A context with FlagGems' operators, in which PyTorch seems to have a GPU, as far as FlagGems asks."""
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,

@@ -32,7 +32,9 @@ def _long(*values: int) -> list[Any]:
 
 
 def _divisor(n: int) -> tuple[Any, ...]:
-    """What ggml divides by: a factor, a shift and the divisor (its `init_fastdiv_values`)."""
+    """The values by which ggml's kernels divide by `n`: a factor, a shift and the divisor (its
+    `init_fastdiv_values`).
+    """
     shift = (n - 1).bit_length()
     factor = ((1 << 32) * ((1 << shift) - n) // n + 1) & 0xFFFFFFFF
     return tuple(np.uint32(value) for value in (factor, shift, n))

@@ -193,7 +193,7 @@ def relu_squared(trial: Trial) -> None:
 
 @LIGER.row()
 def dynamic_tanh(trial: Trial) -> None:
-    """A scaled tanh in the stead of a norm (DyT), forward; the host code of backward asks the GPU."""
+    """A scaled tanh in place of a norm (DyT), forward; the host code of backward asks the GPU."""
     torch = _torch()
     forward = importlib.import_module("liger_kernel.ops.dyt").liger_dyt_fwd
     chance = torch.Generator().manual_seed(2)

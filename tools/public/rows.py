@@ -34,7 +34,7 @@ _Run = Callable[[Trial], None]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a row: one of `VERDICTS`, and the sentences that say why."""
+    """The verdict on a row: one of `VERDICTS`, and the sentences that give the reason."""
 
     kind: str
     details: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Row:
     """A kernel, the function that runs it and compares its results, and the expected verdict.
 
     `twin` are kernels that are made wrong on purpose, of which every one must be reported. `reason`
-    says why a verdict is not `RIGHT`; `says` is what each sentence of the verdict then has.
+    says why a verdict is not `RIGHT`; `says` is a text that each sentence of the verdict then contains.
     """
 
     source: Source
@@ -82,7 +82,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Source:
-    """A package of an index, or a folder with a checkout; `rows` fills itself by `row`.
+    """The origin of kernels: a package of an index, or a folder with a checkout; `rows` fills itself by
+    `row`.
 
     `package` is what to install, with its version, and `needs` what it imports besides PyTorch and
     Triton; `checkout` is the folder's name within that which

@@ -18,11 +18,11 @@ _NO_FUNCTION: Final = "the interpreter has no function"
 
 
 class Trial:
-    """What came of the launches of one kernel; all sanitizers watch, and what they find is kept.
+    """The outcome of the launches of one kernel, which all sanitizers watch.
 
-    `findings` are those of the sanitizers, `not_modelled` what the interpreter has no function for,
-    `differences` say where a result is not the reference's, and `violations` are what `ptxgen check` says
-    of the PTX that ran.
+    `findings` are the sanitizers' reports, `not_modelled` the instructions that the interpreter does not
+    model, `differences` say where a result is not the reference's, and `violations` are the reports of
+    `ptxgen check` on the PTX that ran.
     """
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class Trial:
         self._note(outcome, kernel, block, how.get("shared", 0))
 
     def note(self, outcome: Outcome, block: Any = None) -> None:
-        """Note a launch by another front end, of a program with one kernel. `block` are its threads, if
-        the kernel does not say them.
+        """Record a launch by another front end, of a program with one kernel. `block` are its threads, if the
+        kernel does not declare them.
         """
         self._note(outcome, Program(outcome.ptx).only(), block, None)
 
@@ -90,7 +90,7 @@ class Trial:
 
 
 def _violations(kernel: ProgramKernel, block: Any, shared: int | None) -> list[str]:
-    """What `ptxgen check` says is wrong with the kernel, whatever its arguments."""
+    """The violations that `ptxgen check` reports for the kernel, for any arguments."""
     module = parse(kernel.program.ptx)
     findings = module_findings(module)
     if not any(finding.severity == ERROR for finding in findings):

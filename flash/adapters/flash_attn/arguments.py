@@ -23,7 +23,7 @@ _SIDES: Final = 2
 
 
 class Scores(NamedTuple):
-    """What a call asks of scores, by the names of `flash.attention`."""
+    """The arguments of a call about scores, by the names of `flash.attention`."""
 
     causal: bool
     softmax_scale: float | None
@@ -210,8 +210,8 @@ def check_numbers(
 
 
 def tuned(caller: str, num_splits: object) -> dict[str, Any]:
-    """The options of `flash.attention` that flash-attn's arguments of tuning ask for. Raises `LaunchError`
-    for no number of splits.
+    """The options of `flash.attention` that stand for flash-attn's arguments of tuning. Raises `LaunchError`
+    for `num_splits` that is no number of splits.
     """
     splits = integer(num_splits, 0, MAX_SPLITS)
     if splits is None:

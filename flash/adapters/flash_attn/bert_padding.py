@@ -16,8 +16,8 @@ def unpad_input(
     hidden_states: torch.Tensor, attention_mask: torch.Tensor, unused_mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor]:
     """The rows of `hidden_states` [batch, seqlen, ...] where `attention_mask` [batch, seqlen], of
-    bool or integers, is not 0, or where `unused_mask` is not: such rows have room in the result, but
-    do not count.
+    bool or integers, is not 0, or where `unused_mask` is not 0: such rows are in the result, but are not
+    counted in the last result.
 
     Returns the rows [total, ...]; their indices among batch * seqlen; `cu_seqlens`, int32 [batch +
     1]; the most rows of a sequence, for which this waits for a GPU; and how many rows of each

@@ -73,7 +73,7 @@ def attend(
     **how: Any,
 ) -> Any:
     """O [batch, seqlen_q, heads, head_dim_v] of q, k and v [batch, seqlen, heads, dim], or (O, LSE
-    [batch, heads, seqlen_q]) with `return_lse`. `deterministic` is of gradients. `how` are the other
+    [batch, heads, seqlen_q]) with `return_lse`. `deterministic` concerns gradients alone. `how` are the other
     arguments of `flash.adapters.torch.attention`. Raises what `flash.attention` raises, in the name of
     `caller`.
     """
@@ -107,9 +107,9 @@ def attend_varlen(
     **how: Any,
 ) -> Any:
     """O [total_q, heads, head_dim_v] of packed sequences, or (O, LSE [heads, total_q]) with
-    `return_lse`. `deterministic` is of gradients, and so is `max_seqlen_k`, on a GPU; on the host they
-    count keys. `how` are the other arguments of `flash.adapters.torch.attention_varlen`. Raises what
-    `flash.attention_varlen` raises, in the name of `caller`.
+    `return_lse`. `deterministic` and `max_seqlen_k` concern gradients alone; on the host keys are counted in
+    place of `max_seqlen_k`. `how` are the other arguments of `flash.adapters.torch.attention_varlen`. Raises
+    what `flash.attention_varlen` raises, in the name of `caller`.
     """
     with _naming_caller(caller):
         return operators.attention_varlen(

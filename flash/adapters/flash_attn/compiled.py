@@ -29,8 +29,8 @@ _NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
 
 
 class CacheOperators:
-    """The operators of a function `caller` over caches, which `attend` computes: `ptxgen_flash::who` writes
-    new rows to the caches, and `::who_read` only reads them.
+    """The operators of a function `caller` over caches, which `attend` computes: `ptxgen_flash::caller`
+    writes new rows to the caches, and `ptxgen_flash::caller_read` only reads them.
     """
 
     def __init__(self, caller: str, attend: Callable[..., Any]) -> None:
@@ -43,7 +43,7 @@ class CacheOperators:
         library.refuse_gradients(self._read, caller, _NO_GRADIENTS, written=())
 
     def call(self, arguments: tuple[Any, ...]) -> Any:
-        """The results of `attend(*arguments)`, in code that is compiled."""
+        """The results of `attend(*arguments)`, by an operator that torch.compile does not look into."""
         lengths = arguments[_LENGTHS]
         both = (lengths, None) if isinstance(lengths, Tensor) else (None, lengths)
         window = arguments[_WINDOW]

@@ -233,7 +233,7 @@ def _over_pages(
     used: dict[str, torch.Tensor],
     how: dict[str, Any],
 ) -> Any:
-    """What `flash_attn_varlen_func` computes with a page table."""
+    """The result of `flash_attn_varlen_func` with a page table."""
     if cu_seqlens_k is not None:
         raise LaunchError(
             f"{caller}: cu_seqlens_k must be None with page_table; give the keys of each sequence as "

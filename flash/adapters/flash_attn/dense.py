@@ -46,8 +46,8 @@ def flash_attn_func(
     deterministic: whether gradients have the same bits in each call, as results have. If not, kernels
         sum that of q by atomics in any order, unless `torch.use_deterministic_algorithms` says otherwise.
     return_attn_probs: whether to return LSE and probabilities, too.
-    num_splits: into how many parts the keys are divided, as flash-attn 3 has it; 0 for a choice on a GPU,
-        by which the last bits of a row depend on the batch, the heads and the device.
+    num_splits: into how many parts the keys are divided, an argument of flash-attn 3; 0 for a choice on a
+    GPU, by which the last bits of a row depend on the batch, the heads and the device.
 
     Returns out [batch, seqlen_q, heads, head_dim_v], contiguous, of the type of q; a row that sees
     no key is 0. With `return_attn_probs` returns (out, lse, probabilities): lse float32 [batch,
@@ -135,7 +135,7 @@ def _attention(
     return_attn_probs: object,
     num_splits: object,
 ) -> Any:
-    """What `flash_attn_func` returns for tensors and scores that are checked."""
+    """The result of `flash_attn_func` for checked tensors and scores."""
     all_three = flag(caller, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     how = tuned(caller, num_splits)

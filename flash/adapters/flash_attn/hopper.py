@@ -71,8 +71,8 @@ def flash_attn_func(
     q, k, v: also of fp8, with `q_descale`, `k_descale` and `v_descale`, float32
         [batch, kv_heads], above 0, by which their numbers are multiplied; 1 for None. The result is
         bfloat16, and there are no gradients.
-    attention_chunk: if above 0, query i sees only keys of its chunk: of as many keys, from a
-        multiple of that many on, as the key i + seqlen_k - seqlen_q.
+    attention_chunk: if above 0, query i sees only keys of its chunk: the `attention_chunk` keys, from a
+    multiple of that number on, that the key i + seqlen_k - seqlen_q belongs to.
     num_splits: 1 by default, so that the bits of a row do not depend on the batch.
     qv: None; anything else is refused.
     pack_gqa, sm_margin: checked, and change nothing.
@@ -387,7 +387,7 @@ def _packed_queries(
     scores: Scores,
     with_lse: bool,
 ) -> Any:
-    """What `flash_attn_with_kvcache` returns for packed queries."""
+    """The result of `flash_attn_with_kvcache` for packed queries."""
     rows = "sequences capacity" if page_table is None else "pages page_size"
     sizes = check_tensors(
         caller,

@@ -103,8 +103,8 @@ def flash_attn_with_kvcache(
 
 
 def attend_to_caches(*args: Any) -> Any:
-    """What `flash_attn_with_kvcache` returns for its arguments in order, which rotary_seqlens, k_descale and
-    v_descale of flash-attn 3 may follow.
+    """The result of `flash_attn_with_kvcache` for its arguments in order; rotary_seqlens, k_descale and
+    v_descale of flash-attn 3 may follow them.
     """
     args += (None,) * (_ARGUMENTS - len(args))
     listens = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
@@ -135,7 +135,7 @@ def _attend(
     k_descale: object,
     v_descale: object,
 ) -> Any:
-    """What `attend_to_caches` returns."""
+    """The result of `attend_to_caches` for these arguments."""
     caches = _caches(q, k_cache, v_cache, k, v, block_table, cache_batch_idx)
     scores = scores_of(_CALLER, softmax_scale, causal, window_size, softcap, alibi_slopes)
     interleaved = flag(_CALLER, "rotary_interleaved", rotary_interleaved)
@@ -178,7 +178,7 @@ def _attend(
 def _caches(
     q: object, k_cache: Any, v_cache: Any, k: object, v: object, block_table: object, cache_batch_idx: object
 ) -> Caches:
-    """The caches of a call whose tensors are checked here. Raises `LaunchError`."""
+    """The caches of a call, after a check of its tensors. Raises `LaunchError`."""
     rows = "sequences capacity" if block_table is None else "pages page_size"
     tensors: dict[str, tuple[object, str]] = {
         "q": (q, "batch seqlen_q heads head_dim"),
@@ -258,7 +258,7 @@ def _rows_before(lengths: object, caches: Caches, new: int, q: torch.Tensor) -> 
 
 def _require_room(least: int, most: int, new: int, caches: Caches) -> None:
     """Raise `LaunchError` if a sequence cannot have `least` or `most` rows, `CacheFullError` if there is no
-    room for `new` ones behind `most`.
+    room for `new` rows after `most`.
     """
     if least < 0 or most > caches.capacity:
         raise LaunchError(

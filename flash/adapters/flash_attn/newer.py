@@ -54,7 +54,7 @@ _CURES: Final[Mapping[str, str]] = {
 
 @contextmanager
 def renaming(**names: str) -> Iterator[None]:
-    """A context in which errors say other `names` for words of another interface."""
+    """A context in which errors have the words of another interface: keys of `names` become values."""
     try:
         yield
     except (LaunchError, ConfigError) as error:
@@ -63,8 +63,8 @@ def renaming(**names: str) -> Iterator[None]:
 
 
 def require_absent(caller: str, *, default: object = None, **arguments: object) -> None:
-    """Raise `LaunchError` for arguments that are refused, with what computes each, unless they are None
-    or the number `default`.
+    """Raise `LaunchError`, with the call that computes each result, for refused arguments that are neither
+    None nor the number `default`.
     """
     raise_problems(
         [
@@ -92,8 +92,9 @@ def tuned_as_newer(
     *,
     packed: bool = False,
 ) -> dict[str, Any]:
-    """`tuned`, for packed sequences as they take it, and the arguments that in flash-attn choose a kernel or
-    leave multiprocessors free, checked: here they change nothing. Raises `LaunchError`.
+    """The options of `tuned`, if `packed` in the form for packed sequences. The other arguments, which in
+    flash-attn choose a kernel or leave multiprocessors free, are checked and change nothing. Raises
+    `LaunchError`.
     """
     if pack_gqa is not None:
         flag(caller, "pack_gqa", pack_gqa)

@@ -132,7 +132,7 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 class _Lengths(NamedTuple):
-    """Where the sequences are, and the most queries and keys of one."""
+    """The begins of packed sequences, and the most queries and keys of one."""
 
     cu_seqlens_q: torch.Tensor
     cu_seqlens_k: torch.Tensor
@@ -153,9 +153,9 @@ def _lengths(
 
 
 def _most(caller: str, name: str, argument: object, cu_seqlens: torch.Tensor | None = None) -> int:
-    """The most rows of a sequence, and for `cu_seqlens` on the host checked against them, unless
-    torch.compile traces the call, where they are not known. A tensor of one integer is read, which
-    waits for its device.
+    """The argument `name`, the most rows of a sequence, checked; for `cu_seqlens` on the host also against
+    these, unless torch.compile traces the call, where their elements are not known. A tensor of one integer
+    is read, which waits for its device.
     """
     rows = integer(argument, 0, MAX_WINDOWED_SEQ)
     if rows is None:
@@ -182,7 +182,7 @@ def _attention(
     deterministic: bool,
     return_attn_probs: object,
 ) -> Any:
-    """What `flash_attn_varlen_func` returns for tensors and scores that are checked."""
+    """The result of `flash_attn_varlen_func` for checked tensors and scores."""
     all_three = flag(caller, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     results = attend_varlen(
@@ -218,7 +218,7 @@ def _over_pages(
     deterministic: bool,
     return_attn_probs: object,
 ) -> Any:
-    """What `flash_attn_varlen_func` returns with a block table."""
+    """The result of `flash_attn_varlen_func` with a block table."""
     if scores.dropout:
         raise LaunchError(
             f"{caller}: dropout_p must be 0.0 with block_table, got {scores.dropout}; leave out one of them"

@@ -75,7 +75,7 @@ class Call(NamedTuple):
         return arguments
 
     def results(self, arrays: Mapping[str, Any], outputs: Sequence[Output], **how: Any) -> tuple[Any, ...]:
-        """out, and these outputs, of arrays where these are; `how` are further arguments of the function."""
+        """out and `outputs` for `arrays`, on their device; `how` are further arguments of the function."""
         function = flash.attention_varlen if self.is_varlen else flash.attention
         asked = {output.option: output in outputs for output in OUTPUTS}
         results = function(**{"backend": self.backend, **self.arguments(arrays), **asked, **how})
@@ -84,8 +84,8 @@ class Call(NamedTuple):
     def gradients(
         self, arrays: Mapping[str, Any], names: Sequence[str], *, on_gpu: bool, **how: Any
     ) -> tuple[Any, ...]:
-        """The gradients of the arrays called `names`, where the arrays are, which in addition to the call's
-        are those of `OF_RESULTS`; dlse may be missing. `how` are further arguments of the function.
+        """The gradients of the arrays called `names`, on their device. `arrays` are those of the call and
+        those of `OF_RESULTS`, of which dlse may be missing. `how` are further arguments of the function.
         """
         of_call = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
         arguments = self.arguments(of_call) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
@@ -120,7 +120,7 @@ class Call(NamedTuple):
         return kernel_of_varlen(q, v, used, page_size=page_size, rotary=rotary, **how)
 
     def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
-        """The layout of pages, and the keys of one; None for keys that are packed."""
+        """The layout of pages, and the keys of a page; None if keys are packed and not in pages."""
         return pages_of_varlen(arrays["k"], arrays.get(PAGES), dict(self.settings).get("kv_layout"))
 
     def shapes(self, arrays: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:

@@ -192,7 +192,7 @@ def _eagerly(*arrays: Any, work: _Work) -> Sequence[Any]:
 
 
 def _mapped(arrays: Any, dims: Any, *, work: _Work) -> tuple[Any, Any]:
-    """The rule of `jax.vmap`: an axis in front of all arrays, of length 1 for those not mapped."""
+    """The rule of `jax.vmap`: each array gets a first axis, of length 1 if it is not mapped."""
     moved = [
         jnp.expand_dims(array, 0) if axis is None else jnp.moveaxis(array, axis, 0)
         for array, axis in zip(arrays, dims, strict=True)
@@ -244,7 +244,7 @@ mlir.register_lowering(_WORK, _refuse_gpu)
 
 
 def _saved(call: Call, primals: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The results, and what the backward pass reads."""
+    """The results, and the arrays that the backward pass reads."""
     arrays = {name: primal.value for name, primal in primals.items()}
     wanted = [name for name, primal in primals.items() if primal.perturbed]
     _require_gradients(call, wanted, has_pages=PAGES in arrays)

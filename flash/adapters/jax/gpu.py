@@ -31,7 +31,7 @@ Traced = Mapping[str, Any]
 
 
 class Work(ABC):
-    """What programs for a GPU compute of the arrays of a call; `ranks` are the names of the arrays and
+    """A computation of the arrays of a call in programs for a GPU; `ranks` are the names of the arrays and
     their axes without mapped ones, `token` is its name in programs.
 
     Compiled programs keep it alive. Tokens are unlike those of other processes, so that programs
@@ -45,13 +45,13 @@ class Work(ABC):
         _WORKS[self.token] = self
 
     def traced(self, *inputs: Any) -> tuple[Any, ...]:
-        """The results in a program for a platform that has the target."""
+        """The results in a program for a platform for which the handler is registered."""
         arrays = dict(zip(self.ranks, inputs, strict=True))
         lead = mapped_axes(arrays, self.ranks)
         return self.mapped(arrays, lead) if lead else self.one(arrays)
 
     def mapped(self, arrays: Traced, lead: tuple[int, ...]) -> tuple[Any, ...]:
-        """The results of each mapped item alone, one after another; `lead` are the mapped axes."""
+        """The results of all mapped items, one after another; `lead` are the lengths of the mapped axes."""
         items = {}
         for name, array in arrays.items():
             shape = array.shape[array.ndim - self.ranks[name] :]
@@ -72,7 +72,9 @@ class Work(ABC):
 
     @abstractmethod
     def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
-        """The shapes and types of the results, and for the first of them what rows of no sequence are."""
+        """The shapes and types of the results, and for the first of them the number in rows of no
+        sequence.
+        """
 
     @abstractmethod
     def launch(
@@ -143,8 +145,9 @@ _WORKS: Final[weakref.WeakValueDictionary[str, Work]] = weakref.WeakValueDiction
 
 
 class _OnGpu(ResultMaker):
-    """An array of a program in a GPU's memory; `results` are the program's arrays for the results that this
-    one is asked for, in order: q for outputs other than out, an array of scores for its gradient.
+    """An array of a program in a GPU's memory; `results` are the program's arrays that `flash` gets, in
+    order, when it makes new arrays like this one: q for outputs other than out, an array of scores for its
+    gradient.
     """
 
     def __init__(self, buffer: xla_ffi.Buffer, *results: _OnGpu) -> None:
@@ -164,7 +167,7 @@ class _OnGpu(ResultMaker):
 
 
 def execute(frame: xla_ffi.Frame) -> None:
-    """Put what a program computes of its arrays on the program's stream."""
+    """Put the computation that a program asks for on the program's stream."""
     work = _WORKS.get(frame.attributes["token"])
     if work is None:
         raise LaunchError(

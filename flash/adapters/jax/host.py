@@ -1,6 +1,6 @@
 """The callbacks of traced calls: attention and its gradients, of arrays in the host's memory.
 
-`jax.vmap` adds axes in front of all arrays of a call, of length 1 where an array is not mapped.
+`jax.vmap` adds first axes to all arrays of a call, of length 1 where an array is not mapped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MATRIX: Final = ("batch", "heads", "rows", "columns")  # in either layout the b
 def forward(
     call: Call, ranks: Mapping[str, int], outputs: tuple[Output, ...], *inputs: Any
 ) -> tuple[Array, ...]:
-    """out and these outputs; `ranks` are the names of the arrays and their axes without mapped ones."""
+    """out and `outputs` for `inputs`; `ranks` holds by name the numbers of their axes without mapped ones."""
     arrays = {name: np.asarray(array) for name, array in zip(ranks, inputs, strict=True)}
     lead = mapped_axes(arrays, ranks)
     if lead and call.items_are_alike:
@@ -43,7 +43,7 @@ def backward(call: Call, ranks: Mapping[str, int], names: Sequence[str], *inputs
 
 
 def mapped_axes(arrays: Mapping[str, Any], ranks: Mapping[str, int]) -> tuple[int, ...]:
-    """The lengths of the axes that `jax.vmap` has added."""
+    """The lengths of the axes that `jax.vmap` has added to arrays; `ranks` are the numbers of others."""
     return np.broadcast_shapes(*(array.shape[: array.ndim - ranks[name]] for name, array in arrays.items()))
 
 
@@ -53,7 +53,7 @@ def _each(
     ranks: Mapping[str, int],
     lead: tuple[int, ...],
 ) -> tuple[Array, ...]:
-    """The results of each mapped item alone, side by side."""
+    """The results of all mapped items, computed one by one and stacked."""
     if not lead:
         return function(arrays)
     wide = {n: np.broadcast_to(a, lead + a.shape[a.ndim - ranks[n] :]) for n, a in arrays.items()}
@@ -89,7 +89,7 @@ def as_a_batch(
 
 
 def _attend(call: Call, arrays: Arrays, outputs: tuple[Output, ...]) -> tuple[Array, ...]:
-    """out and these outputs. Rows of no sequence are 0, and their lse is -inf."""
+    """out and `outputs` for `arrays`. Rows of no sequence are 0, and their lse is -inf."""
     if not call.is_varlen:
         return call.results(arrays, outputs)
     q, v = arrays["q"], arrays["v"]

@@ -39,7 +39,7 @@ _DTYPES: Final = {
 
 
 class _Extension(ctypes.Structure):
-    """XLA_FFI_Extension_Base."""
+    """The structure XLA_FFI_Extension_Base."""
 
 
 class _Version(ctypes.Structure):
@@ -90,7 +90,7 @@ class _Buffer(ctypes.Structure):
 
 
 class _Buffers(ctypes.Structure):
-    """XLA_FFI_Args and XLA_FFI_Rets."""
+    """The structures XLA_FFI_Args and XLA_FFI_Rets, which have the same fields."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -131,7 +131,7 @@ class _StreamGet(ctypes.Structure):
 
 
 class _ErrorMessage(ctypes.Structure):
-    """XLA_FFI_Error_GetMessage_Args, and without the message XLA_FFI_Error_Destroy_Args."""
+    """The structure XLA_FFI_Error_GetMessage_Args, and without its last field XLA_FFI_Error_Destroy_Args."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -142,7 +142,7 @@ class _ErrorMessage(ctypes.Structure):
 
 
 class _Api(ctypes.Structure):
-    """The begin of XLA_FFI_Api."""
+    """The first fields of XLA_FFI_Api."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -158,7 +158,7 @@ class _Api(ctypes.Structure):
 
 
 class _Frame(ctypes.Structure):
-    """XLA_FFI_CallFrame."""
+    """The structure XLA_FFI_CallFrame."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),

@@ -98,10 +98,10 @@ def attention_with_kvcache(
 
 
 def track(cache: KVCache) -> Tensor:
-    """The tensor that stands for a cache in operators, made at the first call. Compiled code needs
-    one that exists: call `track(cache)` before.
+    """The tensor that represents a cache in operators, made at the first call. Compiled code needs it to
+    exist: call `track(cache)` before.
 
-    Raises `LaunchError` for what is no `flash.KVCache`.
+    Raises `LaunchError` if `cache` is no `flash.KVCache`.
     """
     state = getattr(cache, _STATE, None)
     if state is None:
@@ -126,7 +126,7 @@ def _new_state(cache: KVCache) -> Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _refuse(arguments: Mapping[str, Any]) -> None:
-    """Raise what `flash.attention_with_kvcache` raises for arguments of no type that a schema has."""
+    """Raise the error of `flash.attention_with_kvcache` for arguments of types that no schema has."""
     flash.attention_with_kvcache(**arguments)
 
 

@@ -41,7 +41,7 @@ class Computation:
 
 
 class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """A function of a `Computation` and tensors whose derivatives are refused."""
+    """An autograd function of a `Computation` and tensors that refuses to be differentiated."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
@@ -57,7 +57,7 @@ class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not anal
 
 
 class _Tangents(_Once):
-    """The tangents of out and lse."""
+    """An autograd function that computes the tangents of out and lse."""
 
     @staticmethod
     def forward(of: Computation, *tensors: Any) -> Results:
@@ -69,7 +69,9 @@ class _Tangents(_Once):
 
 
 class _Results(_Once):
-    """The results: out and lse, of which `_Tangents` computes the tangents, and those without any."""
+    """An autograd function that computes out and lse, whose tangents `_Tangents` computes, and other
+    results.
+    """
 
     @staticmethod
     def forward(of: Computation, *tensors: Any) -> Results:

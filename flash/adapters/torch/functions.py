@@ -73,7 +73,7 @@ def functions_of(caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, A
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _captures(caller: str, score_mod: Any, mask_mod: Any, arrays: Arrays) -> bool:
-    """Whether a function indexes arrays that are not among its parameters."""
+    """Whether a function of scores indexes arrays that are not among its parameters."""
     if not callable(score_mod) and not callable(mask_mod):
         return False
     return AUX in _traced(caller, {SCORE_MOD: score_mod, MASK_MOD: mask_mod}, arrays)
@@ -107,7 +107,7 @@ def _as_tensor(array: Any) -> Any:
 def _with_captured(
     caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None, arrays: Arrays
 ) -> Functions:
-    """`functions_of` where functions may index tensors from outside."""
+    """The result of `functions_of` for functions that may index tensors from outside."""
     arguments = _traced(caller, {SCORE_MOD: score_mod, MASK_MOD: mask_mod, AUX: aux}, arrays)
     score_text, mask_text = (
         "" if arguments[name] is None else _encoded(arguments[name]) for name in (SCORE_MOD, MASK_MOD)

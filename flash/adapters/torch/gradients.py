@@ -35,9 +35,10 @@ def differentiate(
     where: type[Dense] | type[Varlen],
     pairs: Callable[[flops.Arguments], int],
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Give the operator `forward`, which is `ptxgen_flash::settings.who` with the results out, lse and
-    others, a backward pass of the first two: the new operator of the name with `_backward`; and both a rule
-    for torch.func.vmap. Returns the operator for calls inside transforms of torch.func.
+    """Give the operator `forward`, which is `ptxgen_flash::caller` for the caller of `settings` and has the
+    results out, lse and others, a backward pass of the first two: the new operator of the name with
+    `_backward`; and both a rule for torch.func.vmap. Returns the operator for calls inside transforms of
+    torch.func.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `settings`.
     `compute` makes, of dout, dlse, out, lse, a flag for each of `DIFFERENTIABLE`, whether it is wanted,
@@ -106,8 +107,8 @@ def differentiate(
 
 @dataclass(frozen=True)
 class _Formula:
-    """The backward pass of an operator of the function `caller`, what it keeps for that, and its rule for
-    torch.func.vmap, which is given the operator for calls inside transforms.
+    """The backward pass of an operator of the function `caller`, the tensors that it keeps for that, and its
+    rule for torch.func.vmap, which takes the operator for calls inside transforms.
     """
 
     caller: str
@@ -133,7 +134,7 @@ class _Formula:
         torch.library.register_vmap(name, rule, lib=library.LIBRARY)
 
         class Differentiated(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-            """The operator with its formula."""
+            """The operator with its backward pass, as a `torch.autograd.Function`."""
 
             @staticmethod
             def forward(*arguments: Any) -> Any:
@@ -165,7 +166,7 @@ def _of_aux(needed: Sequence[Any], begin: int, count: int) -> list[str]:
 
 
 def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
-    """For an operator whose backward pass raises."""
+    """Save nothing: for an operator whose backward pass raises."""
 
 
 def _refusing(caller: str) -> Callable[..., Any]:

@@ -60,7 +60,7 @@ def refuse_gradients(operator: Any, caller: str, missing: str, written: Sequence
 
 
 def differentiate(operator: Any, caller: str, kernel: Callable[..., Any]) -> None:
-    """Let `kernel` do what autograd does in an operator of the function `caller`. Tensors with tangents of
+    """Let `kernel` be the autograd kernel of an operator of the function `caller`. Tensors with tangents of
     forward-mode differentiation are refused before: modes of PyTorch, such as tracing and `FlopCounterMode`,
     take the tangents away from the operator.
     """

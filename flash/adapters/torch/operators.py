@@ -49,8 +49,8 @@ _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 
 
 class Operators:
-    """The operators `ptxgen_flash::who`, `::who_out` and `::who_backward`, by which torch calls
-    `flash.who` and `flash.who_backward`.
+    """The operators `ptxgen_flash::caller`, `::caller_out` and `::caller_backward`, by which torch calls the
+    functions `caller` and `caller_backward` of `flash`.
 
     `required` and `optional` are the names of their tensors, q, k and v first; the arrays of features that
     `scores` names follow, then the tensors of aux and the arguments of `Schema`. `where` says where
@@ -101,8 +101,8 @@ class Operators:
     def call(
         self, tensors: Mapping[str, Tensor | None], options: Mapping[str, Any], known: type, function: Any
     ) -> Any:
-        """The results of `flash.who`. `tensors` are the first of the operator, in its order, `options` all
-        other arguments of the `function` of this package, which `known` names.
+        """The results of the function `caller` of `flash`. `tensors` are the first arguments of the operator,
+        in its order, `options` all other arguments of the `function` of this package, which `known` names.
         """
         caller = self.caller
         require_known(caller, options, known, function)
@@ -142,7 +142,7 @@ class Operators:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _refuse(self, arguments: Mapping[str, Any]) -> None:
-        """Raise what `flash.who` raises for arguments of no type that a schema has."""
+        """Raise the error of the function `caller` of `flash` for arguments of types that no schema has."""
         with torch.no_grad():
             getattr(flash, self.caller)(**arguments)
 
@@ -176,14 +176,14 @@ class Operators:
     # ---- what the operators do with plain tensors
 
     def _read(self, arguments: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
-        """The tensors that are given, the arguments about scores, and all others by name."""
+        """The tensors that are not None, the arguments about scores, and all others, each by name."""
         count = len(self._names)
         asked = self._settings.read(arguments[count + 1 :])
         tensors = {name: x for name, x in zip(self._names, arguments, strict=False) if x is not None}
         return tensors, self._settings.scores(asked, tensors.pop(SEED, None), arguments[count]), asked
 
     def _computed(self, *arguments: Any, out: Tensor | None = None) -> tuple[Any, ...]:
-        """out, and the others of the results, None for those that are not asked for."""
+        """out and the other results, None for those that the call does not ask for."""
         tensors, scores, asked = self._read(arguments)
         if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(

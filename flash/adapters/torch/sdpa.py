@@ -124,7 +124,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
 
     @refuses_as_peers
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The function in PyTorch's place."""
+        """The result of a call of PyTorch's function, with `fallback` by PyTorch where `attention` cannot."""
         ordered = _in_order(*args, **kwargs)
         if self.fallback and _problem(*ordered):
             return _of_torch(*args, **kwargs)
@@ -158,8 +158,8 @@ def _of_torch(*args: Any, **kwargs: Any) -> Any:
 
 
 def _computed(call: _Call, options: Mapping[str, Any]) -> Tensor:
-    """What `scaled_dot_product_attention` returns for the arguments of `_problem`, in their order, with these
-    options of `attention`.
+    """The result of `scaled_dot_product_attention` for the arguments of `_problem`, in their order, with
+    these options of `attention`.
     """
     problem = _problem(*call)
     if problem:
@@ -270,7 +270,7 @@ def _problem_of_shapes(
 
 
 def _broadcast(shapes: list[list[int]]) -> list[int] | None:
-    """The shape to which all broadcast; None if there is none."""
+    """The shape to which all `shapes` broadcast; None if they do not."""
     try:
         return list(torch.broadcast_shapes(*shapes))
     except RuntimeError:
@@ -329,7 +329,7 @@ def _attend(
 
 
 def _in_four(tensor: Tensor) -> Tensor:
-    """The tensor with four dimensions: further ones in front are flattened, missing ones added."""
+    """The tensor with four dimensions: further leading ones are flattened, missing ones added."""
     if tensor.dim() > _FOUR:
         return tensor.flatten(0, -_FOUR)
     return tensor[(None,) * (_FOUR - tensor.dim())]

@@ -99,7 +99,7 @@ class Schema:
         return values if have_types else None
 
     def plain(self, checked: Mapping[str, Any], functions: Functions) -> tuple[Any, ...]:
-        """The arguments of an operator, of what `checked` returns, in order."""
+        """The arguments of an operator, in order, for the values that `checked` returned."""
         values = [
             checked[field.name] if field.plain is None else field.plain(self.caller, checked[field.name])
             for field in self._fields
@@ -107,7 +107,7 @@ class Schema:
         return (*values, functions.score_mod, functions.mask_mod, functions.names)
 
     def read(self, plain: Sequence[Any]) -> dict[str, Any]:
-        """The values by name of what `plain` returns, with functions and names of tensors as they are."""
+        """The values by name of arguments from `plain`; functions and names of tensors are unchanged."""
         values = dict(zip(self.names, plain, strict=True))
         for field in self._fields:
             if field.value is not None:
@@ -146,7 +146,7 @@ def _plain_of(plain: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
 
 
 def _as_tuple(value: Any) -> Any:
-    """A list of the schema as `flash` takes it."""
+    """A list of the schema as a tuple, which `flash` takes; other values unchanged."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -164,7 +164,7 @@ def shape_of(output: Output, q: torch.Tensor, layout: str | None, sequences: int
 
 
 def spread(results: Any, asked: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The results of a call: out, and in order those of `OUTPUTS`, None for what is not `asked` for."""
+    """The results of a call: out, then those of `OUTPUTS` in order, None where not `asked` for."""
     others = [output for output in OUTPUTS if asked[output.option]]
     if not others:
         return (results, *[None] * len(OUTPUTS))
@@ -174,7 +174,7 @@ def spread(results: Any, asked: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def or_empty(result: torch.Tensor | None, q: torch.Tensor) -> torch.Tensor:
-    """A result of an operator, which has all: without elements where it is not asked for."""
+    """`result`, or a tensor without elements for None: an operator returns all results."""
     return q.new_empty((0,), dtype=torch.float32) if result is None else result
 
 

@@ -21,8 +21,8 @@ FP8: Final = tuple(getattr(torch, t.array_name) for t in FP8_DTYPES.values())  #
 
 
 def require_plain(caller: str, tensors: Mapping[str, Any], required: Collection[str] = ()) -> None:
-    """Raise `LaunchError` for what is no tensor, and for tensors that are distributed or nested;
-    None is passed over, unless it is one of the arguments `required`.
+    """Raise `LaunchError` for values that are no tensors, and for distributed or nested tensors; None is
+    passed over, unless it is one of the arguments `required`.
     """
     for name, tensor in tensors.items():
         if (tensor is None and name not in required) or (type(tensor) in PLAIN and not tensor.is_nested):
@@ -33,7 +33,7 @@ def require_plain(caller: str, tensors: Mapping[str, Any], required: Collection[
 
 
 def why_not_plain(name: str, value: Any) -> str:
-    """Why an argument is refused that is no tensor, or is distributed or nested; "" if it is taken."""
+    """Why the argument `name` is refused: no tensor, or a distributed or nested one; "" if accepted."""
     if type(value) in PLAIN and not value.is_nested:
         return ""
     if not isinstance(value, torch.Tensor):

@@ -37,7 +37,7 @@ class Dense:
 
     @classmethod
     def of(cls, size: int, q: Tensor, dim: int | None) -> Dense:
-        """How arguments are mapped, by q and its mapped axis."""
+        """The mapping of arguments, by q and its mapped axis."""
         shape = [n for axis, n in enumerate(q.shape) if axis != dim]
         return cls(size, len(shape), shape[0] if len(shape) == _FOUR else 1)
 
@@ -51,8 +51,8 @@ class Dense:
         return tensor.unflatten(0, (self.size, self.batch)) if self.rank == _FOUR else tensor, 0
 
     def array(self, name: str, tensor: Tensor, dim: int | None, of_sample: bool) -> Tensor:
-        """An array of scores with the mapped axis in the batch. If it is `of_sample`, it gets one even
-        if all samples have the same array, so that each has a gradient.
+        """An array of scores with the mapped axis in the batch. If `of_sample`, each sample gets an array
+        even if all share one, so that each has a gradient.
         """
         axes = _AXES[name]
         if dim is None and not of_sample and (tensor.dim() < axes or tensor.shape[0] == 1):
@@ -63,7 +63,7 @@ class Dense:
         return full.expand(-1, self.batch, *full.shape[2:]).flatten(0, 1)
 
     def of_array(self, name: str, gradient: Tensor, array: Tensor, dim: int | None) -> tuple[Tensor, int]:
-        """The gradient of an array that was `given`, from that of what `array` made of it."""
+        """The gradient of the argument `array`, from that of the result of the method `array`."""
         shape = [n for axis, n in enumerate(array.shape) if axis != dim]
         of_samples = gradient.unflatten(0, (self.size, self.batch))
         if len(shape) < _AXES[name] or shape[0] == 1:
@@ -81,7 +81,7 @@ class Varlen:
 
     @classmethod
     def of(cls, size: int, q: Tensor, dim: int | None) -> Varlen:
-        """How arguments are mapped, by q and its mapped axis."""
+        """The mapping of arguments, by q and its mapped axis."""
         return cls(size, [n for axis, n in enumerate(q.shape) if axis != dim][1])
 
     def folded(self, tensor: Tensor, dim: int | None) -> Tensor:
@@ -104,7 +104,7 @@ class Varlen:
         return wide.expand(*wide.shape[:-1], self.heads).movedim(0, -2).flatten(-2)
 
     def of_array(self, name: str, gradient: Tensor, array: Tensor, dim: int | None) -> tuple[Tensor, int]:  # noqa: ARG002
-        """The gradient of an array that was `given`, from that of what `array` made of it."""
+        """The gradient of the argument `array`, from that of the result of the method `array`."""
         shape = [n for axis, n in enumerate(array.shape) if axis != dim]
         of_samples = gradient.unflatten(-1, (self.size, self.heads)).movedim(-2, 0)
         if not shape or shape[-1] == 1:
@@ -113,7 +113,7 @@ class Varlen:
 
 
 def _in_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """The tensor with the mapped axis first; what is not mapped is repeated without a copy. The last
+    """The tensor with the mapped axis first; a tensor that is not mapped is repeated without a copy. The last
     axis is dense, also if it was not before the mapping.
     """
     return tensor.expand(size, *tensor.shape) if dim is None else dense_rows(tensor.movedim(dim, 0))

@@ -203,7 +203,9 @@ def _seen(module: Any, mask: Any, query: Any, keys: int, *, is_causal: bool, pos
 
 
 def _of_elements(caller: str, mask: Any, query: Any, keys: int) -> Seen:
-    """What a ready mask shows, bool, or float, which is added to scores. Raises `LaunchError` for others."""
+    """The keys that a given mask shows: bool, or float, which is added to scores. Raises `LaunchError` for
+    other types.
+    """
     items, heads, queries, _ = query.shape
     wanted = (items, heads, queries, keys)
     fits = mask.dim() == len(wanted) and all(n in (1, m) for n, m in zip(mask.shape, wanted, strict=True))
@@ -218,7 +220,9 @@ def _of_elements(caller: str, mask: Any, query: Any, keys: int) -> Seen:
 
 
 def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
-    """Raise `LaunchError` for arguments whose meaning would be lost, and if weights are asked for."""
+    """Raise `LaunchError` for arguments that would be ignored though they mean something, and if a model asks
+    for weights.
+    """
     arguments = {
         name: value for name, value in others.items() if name not in _NO_MATTER and value is not None
     }

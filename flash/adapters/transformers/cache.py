@@ -57,8 +57,8 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last `-tokens_to_remove` tokens of each sequence that has any, in all layers.
 
-        Raises `LaunchError` for a positive number, which is no longer transformers' way, and for
-        more tokens than there are.
+        Raises `LaunchError` for a positive number, which was transformers' former meaning, and for more
+        tokens than a sequence has.
         """
         if tokens_to_remove > 0:
             raise LaunchError(
@@ -97,14 +97,14 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
         self._reorder([n // repeats for n in range(items * repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only these items, in this order."""
+        """Keep only the items `indices`, in this order."""
         sources, items = torch.arange(self._items(), device="cpu")[indices.cpu()].tolist(), self._items()
         self._reorder(sources)
         for kv in self.kvs:
             kv.truncate(0, range(len(sources), max(items, len(sources))))
 
     def reset(self) -> None:
-        """Remove all tokens."""
+        """Remove all tokens of all sequences."""
         for kv in self.kvs:
             kv.reset()
 
@@ -234,10 +234,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not anal
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
-        """Do nothing: the memory is there."""
+        """Do nothing: the memory of the cache exists from the start."""
 
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """New keys and values for `attend`, which appends them."""
+        """The new keys and values as `NewRows`, which the attention that gets them appends."""
         rows = NewRows(self._kv, self._number, key_states, value_states)
         return rows, rows
 
@@ -307,7 +307,7 @@ class NewRows:
 
     @property
     def tensors(self) -> tuple[Any, Any]:
-        """The new keys and values, [items, kv_heads, n, head_dim or head_dim_v]."""
+        """The new keys and values as tensors [items, kv_heads, n, head_dim or head_dim_v]."""
         return self._of[2:]
 
     @property

@@ -82,7 +82,7 @@ class Mask(torch.Tensor):  # type: ignore[misc]  # torch is not analysed
 
     @classmethod
     def of(cls, seen: Seen, shape: tuple[int, ...], device: Any, compute: Callable[[], torch.Tensor]) -> Mask:
-        """The mask of a shape, whose elements `compute` returns."""
+        """The mask with `seen` and this shape, whose elements `compute` returns."""
         mask: Mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.seen, mask.keys, mask._compute, mask._elements = seen, shape[-1], compute, None
         return mask
@@ -167,7 +167,7 @@ def _seen(
 
 
 def _shown(tokens: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:
-    """Which of these tokens are no padding, bool [items, end - begin]; None if all are."""
+    """Which of the tokens `begin` to `end` - 1 are not padding, bool [items, end - begin]; None if all."""
     if tokens.shape[1] < end:
         raise LaunchError(
             f"{CALLER}: attention_mask must have a column for each of {end} tokens, got "

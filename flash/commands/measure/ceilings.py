@@ -11,7 +11,7 @@ from ptxgen.types import f32, s32, u32, u64
 
 THREADS: Final = 256
 CHAINS: Final = 16  # independent sums of a thread, which hide the few cycles an fma takes
-UNROLL: Final = 16  # fma of each chain in a turn of the loop, which 3 more instructions count
+UNROLL: Final = 16  # fma of each chain in an iteration of the loop, whose counter takes 3 instructions
 COPIES: Final = 4  # 16-byte chunks that a thread has in flight
 CHUNK_BYTES: Final = 16
 FLOPS_PER_FMA: Final = 2
@@ -50,7 +50,7 @@ def fma_flops(ctas: int, rounds: int) -> int:
 
 
 def copy_kernel(target: Target, *, threads: int = THREADS) -> ir.Module:
-    """Copy `COPIES` chunks of 16 bytes in each thread; neighbours copy neighbouring chunks.
+    """Copy `COPIES` chunks of 16 bytes in each thread; neighbouring threads copy neighbouring chunks.
 
     Parameters: source and copy (f32 pointers, multiples of 16 bytes). Each CTA of the grid copies
     `bytes_per_cta`.

@@ -29,14 +29,14 @@ _UNIT_OF_PEAK: Final = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 class Measured(NamedTuple):
-    """The record that `--json` prints, and the events of each rank in the last call."""
+    """The measurements that `--json` prints, and the events of each rank in the last call."""
 
     record: dict[str, Any]
     events: list[list[Event]]
 
 
 def measured(arguments: argparse.Namespace) -> Measured | None:
-    """Run attention on all ranks; what was measured on the first, None on others.
+    """Run attention on all ranks; the measurements on the first rank, None on others.
 
     Raises what `ContextParallel.attention` raises.
     """

@@ -123,7 +123,7 @@ def cpu_jobs(quick: bool) -> list[Job]:
 def compare(
     seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM
 ) -> Rows:
-    """Times of one shape, and the ratios of our times to each other's in the same round."""
+    """Times of one shape, and the ratios of our times to those of each other contestant in the same round."""
     q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
     contestants, remarks = _ours(q, k, v, causal)
     try:
@@ -173,7 +173,7 @@ def _raced(
     agreement: float,
 ) -> Rows:
     """Times of the contestants, and the ratios of those of ours to each of the others; and the same of CPU
-    time against PyTorch, with one thread for each. Results apart are told.
+    time against PyTorch, with one thread for each. Results that differ by more than `agreement` are reported.
     """
     results = {name: work().astype(np.float32) for name, work in contestants.items()}
     ours, others = ([name for name in contestants if (name in _OURS) == our] for our in (True, False))
@@ -243,7 +243,7 @@ def _torch_threads(threads: int) -> Iterator[None]:
 
 
 def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> tuple[dict[str, Callable[[], Array]], list[str]]:
-    """Our contestants, and why one is missing."""
+    """Our contestants, by name, and remarks on why one is missing."""
     calls: dict[str, Callable[[], Array]] = {}
     remarks = []
     for name, backend in _OURS.items():

@@ -48,7 +48,9 @@ class Gpu:
         return self.backend.elapsed_ms(work, ordinal=self.ordinal) / MS
 
     def ready(self, text: str, plan: LaunchPlan) -> Work:
-        """A function that puts the launch on the default stream; the kernel is loaded before."""
+        """A function that puts the launch on the default stream; the kernel is compiled and loaded at
+        once.
+        """
         program = self.backend.compile(text, self.target)
         kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, self.ordinal)
         return lambda: self.backend.launch(kernel, plan)

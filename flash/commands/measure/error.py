@@ -47,7 +47,7 @@ class Judge:
         return cls(exact, float(np.abs(same - exact).max()))
 
     def ratio(self, out: NDArray[Any]) -> float:
-        """The largest error of `found`, these rows, in units of `usual`; infinite for NaN."""
+        """The largest error of `out`, these rows of O, in units of `usual`; infinite for NaN."""
         error = float(np.abs(out - self.exact).max())
         if math.isnan(error):
             return math.inf

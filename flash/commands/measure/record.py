@@ -1,4 +1,4 @@
-"""Measurements of a benchmark: samples, their statistics, and fair turns of contestants."""
+"""Measurements of a benchmark: samples, their statistics, and the order in which contestants are timed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Goal:
     value: float
 
     def met_by(self, median: float) -> bool:
-        """Whether `median` meets the goal; equality does."""
+        """Whether `median` meets the goal; a median equal to the goal does."""
         return median <= self.value if self.relation == "<=" else median >= self.value
 
     def __str__(self) -> str:

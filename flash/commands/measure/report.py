@@ -82,7 +82,7 @@ def _section(section: Section, quick: bool) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, and how busy it is."""
+    """The processor of the machine, and how busy it is, as plain data."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -145,7 +145,7 @@ def _blas() -> str | None:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with `-dirty` if a file differs from it; None outside a checkout."""
+    """The checkout's commit, with `-dirty` if a tracked file differs; None outside a checkout."""
     if not IN_CHECKOUT:  # the folder of an installed package may lie in a repository of its user
         return None
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]

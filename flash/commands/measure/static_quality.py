@@ -66,7 +66,7 @@ class Assembled:
 
     @property
     def scores(self) -> float:
-        """Scores that a warp computes on tensor cores in a turn of the main loop; 0 without it."""
+        """Scores that a warp computes on tensor cores in an iteration of the main loop; 0 without a loop."""
         return self.loop.macs / self.columns if self.loop else 0.0
 
     @property

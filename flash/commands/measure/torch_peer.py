@@ -42,10 +42,10 @@ def torch_contestants(
     backends: Sequence[str] = BACKENDS,
     tf32s: Sequence[bool] = (False, True),
 ) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """Functions that compute the attention of q, k, v, by name, and remarks on refusing backends.
+    """Functions that compute the attention of q, k, v, by name, and remarks on backends that refuse them.
 
     Every backend is tried once, with TensorFloat-32 off (exact f32 products) and on, as `tf32s` has it;
-    without any, as for 16-bit types, it is off, and names do not speak of it.
+    without any, as for 16-bit types, it is off, and names do not mention it.
     """
     attention = importlib.import_module("torch.nn.attention")
     contestants: dict[str, Callable[[], Any]] = {}

@@ -138,7 +138,7 @@ class Method(Protocol):
 
     @property
     def means(self) -> str:
-        """The tools or the device that determine the figures, with versions."""
+        """The tools or the device with which the figures are measured, with versions."""
 
     def judge(self, candidate: Candidate) -> Entry:
         """The figures of one candidate. Raises `PtxGenError` if it cannot be judged."""
@@ -190,15 +190,17 @@ class Static:
 
 
 def _rounds(assembly: Assembled, counts: Counted) -> float:
-    """Turns of the main loop for 1000 visible scores, by the products that a launch executes: those of
-    hidden scores are among them.
+    """Iterations of the main loop for 1000 visible scores, by the products that a launch executes, those of
+    hidden scores included.
     """
     assert assembly.loop is not None, "the kernel has a main loop"
     return counts.instructions * counts.product_share / assembly.loop.products
 
 
 class Timed:
-    """The method by time on a GPU; candidate and default take turns, so that clocks are equal."""
+    """The method by time on a GPU; candidate and default are timed alternately, so that both run at equal
+    clocks.
+    """
 
     name = "gpu"
 

@@ -156,8 +156,8 @@ def every_kernel_option() -> tuple[str, ...]:
 def config_of(
     arguments: argparse.Namespace, target: str | None, others: Collection[str] = ()
 ) -> AttentionConfig:
-    """The config that the options give, with defaults for options that the kernel does not have, and
-    for `others`, which say something else than the settings of these names. Raises `ConfigError`.
+    """The config that the options give, with defaults for options that the kernel does not have, and for the
+    options `others`, which do not mean the settings of their names. Raises `ConfigError`.
     """
     names = {field.name for field in fields(AttentionConfig)}.difference(others)
     passed = {name: value for name, value in vars(arguments).items() if name in names}

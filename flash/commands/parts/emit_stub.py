@@ -39,7 +39,7 @@ def check_stub(parser: argparse.ArgumentParser, arguments: argparse.Namespace, s
 
 
 def stub_of(built: BuiltKernel, arguments: argparse.Namespace) -> str:
-    """The header or the module."""
+    """The text of the C header or the Rust module of a kernel."""
     # Imported here, because emitting PTX does not need it.
     from ptxgen.contract.stub import stub
 
@@ -47,7 +47,7 @@ def stub_of(built: BuiltKernel, arguments: argparse.Namespace) -> str:
 
 
 def example_of(built: BuiltKernel, arguments: argparse.Namespace) -> str:
-    """The program that includes it."""
+    """The text of an example program that includes the header or module of a kernel."""
     from ptxgen.contract.stub import example
 
     return example(built.contract, arguments.stub, Path(arguments.output).name, arguments.prefix)

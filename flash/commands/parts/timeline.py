@@ -16,24 +16,24 @@ class Timed(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of work."""
+        """The kind of work: "compute", "wait" or "transfer"."""
 
     @property
     def what(self) -> str:
-        """The step."""
+        """The name of the step."""
 
     @property
     def begin(self) -> float:
-        """The beginning."""
+        """When the work begins, in seconds."""
 
     @property
     def end(self) -> float:
-        """The end."""
+        """When the work ends, in seconds."""
 
 
 def timeline(ranks: Sequence[Sequence[Timed]]) -> str:
     """The events of each rank on a common axis of milliseconds: in a lane of its own what it computed and
-    where it waited, and below the messages under way. Times of ranks are of one clock.
+    where it waited, and below them the messages under way. The times of all ranks are by one clock.
     """
     every = [event for events in ranks for event in events]
     begin = min((event.begin for event in every), default=0.0)
