@@ -22,6 +22,11 @@ PUBLIC := $(VENV)/.public
 TYPES := $(VENV)/.types
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 JUDGED = $$(grep -rlw judged tests --include='test_*.py')  # to collect all files takes longer
+# Of make nightly.
+SHARES := kernels attention toolkit
+NIGHTLY_kernels := tests/flash/kernels
+NIGHTLY_attention := tests/flash --ignore=tests/flash/kernels
+NIGHTLY_toolkit := --ignore=tests/flash
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
@@ -77,8 +82,9 @@ analyses: $(READY) ## break the analysers in a sample of ways; a test must notic
 coverage: $(READY) ## the tests, and which lines they reach; three times as long
 	$(PYTEST) -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
 
-nightly: $(READY) ## all tests, also those that take minutes
-	$(PYTEST) -o faulthandler_timeout=0 $(PYTEST_ARGS)
+nightly: $(READY) ## all tests, also those that take minutes; SHARE=kernels, attention or toolkit: a share of them
+	$(if $(and $(SHARE),$(filter-out $(SHARES),$(SHARE))),$(error SHARE must be one of: $(SHARES)))
+	$(PYTEST) -o faulthandler_timeout=0 $(NIGHTLY_$(SHARE)) $(PYTEST_ARGS)
 
 lint: $(READY) ## style and format
 	$(PY) -m ruff check .

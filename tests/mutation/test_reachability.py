@@ -124,7 +124,7 @@ def test_a_mutant_is_run_only_where_it_is_told(monkeypatch: pytest.MonkeyPatch) 
     subject, every = subjects()[GRADIENT], mutants_of(GRADIENT)
     watched = probed(subject.module, subject.entry, every)
     where = np.array([reach(subject, watched, every, p).infected for p in subject.problems])
-    late = next(n for n, m in enumerate(every) if m.where.endswith("is_odd") and m.kind == "bound")
+    late = next(n for n, m in enumerate(every) if m.where.endswith("is_nonfinite") and m.kind == "bound")
     never = next(n for n, m in enumerate(every) if m.kind == "bound" and not where[:, n].any())
     run, ran = KernelUnderTest.run, list[Any]()
 

@@ -159,7 +159,7 @@ def test_what_is_right_as_well_is_right_in_every_order_of_many_warps() -> None:
 @pytest.mark.slow
 def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     places = {  # the largest score or the old shift
-        m.place: n
+        m.index: n
         for n, m in enumerate(mutants_of(TENSOR_CORES))
         if m.name.startswith("mask: always the first") and m.mark == "lazy softmax: new base"
     }
@@ -262,9 +262,9 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
     ("kind", "change", "function", "catcher", "what"),
     [
         ("barrier", "deleted", "AppendedKV._write_all", "sanitizer", "cp.async"),  # read too early
-        ("bound", "+1", "AppendedKV._is_own", "value", "K["),  # the first row of the cache is left out
-        ("bound", "inverted", "AppendedKV._is_own", "sanitizer", "cp.async"),  # by another part
-        ("bound", "ge to gt", "AppendedKV._is_own", "value", "O["),  # by no part
+        ("bound", "+1", "AppendedKV._is_read_here", "value", "K["),  # the first row of the cache is left out
+        ("bound", "inverted", "AppendedKV._is_read_here", "sanitizer", "cp.async"),  # by another part
+        ("bound", "ge to gt", "AppendedKV._is_read_here", "value", "O["),  # by no part
         ("loop-bound", "lt to le", "AppendedKV._write_all", "trap", "k_new"),  # one row more
         ("bound", "+1", "_inside", "sanitizer", "st.global"),  # a column twice, turned and not
     ],

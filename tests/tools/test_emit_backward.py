@@ -296,7 +296,7 @@ def test_python_refuses_what_the_options_cannot_say() -> None:
     "language", [pytest.param("c", marks=pytest.mark.slow), pytest.param("rust", marks=pytest.mark.nightly)]
 )
 def test_hosts_refuse_a_bias_that_is_not_shared_evenly(
-    language: str, request: pytest.FixtureRequest, tmp_path: Path, call: Command
+    language: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     compilers: Hosts = request.getfixturevalue({"c": "cc", "rust": "rustc"}[language])
     argv = ["backward", "--owner", "scores", "--head-dim", "16", "--dtype", "f16", "--bias", "f32"]
@@ -315,6 +315,6 @@ def test_hosts_refuse_a_bias_that_is_not_shared_evenly(
         given = {**numbers, **wrong}
         names = [array["name"] for array in kernel.contract["arrays"]]
         arrays = {name: kernel.empty(name, **sizes_in(given)) for name in names}
-        call.captured.readouterr()
+        capfd.readouterr()
         assert kernel.run(arrays, given) == ("exit code 1" if says else "")
-        assert call.captured.readouterr().err.endswith(says)
+        assert capfd.readouterr().err.endswith(says)
