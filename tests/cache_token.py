@@ -33,9 +33,9 @@ class Cache(NamedTuple):
 
     def rows(self, name: str, item: int) -> Any:
         """Those of K or V, [1, kv_heads, keys, dim] in f32, times its scale, without padding."""
-        stored = np.stack([self.arrays[name][place, :, row] for place, row in self.places(item)], axis=1)[
-            None, :, self.padding[item] :
-        ].astype(np.float32)
+        stored = np.stack(
+            [self.arrays[name][location, :, row] for location, row in self.places(item)], axis=1
+        )[None, :, self.padding[item] :].astype(np.float32)
         scale = self.arrays.get(f"{name.lower()}_scale")
         return stored if scale is None else stored * scale[:, None, None]
 
@@ -71,9 +71,9 @@ def cache_of(kernel: Host, layout: set[str], rng: np.random.Generator) -> Cache:
     cache = Cache(arrays, [21, 6], padding, sequences)
     arrays["seqused_k"] = np.array(cache.lengths, np.int32) + 1
     for item in range(batch):
-        for place, row in [*cache.places(item)][:-1]:
+        for location, row in [*cache.places(item)][:-1]:
             for name in "KV":
-                of_row = arrays[name][place, :, row]
+                of_row = arrays[name][location, :, row]
                 of_row[...] = rng.standard_normal(of_row.shape).astype(of_row.dtype)
     return cache
 
@@ -105,9 +105,9 @@ def append_first(append: Host, cache: Cache, qkv: tuple[Any, ...], tables: tuple
 def seen(last: Any, keys: Any) -> Any:
     """[1, heads, seq_q, keys]: those that a mask of the last ones lets be seen."""
     count = min(keys.shape[2], last.shape[2])
-    found = np.ones((1, *last.shape[:2], keys.shape[2]), bool)
-    found[..., keys.shape[2] - count :] = last[..., last.shape[2] - count :]
-    return found
+    result = np.ones((1, *last.shape[:2], keys.shape[2]), bool)
+    result[..., keys.shape[2] - count :] = last[..., last.shape[2] - count :]
+    return result
 
 
 def decode_a_token(host: Callable[..., Host], dtype: str, layout: set[str], splits: int) -> None:

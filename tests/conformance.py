@@ -249,9 +249,9 @@ def check(
     config: AttentionConfig, arrays: Arrays, operands: Operands = NO_OPERANDS, **how: Any
 ) -> tuple[Array, Array]:
     """`run` and `judge`, and the results; operands that are not given are those of `operands_of`."""
-    given = {**operands_of(config, arrays), **operands}
-    out, lse = run(config, arrays, given, **how)
-    judge(config, arrays, out, lse, given)
+    arguments = {**operands_of(config, arrays), **operands}
+    out, lse = run(config, arrays, arguments, **how)
+    judge(config, arrays, out, lse, arguments)
     return out, lse
 
 

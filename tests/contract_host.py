@@ -74,8 +74,8 @@ class Host:
 
     def array_of(self, name: str) -> dict[str, Any]:
         """What the contract says of an array."""
-        (found,) = [array for array in self.contract["arrays"] if array["name"] == name]
-        return dict(found)
+        (result,) = [array for array in self.contract["arrays"] if array["name"] == name]
+        return dict(result)
 
     def _sizes(self, arrays: Mapping[str, Array], numbers: Mapping[str, float]) -> dict[str, int]:
         """All sizes: those of the arrays, those given, and those that follow; within bounds."""
@@ -92,12 +92,12 @@ class Host:
         for name, size in named.items():
             assert size["least"] <= sizes[name] <= size["most"], name
         for array in self.contract["arrays"]:
-            given = arrays[array["name"]]
+            arguments = arrays[array["name"]]
             extents = [evaluated(dim["extent"], sizes) for dim in array["dims"]]
-            row = list(given.shape[len(extents) :])
-            assert (list(given.shape[: len(extents)]), math.prod(row)) == (extents, array["row"])
-            assert given.dtype == TYPES[array["type"]]
-            assert given.ctypes.data % array["alignment"] == 0
+            row = list(arguments.shape[len(extents) :])
+            assert (list(arguments.shape[: len(extents)]), math.prod(row)) == (extents, array["row"])
+            assert arguments.dtype == TYPES[array["type"]]
+            assert arguments.ctypes.data % array["alignment"] == 0
         return sizes
 
     def _ctas(self, sizes: Mapping[str, int]) -> list[int]:
@@ -106,16 +106,16 @@ class Host:
 
 def strides(array: dict[str, Any], given: Array, sizes: Mapping[str, int]) -> dict[str, int]:
     """The strides that are parameters; that of a dense array must be as the contract says."""
-    found = {}
+    result = {}
     for dim, nbytes in zip(array["dims"], given.strides, strict=False):
         stride, rest = divmod(nbytes, given.itemsize)
         assert rest == 0
         if dim["stride"] == f"{array['name']}_{dim['name']}_stride":
-            found[dim["stride"]] = stride
+            result[dim["stride"]] = stride
         else:
             assert stride == evaluated(dim["stride"], sizes)
         assert nbytes % array["alignment"] == 0 or given.shape[array["dims"].index(dim)] == 1
-    return found
+    return result
 
 
 def evaluated(of: Any, sizes: Mapping[str, int]) -> int:

@@ -69,8 +69,8 @@ class TensorOnGpu:
         return len(self.shape)
 
     def stride(self, axis: int | None = None) -> Any:
-        found = dense_strides(self.shape)
-        return found if axis is None else found[axis]
+        result = dense_strides(self.shape)
+        return result if axis is None else result[axis]
 
     def is_neg(self) -> bool:
         return False

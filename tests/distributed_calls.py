@@ -42,16 +42,16 @@ def _said(call: Callable[[], object]) -> str:
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of these words: lists are arrays, functions are named, and slopes are of `aux`."""
-    found = dict(options)
-    for name in found.keys() & set(_ARRAYS):
-        found[name] = torch.tensor(found[name])
-    for name in found.keys() & _FUNCTIONS.keys():
-        found[name] = _FUNCTIONS[found[name]]
-    if "slopes" in found:
-        found["aux"] = {"slopes": found.pop("slopes")}
-    if "flops" in found:
-        found["machine"] = Machine(flops=found.pop("flops"))
-    return found
+    result = dict(options)
+    for name in result.keys() & set(_ARRAYS):
+        result[name] = torch.tensor(result[name])
+    for name in result.keys() & _FUNCTIONS.keys():
+        result[name] = _FUNCTIONS[result[name]]
+    if "slopes" in result:
+        result["aux"] = {"slopes": result.pop("slopes")}
+    if "flops" in result:
+        result["machine"] = Machine(flops=result.pop("flops"))
+    return result
 
 
 def forward(
@@ -129,8 +129,8 @@ def gradients_of_lse(scheme: Any, ranks: list[int]) -> float:
     want, of_lse = flash.attention(*whole, causal=True, return_lse=True)
     dlse = weights.expand(1, 4, 32).contiguous()
     q, k, v = whole
-    found = flash.attention_backward(torch.ones_like(want), q, k, v, want, of_lse, dlse=dlse, causal=True)
-    return float((cp.unshard(own_dq) - found.dq).abs().max() / found.dq.abs().max())
+    result = flash.attention_backward(torch.ones_like(want), q, k, v, want, of_lse, dlse=dlse, causal=True)
+    return float((cp.unshard(own_dq) - result.dq).abs().max() / result.dq.abs().max())
 
 
 _OF_CACHE = ("kv_heads", "capacity", "block", "page_size", "pages", "layout")
@@ -189,11 +189,11 @@ def in_two_threads(own_groups: bool) -> list[str]:
     begun, late = threading.Event(), dist.get_rank() == 0
     groups = [dist.new_group() for _ in range(2)] if own_groups else [None, None]
     x = torch.ones(1, 2, 8, 8)
-    found = ["", ""]
+    result = ["", ""]
 
     def first() -> None:
         begun.set()
-        found[0] = _said(lambda: ContextParallel(groups[0]).attention(x, x, x))
+        result[0] = _said(lambda: ContextParallel(groups[0]).attention(x, x, x))
 
     thread = threading.Thread(target=first)
     if late:
@@ -202,13 +202,13 @@ def in_two_threads(own_groups: bool) -> list[str]:
     begun.wait()
     if not late:
         time.sleep(0.1)
-        found[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
+        result[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
         thread.join()
     else:
         thread.join()
         if own_groups:
-            found[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
-    return found
+            result[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
+    return result
 
 
 def packed(layout: Any, window: Any, scores: dict[str, Any]) -> tuple[list[bool], int, int]:
@@ -221,7 +221,7 @@ def packed(layout: Any, window: Any, scores: dict[str, Any]) -> tuple[list[bool]
     cp = ContextParallel(layout=layout, scheme="ring")
     make = torch.Generator().manual_seed(0)
     whole = [torch.randn((int(ends[-1]) + 5, heads, 8), generator=make) for heads in (4, 2, 2)]
-    found, numbers = [], []
+    result, numbers = [], []
     for tiles in (False, True):
         calls = 0
 
@@ -245,10 +245,10 @@ def packed(layout: Any, window: Any, scores: dict[str, Any]) -> tuple[list[bool]
                 q, k, v, cu_seqlens_q=ends, causal=True, window=window, return_lse=True, **own
             )
             torch.where(lse == -torch.inf, 0.0, lse).sum().add(out.square().sum()).backward()
-        found.append((out, lse, q.grad, k.grad, v.grad))
+        result.append((out, lse, q.grad, k.grad, v.grad))
         numbers.append(calls)
     few, many = numbers
-    return [torch.equal(a, b) for a, b in zip(*found, strict=True)], few, many
+    return [torch.equal(a, b) for a, b in zip(*result, strict=True)], few, many
 
 
 def lost(victim: int, function: str, step: str, how: str) -> list[Any] | None:
@@ -322,15 +322,15 @@ def recomputed(compiled: bool) -> list[bool]:
     make = torch.Generator().manual_seed(dist.get_rank())
     q, k, v = (torch.randn((1, 2, 8, 8), generator=make).requires_grad_() for _ in range(3))
     call = functools.partial(cp.attention, causal=True)
-    found = []
+    result = []
     for number in range(2):
         of: Any = call
         if number and compiled:
             of = torch.compile(lambda *x: call(*x) * 1.0, backend="eager")
         elif number:
             of = functools.partial(checkpoint, call, use_reentrant=False)
-        found.append(torch.autograd.grad(of(q, k, v).square().sum(), (q, k, v)))
-    return [torch.equal(a, b) for a, b in zip(*found, strict=True)]
+        result.append(torch.autograd.grad(of(q, k, v).square().sum(), (q, k, v)))
+    return [torch.equal(a, b) for a, b in zip(*result, strict=True)]
 
 
 def command(options: list[str]) -> tuple[int, str]:

@@ -83,22 +83,22 @@ def _scores(words: tuple[str, ...], batch: int, heads: int, queries: int, keys: 
         "softmax_scale": 0.3,
     }
     sizes = {"1": 1, "b": batch, "h": heads, "q": queries, "k": keys}
-    found = {}
+    result = {}
     for word in words:
         name, _, axes = word.partition(":")
-        found[name] = every[name]
+        result[name] = every[name]
         if axes:
             array = torch.randn([sizes[axis] for axis in axes], generator=make)
-            found[name] = array > -0.5 if name == "mask" else array
+            result[name] = array > -0.5 if name == "mask" else array
             if name == "alibi_slopes":  # of the usual sign and size
-                found[name] = array.sigmoid()
-    if "closure" in found:
-        found["score_mod"] = found.pop("closure")
-    elif "score_mod" in found:
-        found["aux"] = {"slopes": torch.rand(heads, generator=make)}
-    if "dropout" in found:
-        found["dropout_seed"] = 7
-    return found
+                result[name] = array.sigmoid()
+    if "closure" in result:
+        result["score_mod"] = result.pop("closure")
+    elif "score_mod" in result:
+        result["aux"] = {"slopes": torch.rand(heads, generator=make)}
+    if "dropout" in result:
+        result["dropout_seed"] = 7
+    return result
 
 
 def group_of_none(world: int) -> None:
@@ -163,19 +163,19 @@ class Case:
             out[self.cuts[-1] :], lse[:, self.cuts[-1] :] = 0, -torch.inf
         self.dlse = torch.sin(torch.arange(lse.numel(), dtype=torch.float32)).reshape(lse.shape)
         self.dlse[lse == -torch.inf] = 0
-        found = backward(
+        result = backward(
             dout, q, k, v, out, lse, *more, dlse=self.dlse, wanted=wanted, **self.settings, **self.given
         )
-        arrays = {f"d{n}": found.arrays[n] for n in wanted}
+        arrays = {f"d{n}": result.arrays[n] for n in wanted}
         back = self.moved if self.cuts is not None else torch.Tensor.clone
-        grads = {"dq": back(found.dq), "dk": back(found.dk), "dv": back(found.dv)}
+        grads = {"dq": back(result.dq), "dk": back(result.dk), "dv": back(result.dv)}
         return {"out": back(out), "lse": lse, "max_logit": max_logit, **grads, **arrays}
 
     @property
     def has_rows(self) -> set[str]:
         """The arrays of scores of which a rank has its rows."""
-        found = {n: self.given[n] for n in ("bias", "mask") if n in self.given}
-        return {n for n, array in found.items() if array.dim() > 1 and array.shape[-2] > 1}
+        result = {n: self.given[n] for n in ("bias", "mask") if n in self.given}
+        return {n for n, array in result.items() if array.dim() > 1 and array.shape[-2] > 1}
 
     def shards(self, cp: ContextParallel) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a rank that get gradients, q, k, v and arrays, and the arguments that it gives."""
@@ -221,30 +221,30 @@ def _compared(group: Any, case: Case) -> dict[str, Any]:
     cp = ContextParallel(group, case.layout, case.scheme, degree=case.degree)
     leaves, own = case.shards(cp)
     out, lse = cp.attention(leaves["q"], leaves["k"], leaves["v"], return_lse=True, **case.settings, **own)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "out": _error(cp.unshard(case.moved(out.detach())), want["out"]),
         "lse": _error(cp.unshard(lse.detach(), -1), want["lse"]),
     }
     plan, rank = cp.plan, cp.peers.rank
-    found["bytes"] = cp.traffic.bytes, plan.bytes(rank)
-    found["work"] = cp.traffic.scores, plan.scores(rank)
-    given = [leaves[name].detach() for name in ("q", "k", "v")]
+    result["bytes"] = cp.traffic.bytes, plan.bytes(rank)
+    result["work"] = cp.traffic.scores, plan.scores(rank)
+    arguments = [leaves[name].detach() for name in ("q", "k", "v")]
     with torch.no_grad():
-        again, max_logit = cp.attention(*given, return_max_logit=True, **case.settings, **own)
+        again, max_logit = cp.attention(*arguments, return_max_logit=True, **case.settings, **own)
     assert torch.equal(again, out)
-    found["max_logit"] = _error(max_logit, want["max_logit"])
+    result["max_logit"] = _error(max_logit, want["max_logit"])
     finite = torch.where(lse == -torch.inf, 0.0, lse)
     loss = (out * case.moved(cp.shard(case.dout))).sum() + (finite * cp.shard(case.dlse, -1)).sum()
     loss.backward()
-    found["gradient bytes"] = cp.gradient_traffic.bytes, plan.gradient_bytes(rank)
-    for n in [name for name in want if name not in found]:
+    result["gradient bytes"] = cp.gradient_traffic.bytes, plan.gradient_bytes(rank)
+    for n in [name for name in want if name not in result]:
         grad = leaves[n[1:]].grad
         if n in ("dq", "dk", "dv") or n[1:] in case.has_rows:
             grad = cp.unshard(grad if n == "dbias" else case.moved(grad))
         else:
             cp.sum_gradients([leaves[n[1:]]])
-        found[n] = _error(grad, want[n])
-    return found
+        result[n] = _error(grad, want[n])
+    return result
 
 
 def _error(got: Tensor, want: Tensor) -> float:
@@ -471,15 +471,15 @@ def summed(world: int) -> dict[str, Any] | None:
         leaves.append(leaf)
     unused = torch.zeros(3, requires_grad=True)
     cp.sum_gradients([*leaves, unused])
-    found: dict[str, Any] = {"sums": [torch.equal(t.grad, w) for t, w in zip(leaves, want, strict=True)]}
+    result: dict[str, Any] = {"sums": [torch.equal(t.grad, w) for t, w in zip(leaves, want, strict=True)]}
     said = {"differing": [leaves[1] if cp.peers.rank != 2 else unused], "none": []}
     for name, tensors in said.items():
         try:
             cp.sum_gradients(tensors)
-            found[name] = "nothing was raised"
+            result[name] = "nothing was raised"
         except LaunchError as error:
-            found[name] = str(error)
-    return found
+            result[name] = str(error)
+    return result
 
 
 def dtensors(world: int) -> list[float] | None:
@@ -500,11 +500,11 @@ def dtensors(world: int) -> list[float] | None:
     assert isinstance(out, DTensor)
     assert out.placements[0].is_shard(2)
     assert tuple(out.shape) == tuple(case.q.shape)
-    found = cp.unshard(out)
-    assert found.placements[0].is_replicate()
-    (found.to_local() * case.dout).sum().backward()
+    result = cp.unshard(out)
+    assert result.placements[0].is_replicate()
+    (result.to_local() * case.dout).sum().backward()
     one = flash.attention_backward(case.dout, case.q, case.k, case.v, want["out"], want["lse"], causal=True)
-    return [_error(found.to_local().detach(), want["out"]), _error(cp.unshard(q.grad).to_local(), one.dq)]
+    return [_error(result.to_local().detach(), want["out"]), _error(cp.unshard(q.grad).to_local(), one.dq)]
 
 
 def lost(victim: int, how: str, after: int) -> tuple[str, int | None, float] | None:

@@ -321,10 +321,10 @@ class FakeDriver:
     def _write_logs(self, arguments: tuple[Any, ...]) -> None:
         _, count, options, values = arguments
         assert len(options) == len(values) == count
-        given = dict(zip(options, values, strict=True))
+        inputs = dict(zip(options, values, strict=True))
         for kind, log in (("ERROR", self.jit_error_log), ("INFO", self.jit_info_log)):
-            buffer = given.get(getattr(real.CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER"))
-            size = given.get(getattr(real.CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES"))
+            buffer = inputs.get(getattr(real.CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER"))
+            size = inputs.get(getattr(real.CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES"))
             if buffer is not None:
                 assert len(buffer) == size
                 data = log.encode()[: size - 1] + b"\0"
@@ -550,7 +550,7 @@ class FakeDriver:
         def named(names: dict[str, int], value: Any) -> str:
             return next(name for name, number in names.items() if number == int(value))
 
-        made = TensorMap(
+        built = TensorMap(
             globalAddress,
             tuple(map(int, boxDim)),
             named(DTYPES, tensorDataType),
@@ -561,7 +561,7 @@ class FakeDriver:
             named(OOB_FILLS, oobFill),
             named(L2_PROMOTIONS, l2Promotion),
         )
-        words = struct.unpack("<16Q", made.encode(globalAddress))
+        words = struct.unpack("<16Q", built.encode(globalAddress))
         return SimpleNamespace(opaque=[real.cuuint64_t(word) for word in words])
 
     @_simulated(1)
@@ -650,8 +650,8 @@ def _values(slots: tuple[ParamSlot, ...], pointers: int) -> dict[str, int | floa
     codes = {"f16": "e", "f32": "f", "f64": "d"}
     places = (ctypes.c_void_p * len(slots)).from_address(pointers)
     values: dict[str, int | float | bytes] = {}
-    for slot, place in zip(slots, places, strict=True):
-        data = ctypes.string_at(place, slot.nbytes)
+    for slot, location in zip(slots, places, strict=True):
+        data = ctypes.string_at(location, slot.nbytes)
         if slot.nbytes > LARGEST_NUMBER:
             values[slot.name] = data
         elif slot.type in codes:

@@ -42,7 +42,7 @@ class Machine(FakeDriver):
         if not self.stack:
             return real.CUresult.CUDA_ERROR_INVALID_CONTEXT, None
         dtype, _, address, dims, strides, box, steps, _, swizzle, promotion, fill = given
-        made = TensorMap(
+        built = TensorMap(
             address,
             tuple(map(int, box)),
             _name(DTYPES, dtype),
@@ -53,7 +53,7 @@ class Machine(FakeDriver):
             _name(OOB_FILLS, fill),
             _name(L2_PROMOTIONS, promotion),
         )
-        words = np.frombuffer(made.encode(address), np.uint64)
+        words = np.frombuffer(built.encode(address), np.uint64)
         opaque = [real.cuuint64_t(int(w)) for w in words]
         return real.CUresult.CUDA_SUCCESS, SimpleNamespace(opaque=opaque)
 
@@ -69,8 +69,8 @@ class Machine(FakeDriver):
         kernel = self._functions[int(function)].kernel
         places = (ctypes.c_void_p * len(kernel.params)).from_address(parameters)
         self.structures = {
-            p.name: ctypes.string_at(place, p.count)
-            for p, place in zip(kernel.params, places, strict=True)
+            p.name: ctypes.string_at(location, p.count)
+            for p, location in zip(kernel.params, places, strict=True)
             if p.count
         }
 

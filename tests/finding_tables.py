@@ -17,11 +17,11 @@ def cases(table: str, **texts: str) -> list[Any]:
     """
     for name, text in texts.items():
         table = table.replace(f"<{name}>", text)
-    found = []
+    result = []
     for name, program, findings in re.findall(
         r"(?:# (.*)\n)?((?:(?!=>).+\n)+)((?:=> .*\n(?: +.*\n)*)+)", table
     ):
         messages = [" ".join(message.split()) for message in findings.split("=> ")[1:]]
         id_ = name or program.strip()
-        found.append(pytest.param(program.strip(), [m for m in messages if m != "right"], id=id_))
-    return found
+        result.append(pytest.param(program.strip(), [m for m in messages if m != "right"], id=id_))
+    return result

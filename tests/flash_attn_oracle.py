@@ -72,8 +72,8 @@ def attention_varlen(
         rows = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
         keys = slice(cu_seqlens_k[b], cu_seqlens_k[b + 1])
         own = None if slopes is None else np.broadcast_to(slopes, (len(cu_seqlens_q) - 1, q.shape[1]))[b]
-        found, sums = attention(q[rows][None], k[keys][None], v[keys][None], alibi_slopes=own, **how)
-        out[rows], lse[:, rows] = found[0], sums[0]
+        result, sums = attention(q[rows][None], k[keys][None], v[keys][None], alibi_slopes=own, **how)
+        out[rows], lse[:, rows] = result[0], sums[0]
     return out, lse
 
 
@@ -138,7 +138,9 @@ def cache_step(
             v_cache[places[before + i]] = v[b, i]
         first = 0 if cache_leftpad is None else int(cache_leftpad[b])
         keys, values = (
-            np.array([cache[place] for place in places[first:]], cache.dtype).reshape(-1, *cache.shape[2:])
+            np.array([cache[location] for location in places[first:]], cache.dtype).reshape(
+                -1, *cache.shape[2:]
+            )
             for cache in (k_cache, v_cache)
         )
         items.append((queries, keys, values))

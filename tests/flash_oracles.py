@@ -78,8 +78,8 @@ def onnx_attention(
         feeds["lengths"] = np.full(q.shape[0], k.shape[2], np.int64)
         inputs.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT64, (q.shape[0],)))
     left, right = window or (None, None)
-    given = {"scale": scale, "softcap": softcap, "left_window_size": left, "right_window_size": right}
-    options = {name: value for name, value in given.items() if value is not None}
+    arguments = {"scale": scale, "softcap": softcap, "left_window_size": left, "right_window_size": right}
+    options = {name: value for name, value in arguments.items() if value is not None}
     node = helper.make_node("Attention", names, ["Y"], is_causal=int(bool(causal)), **options)
     output = helper.make_tensor_value_info("Y", kind, (*q.shape[:3], v.shape[3]))
     graph = helper.make_graph([node], "attention", inputs, [output])

@@ -552,11 +552,11 @@ def _sliding_tiles(
 
     def tiles_of(index):
         index = index // math.prod(tile)
-        found = []
+        result = []
         for count in reversed(counts):
-            found.append(index % count)
+            result.append(index % count)
             index = index // count
-        return found[::-1]
+        return result[::-1]
 
     def sliding_tiles(b, h, q, kv):
         shown = q == q

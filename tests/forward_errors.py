@@ -55,8 +55,8 @@ def of_torch(arrays: tuple[Array, ...]) -> Array:
     """O of PyTorch on the CPU."""
     import torch
 
-    made = torch.nn.functional.scaled_dot_product_attention(*(torch.from_numpy(x) for x in arrays))
-    out: Array = made.numpy().astype(np.float64)
+    built = torch.nn.functional.scaled_dot_product_attention(*(torch.from_numpy(x) for x in arrays))
+    out: Array = built.numpy().astype(np.float64)
     return out
 
 
@@ -64,8 +64,8 @@ def errors(head_dim: int, kind: str) -> list[float]:
     """Relative errors of one kind of inputs: PyTorch's, and those of `WAYS`."""
     arrays = dict(inputs(head_dim))[kind]
     wanted, _ = attention_reference(*arrays)
-    found = [of_torch(arrays), *(of_kernel(arrays, *way) for way in WAYS)]
-    return [error(out, wanted) for out in found]
+    result = [of_torch(arrays), *(of_kernel(arrays, *way) for way in WAYS)]
+    return [error(out, wanted) for out in result]
 
 
 def table() -> Iterator[str]:

@@ -15,9 +15,9 @@ config_of: Final = KINDS["fp8 e4m3"].config
 def scales_of(batch: int = 1, kv_heads: int = 1) -> dict[str, Array]:
     """Scales that differ in all sequences and heads; one of Q is negative."""
     rng = np.random.default_rng(batch + kv_heads)
-    found = {name: rng.uniform(0.5, 2, (batch, kv_heads)).astype(np.float32) for name in SCALES}
-    found["q_scale"][-1, -1] *= -1
-    return found
+    result = {name: rng.uniform(0.5, 2, (batch, kv_heads)).astype(np.float32) for name in SCALES}
+    result["q_scale"][-1, -1] *= -1
+    return result
 
 
 def scaled(arrays: Arrays, scales: dict[str, Array]) -> tuple[Array, ...]:

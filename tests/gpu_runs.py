@@ -203,11 +203,11 @@ def arguments(
     for low, high, owners, writable, _ in joined_ranges(arrays):
         arena.add(low, high - low, owners, writable)
     values: list[int | float | bytes] = []
-    for param, given, memory in zip(kernel.params, args, held, strict=True):
+    for param, inputs, memory in zip(kernel.params, args, held, strict=True):
         if isinstance(memory, np.ndarray):
             memory = arena.address_of(memory)
-        if isinstance(given, TensorMap):
-            values.append(encode_for_gpu(backend._driver, given, memory, ORDINAL))
+        if isinstance(inputs, TensorMap):
+            values.append(encode_for_gpu(backend._driver, inputs, memory, ORDINAL))
         else:
             values.append(value_of(param, memory))
     return values

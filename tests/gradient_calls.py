@@ -70,9 +70,9 @@ def interpreted_owners(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     owners, run = list[str](), Step.interpret
 
     def interpret(step: Step, *given: Any, **how: Any) -> Any:
-        found = re.match("attention_gradient_([a-z]+)_", step.plan.entry)
-        if found:
-            owners.append(found[1])
+        result = re.match("attention_gradient_([a-z]+)_", step.plan.entry)
+        if result:
+            owners.append(result[1])
         return run(step, *given, **how)
 
     monkeypatch.setattr(Step, "interpret", interpret)

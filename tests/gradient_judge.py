@@ -50,14 +50,14 @@ def assert_gradients_are_accurate(
     They are judged as functions of `out`, which may be rounded to 16 bits: a change of O by e
     changes the gradients as a change of `dlse` by -sum(dout * e) does.
     """
-    wide, given = dout.astype(np.float64), {**arrays, **how}
-    exact, lse = attention_reference(q, k, v, **given)
+    wide, arguments = dout.astype(np.float64), {**arrays, **how}
+    exact, lse = attention_reference(q, k, v, **arguments)
     of_lse = dlse - (wide * (out - exact)).sum(axis=3)
     right, dense = (
-        by_name(attention_reference_gradients(dout, q, k, v, dlse=of_lse, dtype=dtype, **given))
+        by_name(attention_reference_gradients(dout, q, k, v, dlse=of_lse, dtype=dtype, **arguments))
         for dtype in (np.float64, np.float32)
     )
-    sizes = _sizes(wide, of_lse, q, k, v, exact, lse, given)
+    sizes = _sizes(wide, of_lse, q, k, v, exact, lse, arguments)
     largest_lse = np.abs(lse[np.isfinite(lse)]).max(initial=0)
     assert found.keys() == right.keys()
     for name, wanted in right.items():
@@ -90,7 +90,7 @@ def _sizes(
     q, k, v, dout = (np.abs(x) for x in (q, k, v, dout))
     delta = (dout * np.abs(out)).sum(axis=3) + np.abs(dlse)
     dscore = weight * (factor * (dout @ v.swapaxes(2, 3)) + delta[..., None])
-    found = {
+    result = {
         "q": abs(scale) * (dscore @ k),
         "k": abs(scale) * _over_groups(dscore.swapaxes(2, 3) @ q, group),
         "v": _over_groups((factor * weight).swapaxes(2, 3) @ dout, group),
@@ -98,8 +98,8 @@ def _sizes(
     for feature in asked(given):
         for part in (feature.array_gradient(dscore, of), feature.first_gradient(lse, delta, of)):
             if part is not None:
-                found[feature.argument] = summed_to(np.abs(part), np.shape(given[feature.argument]))
-    return found
+                result[feature.argument] = summed_to(np.abs(part), np.shape(given[feature.argument]))
+    return result
 
 
 def _over_groups(gradient: Array, group: int) -> Array:

@@ -49,9 +49,9 @@ def torch_gradients_in(
         product = functools.partial(_half_product, half)
     elif kind == "tf32":
         product = _tf32_product(torch).apply
-    found = _backward(torch, dout, dlse, of, how, product)
+    result = _backward(torch, dout, dlse, of, how, product)
     to = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}.get(kind, np.float32)
-    return {name: x.astype(to) if name in "qkv" else x for name, x in found.items()}
+    return {name: x.astype(to) if name in "qkv" else x for name, x in result.items()}
 
 
 def _half_product(half: Any, a: Any, b: Any) -> Any:
@@ -165,7 +165,7 @@ def difference(
     """The gradient of one operand by differences of `attention` at four points for each element,
     whose error falls with the fourth power of `step`.
     """
-    found = np.zeros_like(operands[name])
+    result = np.zeros_like(operands[name])
 
     def loss(at: tuple[int, ...], by: float) -> float:
         moved = operands[name].copy()
@@ -173,11 +173,11 @@ def difference(
         out, lse = attention(**{**operands, name: moved})
         return float((out * dout).sum() + (np.where(np.isneginf(lse), 0, lse) * dlse).sum())
 
-    for at in np.ndindex(found.shape):
+    for at in np.ndindex(result.shape):
         near = loss(at, step) - loss(at, -step)
         far = loss(at, 2 * step) - loss(at, -2 * step)
-        found[at] = (8 * near - far) / (12 * step)
-    return found
+        result[at] = (8 * near - far) / (12 * step)
+    return result
 
 
 def broadcasts(*sizes: int) -> list[tuple[int, ...]]:

@@ -79,18 +79,18 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
     how = {name: value for name, value in of.given.items() if name not in of.arrays and value is not None}
     operands = {"q": of.q, "k": of.k, "v": of.v, **of.arrays}
     theirs = torch_gradients_in(torch, kind, of.dout, of.dlse, operands, how)
-    found = attention_reference_gradients(of.dout, of.q, of.k, of.v, dlse=of.dlse, **of.given)
-    right = {"q": found.dq, "k": found.dk, "v": found.dv, **{n: found.arrays[n] for n in of.wanted}}
+    result = attention_reference_gradients(of.dout, of.q, of.k, of.v, dlse=of.dlse, **of.given)
+    right = {"q": result.dq, "k": result.dk, "v": result.dv, **{n: result.arrays[n] for n in of.wanted}}
     spread, again = _spread(of)
     unit, of_result = _UNITS.get(kind, _F32)
-    made: dict[str, list[Error]] = {}
+    built: dict[str, list[Error]] = {}
     for backend in backends:
         out, lse = flash.AttentionKernel(of.config).launch(
             of.q, of.k, of.v, return_lse=True, backend=backend, **of.arrays, **of.others
         )
         ours = by_name(of.run(backend=backend, out=out, lse=lse))
         assert ours.keys() == right.keys()
-        made[backend] = []
+        built[backend] = []
         for name, wanted in right.items():
             size = float(np.abs(wanted).max(initial=0))
             luck = (3 if np.count_nonzero(spread[name]) < _FEW else 1) * unit / 3**0.5
@@ -98,14 +98,14 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
             floor += float(np.sqrt(again[name].max(initial=0)))
             floor += _SMALLEST.get(kind, 2.0**-149)
             apart = [_apart(x[name], wanted) for x in (ours, theirs)]
-            made[backend].append(Error(name, *apart, floor, size))
-    return made
+            built[backend].append(Error(name, *apart, floor, size))
+    return built
 
 
 def assert_at_most_twice(torch: ModuleType, of: Case, *backends: str) -> None:
     """The kernels' gradients of a case err by at most twice as much as PyTorch's, and the floor."""
-    for backend, found in errors(torch, of, backends or ("interpreter", "cpu")).items():
-        beyond = [str(error) for error in found if not error.ours <= error.allowed]
+    for backend, result in errors(torch, of, backends or ("interpreter", "cpu")).items():
+        beyond = [str(error) for error in result if not error.ours <= error.allowed]
         assert not beyond, f"{backend}: {beyond}"
 
 
@@ -120,14 +120,14 @@ def _spread(of: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     dO with V and O, and an element of O for no smaller than normal numbers of its type, as whose its
     rounding is.
     """
-    given: Mapping[str, Any] = of.given
+    arguments: Mapping[str, Any] = of.given
     group = of.q.shape[1] // of.k.shape[1]
     q, k, v = (
         np.repeat(x.astype(np.float64), n, axis=1) for x, n in ((of.q, 1), (of.k, group), (of.v, group))
     )
-    out, lse = attention_reference(of.q, of.k, of.v, **given)
+    out, lse = attention_reference(of.q, of.k, of.v, **arguments)
     dout, scale, causal = of.dout.astype(np.float64), of.config.scale, of.config.causal
-    at = scored((*q.shape[:3], k.shape[2]), causal, np.float64, 0, given)
+    at = scored((*q.shape[:3], k.shape[2]), causal, np.float64, 0, arguments)
     of_lse, of_score, score = _again(q, k, scale, lse, at)
     rows = np.where(np.isneginf(lse), np.inf, lse)[..., None]
     weight = np.where(visible_keys(at), np.exp(score - rows), 0)
@@ -138,11 +138,11 @@ def _spread(of: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     product = np.sqrt(dout**2 @ (v**2).swapaxes(2, 3))
     seq_q, seq_k = product.shape[2:]
     distance = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k) - np.arange(seq_k)
-    shapes = {name: np.shape(given[name]) for name in of.wanted}
+    shapes = {name: np.shape(arguments[name]) for name in of.wanted}
 
     def sums(of_sink: Any, times: Any) -> dict[str, Array]:
         squares = times * (weight * (factor * product + delta[..., None])) ** 2
-        found = {
+        result = {
             "q": scale**2 * (squares @ k**2),
             "k": scale**2 * _over_groups(squares.swapaxes(2, 3) @ q**2, group),
             "v": _over_groups((times * (factor * weight) ** 2).swapaxes(2, 3) @ dout**2, group),
@@ -150,10 +150,10 @@ def _spread(of: Case) -> tuple[dict[str, Array], dict[str, Array]]:
             "key_bias": squares.sum(axis=2),
             "alibi_slopes": (squares * distance**2.0).sum(axis=(2, 3)),
         }
-        if "sink" in given:
-            first = np.exp(np.asarray(given["sink"], np.float64)[..., None] - rows[..., 0])
-            found["sink"] = (of_sink * (first * delta) ** 2).sum(axis=2)
-        return {name: summed_to(x, shapes[name]) if name in shapes else x for name, x in found.items()}
+        if "sink" in arguments:
+            first = np.exp(np.asarray(arguments["sink"], np.float64)[..., None] - rows[..., 0])
+            result["sink"] = (of_sink * (first * delta) ** 2).sum(axis=2)
+        return {name: summed_to(x, shapes[name]) if name in shapes else x for name, x in result.items()}
 
     return sums(1.0, 1.0), sums(of_lse, of_lse[..., None] + of_score)
 
@@ -195,8 +195,8 @@ def print_errors() -> None:
     features = {"causal": True, "alibi": True, "sink": True, "bias": "f32", "arrays": arrays}
     for kind in KINDS.values():
         of = case(113, 203, 64, heads=2, kv_heads=1, **kind, **features)
-        for backend, found in errors(torch, of, ("interpreter", "cpu")).items():
-            for error in found:
+        for backend, result in errors(torch, of, ("interpreter", "cpu")).items():
+            for error in result:
                 sys.stdout.write(f"{' '.join(kind.values())}, {backend}, {error}\n")
 
 

@@ -82,13 +82,13 @@ class Case:
         if layout == "bshd":
             named = {name: np.ascontiguousarray(a.swapaxes(1, 2)) for name, a in named.items()}
         into = {f"d{name}": np.full_like(named[name], np.nan) for name in "qkv" if f"d{name}" not in named}
-        made = self.kernel
+        built = self.kernel
         rows = {"lse": lse, "dlse": self.dlse}
-        given = {**named, **into, **rows, **self.arrays, **self.others}
-        found = made.launch(**given, wanted=self.wanted, layout=layout, backend=backend)
+        arguments = {**named, **into, **rows, **self.arrays, **self.others}
+        result = built.launch(**arguments, wanted=self.wanted, layout=layout, backend=backend)
         if layout == "bshd":
-            return Gradients(*(a.swapaxes(1, 2) for a in found[:3]), found.arrays)
-        return found
+            return Gradients(*(a.swapaxes(1, 2) for a in result[:3]), result.arrays)
+        return result
 
 
 def case(
@@ -137,10 +137,10 @@ def assert_same_bits(found: Gradients, wanted: Gradients) -> None:
 
 def check(of: Case, **how: Any) -> Gradients:
     """Run a case, and judge it against the reference in float64."""
-    found = of.run(**how)
+    result = of.run(**how)
     out, lse = of.forward()
-    judge(of, by_name(found), out, lse)
-    return found
+    judge(of, by_name(result), out, lse)
+    return result
 
 
 def judge(of: Case, found: Mapping[str, Array], out: Array, lse: Array) -> None:
@@ -156,8 +156,8 @@ def bounds(of: Case, out: Array, lse: Array) -> dict[str, GradientBound]:
     explain (`tools/campaign/gradient_bound.py`).
     """
     call = GradientInputs(of.config, of.dout, of.q, of.k, of.v, out, lse, of.dlse, of.given, of.bend)
-    found = call.bounds(of.wanted)
-    return {name: found[name] for name in ("q", "k", "v", *of.wanted)}
+    result = call.bounds(of.wanted)
+    return {name: result[name] for name in ("q", "k", "v", *of.wanted)}
 
 
 # ------------------------------------------------------------------------------------------
@@ -308,19 +308,19 @@ def _parts(of: Case, ends: dict[str, Array]) -> list[Part]:
     heads = of.q.shape[1]
     spans = {}
     for side in "qk":
-        found = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends[f"cu_seqlens_{side}"])]
+        result = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends[f"cu_seqlens_{side}"])]
         used = ends.get(f"seqused_{side}")
         if used is not None:
-            found = [slice(s.start, s.start + int(n)) for s, n in zip(found, used, strict=True)]
-        spans[side] = found
+            result = [slice(s.start, s.start + int(n)) for s, n in zip(result, used, strict=True)]
+        spans[side] = result
     batch = len(spans["q"])
-    made = []
+    built = []
     for b, (r, c) in enumerate(zip(spans["q"], spans["k"], strict=True)):
         arrays = {name: np.broadcast_to(a, (batch, heads))[b : b + 1] for name, a in of.arrays.items()}
         dlse = None if of.dlse is None else of.dlse[:, :, r]
         rows = of.dout[:, :, r], of.q[:, :, r], of.k[:, :, c], of.v[:, :, c]
-        made.append((r, c, Case(plain, *rows, arrays, {**of.others, "first_batch": b}, dlse, of.bend)))
-    return made
+        built.append((r, c, Case(plain, *rows, arrays, {**of.others, "first_batch": b}, dlse, of.bend)))
+    return built
 
 
 def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> None:
@@ -338,7 +338,7 @@ def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> 
             dlse[:, :, r] = of.dlse[:, :, r]  # type: ignore[index]  # there is one
     flat = {n: np.ascontiguousarray(a[0].swapaxes(0, 1)) for n, a in {**filled, "out": out}.items()}
     into = {f"d{name}": np.full_like(flat[name], np.nan) for name in "qkv"}
-    found = of.kernel.launch(
+    result = of.kernel.launch(
         **flat,
         lse=lse[0],
         dlse=None if dlse is None else dlse[0],
@@ -349,7 +349,7 @@ def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> 
         wanted=of.wanted,
         backend=backend,  # type: ignore[arg-type]
     )
-    again = {name: array.swapaxes(0, 1)[None] for name, array in zip("qkv", found[:3], strict=True)}
+    again = {name: array.swapaxes(0, 1)[None] for name, array in zip("qkv", result[:3], strict=True)}
     for (r, c, _), bound in zip(parts, within, strict=True):
         for name, span in {"q": r, "k": c, "v": c}.items():
             assert_close(name, again[name][:, :, span], *bound[name])
@@ -363,4 +363,4 @@ def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> 
             summed_to(np.concatenate([b[which] for b in every]).reshape(batch, heads), shape)
             for which in range(2)
         )
-        assert_close(name, found.arrays[name], total, error)
+        assert_close(name, result.arrays[name], total, error)

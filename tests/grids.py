@@ -28,10 +28,10 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
             continue
         if not any(map(item.get_closest_marker, ("nightly", "gpu"))):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for found in tests.values():
-        cases = [case for case in found if not case.get_closest_marker("slow")]
+    for result in tests.values():
+        cases = [case for case in result if not case.get_closest_marker("slow")]
         if not cases:
-            yield from _nightly(found)
+            yield from _nightly(result)
             continue
         values = [_values(case) for case in cases]
         sample = cases[0].get_closest_marker("sample")
@@ -104,10 +104,10 @@ def _values(case: pytest.Function) -> frozenset[object]:
     """The values that the `parametrize` decorators of a test give to one case. A decorator of
     several names gives one value, a tuple.
     """
-    found: set[object] = set()
+    result: set[object] = set()
     for mark in case.iter_markers("parametrize"):
         names = mark.args[0] if isinstance(mark.args[0], str) else ",".join(mark.args[0])
         # Values need not be hashable. The decorator keeps them alive, so an id is one value.
-        given = (id(case.callspec.params[name.strip()]) for name in names.split(","))
-        found.add((names, *given))
-    return frozenset(found)
+        arguments = (id(case.callspec.params[name.strip()]) for name in names.split(","))
+        result.add((names, *arguments))
+    return frozenset(result)

@@ -52,7 +52,7 @@ def random_operands(
     bias hides a fifth of the keys; a fifth of the scales of fp8 are negative.
     """
     rng = np.random.default_rng(seed)
-    found = {}
+    result = {}
     lengths = {**vars(problem), **config.features.counts_of_scales(vars(problem))}
 
     def scales(shape: list[int]) -> np.ndarray[Any, Any]:
@@ -68,8 +68,8 @@ def random_operands(
             "sink": lambda s: 2 * rng.standard_normal(s),
             **dict.fromkeys(("q_scale", "k_scale", "v_scale"), scales),
         }[operand.name](shape)
-        found[operand.name] = drawn.astype(operand.dtype.numpy)
-    return found
+        result[operand.name] = drawn.astype(operand.dtype.numpy)
+    return result
 
 
 def _blocks(kernel: KernelConfig, q: np.ndarray[Any, Any], k: np.ndarray[Any, Any]) -> int:
@@ -124,8 +124,8 @@ def run_forward(
         own_sizes |= zip(operand.axes, array.shape, strict=False) if operand.is_whole else []
         extra.append(array)
         extra_strides += [s // array.itemsize for s in wide.strides]
-    given = {"dropout_seed": dropout_seed, "section": section, "parts": _blocks(kernel, q, k)}
-    values = {**config.numbers, **given, **own_sizes}
+    arguments = {"dropout_seed": dropout_seed, "section": section, "parts": _blocks(kernel, q, k)}
+    values = {**config.numbers, **arguments, **own_sizes}
     tickets = counters(kernel)
     numbers = [np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers]
     result = run(
@@ -244,18 +244,18 @@ def assert_proved(of: AttentionConfig | KernelConfig | Build) -> None:
 
 def assert_no_spill(of: AttentionConfig | KernelConfig | Build, assembler: Assembler) -> None:
     """The assembler keeps everything in registers, and has nothing to advise."""
-    made = _built(of)
-    assembly = assembler.assemble(made.text, made.config.target.name)
-    usage = assembly.kernel(made.config.name)
+    built = _built(of)
+    assembly = assembler.assemble(built.text, built.config.target.name)
+    usage = assembly.kernel(built.config.name)
     spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (made.config.name, made.config.target.name, usage)
+    assert spilled == 0, (built.config.name, built.config.target.name, usage)
     assert assembly.advisories == ()
 
 
 def main_loop_of(of: AttentionConfig | KernelConfig | Build, assembler: Assembler) -> Loop:
     """The loop over tiles of a kernel in machine instructions; the assembler serialises no product of it."""
-    made = _built(of)
-    assembly = assembler.assemble(made.text, made.config.target.name)
+    built = _built(of)
+    assembly = assembler.assemble(built.text, built.config.target.name)
     assert assembly.advisories == ()
     try:
         loop = main_loop(find_disassembler().instructions(assembly.cubin))

@@ -36,9 +36,9 @@ def kernel_of(trace: Trace, columns: int) -> Any:
     elements = Elements(emitted, keys)
     for j, apart in enumerate(keys):
         for i in range(ROWS):
-            place = (lane + (i * LANES * columns + apart)).as_(u32)
-            score = k.load(S.element(place))
-            found = elements.at(
+            location = (lane + (i * LANES * columns + apart)).as_(u32)
+            score = k.load(S.element(location))
+            result = elements.at(
                 i,
                 j,
                 {
@@ -48,7 +48,7 @@ def kernel_of(trace: Trace, columns: int) -> Any:
                     "first_key": lambda: lane,
                 },
             )
-            k.store(O.element(place), _as_number(k, found))
+            k.store(O.element(location), _as_number(k, result))
     return k.build()
 
 

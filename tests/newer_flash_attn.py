@@ -63,14 +63,14 @@ class NewerFlashAttn:
         if how.get("qv") is not None:  # the default scale is of both products
             q, k = self.torch.cat((q, how["qv"]), -1), self.torch.cat((k, v), -1)
         picked = how.pop("gather_kv_indices", None)
-        found = []
+        result = []
         for b in range(len(q)):
             seen = None
             if picked is not None:
                 seen = (picked[b][:, :, None] == self.torch.arange(k.shape[1])).any(1)
-            given = {**how, "softmax_scale": softmax_scale, "causal": causal, "seen": seen}
-            found.append(attend(self.torch, q[b], k[b], v[b], **given))
-        out, lse = (self.torch.stack(x) for x in zip(*found, strict=True))
+            arguments = {**how, "softmax_scale": softmax_scale, "causal": causal, "seen": seen}
+            result.append(attend(self.torch, q[b], k[b], v[b], **arguments))
+        out, lse = (self.torch.stack(x) for x in zip(*result, strict=True))
         both = out.to(dtype), lse.float()
         wants = how.get("return_attn_probs") or how.get("return_lse")
         return both if self.version > 3 or wants else both[0]

@@ -23,9 +23,9 @@ def nvcc() -> Path | None:
     """The nvcc of the pip package, or of the toolkit on PATH."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
-        found = Path(folder) / "cu13" / "bin" / "nvcc"
-        if found.exists():
-            return found
+        result = Path(folder) / "cu13" / "bin" / "nvcc"
+        if result.exists():
+            return result
     named = shutil.which("nvcc")
     return Path(named) if named else None
 
@@ -41,16 +41,16 @@ def compiler(folder: Path) -> Compile:
     """A function that compiles a program with options, once, into a folder, and returns the path of the
     executable. A name is that of a file of tests/programs; a path ends in `.cu`.
     """
-    found = nvcc()
-    assert found is not None
-    for library in (found.parent.parent / "lib").glob(_RUNTIME):  # the pip package lacks the link's name
+    result = nvcc()
+    assert result is not None
+    for library in (result.parent.parent / "lib").glob(_RUNTIME):  # the pip package lacks the link's name
         (folder / "libcudart.so").symlink_to(library)
 
     @functools.cache
     def make(name: str | Path, *options: str, runtime: str = "shared") -> Path:
         source = name if isinstance(name, Path) else PROGRAMS / f"{name}.cu"
         out = folder / f"{source.stem}-{len(list(folder.iterdir()))}"
-        command = [str(found), *(options or DEFAULT), "-cudart", runtime, f"-L{folder}", "-o", str(out)]
+        command = [str(result), *(options or DEFAULT), "-cudart", runtime, f"-L{folder}", "-o", str(out)]
         done = subprocess.run(
             [*command, source.name], cwd=source.parent, capture_output=True, text=True, check=False
         )

@@ -64,8 +64,8 @@ class Xformers:
 
         def visible(seq_q: int, seq_k: int) -> Any:
             shift = seq_k - seq_q if corner == "bottom_right" else 0
-            found = self.torch.ones(seq_q, seq_k, dtype=self.torch.bool).tril(shift + right)
-            return found if left is None else found.triu(shift - left)
+            result = self.torch.ones(seq_q, seq_k, dtype=self.torch.bool).tril(shift + right)
+            return result if left is None else result.triu(shift - left)
 
         return visible
 
@@ -80,11 +80,11 @@ class Xformers:
         if isinstance(attn_bias, self.torch.Tensor):
             band, added = None, attn_bias
         visible = None if band is None else band(q.shape[1], k.shape[1])
-        found = [
+        result = [
             _attend(self.torch, q[b], k[b], v[b], visible, 0.0 if added is None else added[b], scale=scale)
             for b in range(q.shape[0])
         ]
-        outs, lses = zip(*found, strict=True)
+        outs, lses = zip(*result, strict=True)
         return self.torch.stack(outs), self.torch.stack(lses).transpose(1, 2)
 
     def memory_efficient_attention(

@@ -127,7 +127,7 @@ def instruction(
         }
     )
     count = draw(st.integers(op.required, len(op.flat)))
-    operands = tuple(draw(operand_of(op, place)) for place in range(count))
+    operands = tuple(draw(operand_of(op, location)) for location in range(count))
     guard = draw(st.none() | st.builds(ir.Guard, register("pred"), st.booleans()))
     if op.opcode.startswith("st") and str(op.modifiers.get("space", "")).startswith("param"):
         guard = None  # what calls give cannot be under one

@@ -329,7 +329,7 @@ class Writing:
         if form in ("lop3", "prmt", "shf.l.wrap", "shf.r.clamp"):
             size = "b32"
         a, b, n, m = self.of(size), self.of(size), self.of("u32"), self.of("u32")
-        given = {
+        arguments = {
             "shl": [a, self.amount()],
             "not": [a],
             "cnot": [a],
@@ -343,7 +343,7 @@ class Writing:
         }.get(form, [a, b, n] if form.startswith("shf") else [a, b])
         type = self.pick("u", "s") + size[1:] if form == "bfe" else size
         to = self.reg("b32" if form in ("popc", "clz") else size)
-        self.emit(f"{form}.{type} {to}, {', '.join(given)};")
+        self.emit(f"{form}.{type} {to}, {', '.join(arguments)};")
 
     def preds(self, count: int) -> list[str]:
         return [self.pred() for _ in range(count)]

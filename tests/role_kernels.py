@@ -78,13 +78,13 @@ def outcome(ptx: str, block: int, n: int, m: int, memory: int = 0, seed: int | N
     schedule: Any = "lockstep" if seed is None else PCT(seed=seed)
     x: np.ndarray[Any, Any] = np.full(4, memory, np.uint32)
     try:
-        found = run(
+        result = run(
             ptx, grid=1, block=block, args=[x, n, m], sanitize="sync", schedule=schedule,
             raise_on_report=False, max_instructions=20_000,
         )  # fmt: skip
     except TrapError as error:
         return str(error)
-    return str(found.reports[0]) if found.reports else ""
+    return str(result.reports[0]) if result.reports else ""
 
 
 # ------------------------------------------------------------------------------ random kernels
@@ -158,7 +158,7 @@ class RandomRoles:
 
     def _mistake(self) -> None:
         draw = self._draw
-        lists = [found for role in self._items for found in _lists(role) if found]
+        lists = [result for role in self._items for result in _lists(role) if result]
         if not lists:
             return
         items = draw.choice(lists)
@@ -200,24 +200,24 @@ def _lists(items: list[Item]) -> Iterator[list[Item]]:
 
 
 def _code(items: Sequence[Item], register: int) -> str:
-    found = ""
+    result = ""
     for item in items:
         inner = _code(item.inner, register + 1)
         if item.kind == "loop":
-            found += loop(inner, item.bound, register)
+            result += loop(inner, item.bound, register)
         elif item.kind == "if":
             what = (
                 "setp.eq.u32 %p9, %r6, 1;"
                 if item.bound == "memory"
                 else f"setp.gt.u32 %p9, %r{item.bound}, 2;"
             )
-            found += only_if(what, inner)
+            result += only_if(what, inner)
         elif item.kind == "exit":
-            found += "setp.gt.u32 %p9, %r2, 3; @%p9 exit;\n"
+            result += "setp.gt.u32 %p9, %r2, 3; @%p9 exit;\n"
         elif item.kind == "lane":
-            found += only_if("setp.eq.u32 %p9, %r5, 3;", "add.u32 %r8, %r8, 1;\n")
+            result += only_if("setp.eq.u32 %p9, %r5, 3;", "add.u32 %r8, %r8, 1;\n")
         elif not item.threads:
-            found += f"bar.sync {item.number};\n"
+            result += f"bar.sync {item.number};\n"
         else:
-            found += (sync if item.kind == "sync" else arrive)(item.number, item.threads)
-    return found
+            result += (sync if item.kind == "sync" else arrive)(item.number, item.threads)
+    return result

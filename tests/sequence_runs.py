@@ -94,12 +94,12 @@ class Batch:
     def one_after_another(self, gap: int = 0) -> dict[str, Array]:
         """K and V of all sequences, and where each begins."""
         counts = [k.shape[1] for k, _ in self.rows]
-        found = {"cu_seqlens_k": offsets(counts, gap)}
+        result = {"cu_seqlens_k": offsets(counts, gap)}
         for n, name in enumerate("kv"):
             own = [of[n].swapaxes(0, 1) for of in self.rows]
             spare = np.full((gap, *self.rows[0][n].shape[::2]), np.nan, self.config.element.numpy)
-            found[name] = np.concatenate([spare, *own, spare])
-        return found
+            result[name] = np.concatenate([spare, *own, spare])
+        return result
 
     def in_pages(self, rng: np.random.Generator) -> dict[str, Array]:
         """Pages of K and V, two of them of no sequence, the table and the numbers of keys."""
@@ -107,39 +107,39 @@ class Batch:
         pages = [-(-count // size) for count in counts]
         order = rng.permutation(sum(pages) + 2)
         table = np.full((len(pages), max([1, *pages]) + 1), NO_PAGE, np.int32)
-        found = {"block_table": table, "seqused_k": np.array(counts, np.int32)}
+        result = {"block_table": table, "seqused_k": np.array(counts, np.int32)}
         for n, name in enumerate("kv"):
             heads, _, dim = self.rows[0][n].shape
-            found[name] = np.full((len(order), heads, size, dim), np.nan, self.config.element.numpy)
+            result[name] = np.full((len(order), heads, size, dim), np.nan, self.config.element.numpy)
             for b, of in enumerate(self.rows):
                 table[b, : pages[b]] = order[sum(pages[:b]) :][: pages[b]]
                 key = np.arange(counts[b])
-                found[name][table[b, key // size], :, key % size] = of[n].swapaxes(0, 1)
-        return found
+                result[name][table[b, key // size], :, key % size] = of[n].swapaxes(0, 1)
+        return result
 
     def launched(self, backend: Any = "interpreter", **changes: Any) -> tuple[Array, Array]:
         """O, `UNTOUCHED` where it is not written, and LSE."""
         q = self.arguments["q"]
         out = np.full((*q.shape[:2], self.config.value_dim), UNTOUCHED, self.config.output.numpy)
-        given = {**self.arguments, "out": out, **changes}
-        result, lse = AttentionKernel(self.config).launch(backend=backend, **given)
-        assert result is given["out"]
+        arguments = {**self.arguments, "out": out, **changes}
+        result, lse = AttentionKernel(self.config).launch(backend=backend, **arguments)
+        assert result is arguments["out"]
         return result, lse
 
     def judge(self, out: Array, lse: Array) -> None:
         """Each sequence is as accurate as attention by itself, and other rows of O are as they were."""
-        given, starts = self.arguments, self.arguments["cu_seqlens_q"]
-        used = given.get("seqused_q", np.diff(starts))
+        arguments, starts = self.arguments, self.arguments["cu_seqlens_q"]
+        used = arguments.get("seqused_q", np.diff(starts))
         untouched = np.ones(len(out), bool)
         for b, (k, v) in enumerate(self.rows):
             queries = slice(int(starts[b]), int(starts[b] + used[b]))
             untouched[queries] = False
             if queries.start == queries.stop:
                 continue
-            keys = slice(given["seqused_k"][b] if "seqused_k" in given else None)
+            keys = slice(arguments["seqused_k"][b] if "seqused_k" in arguments else None)
             results = out[queries].swapaxes(0, 1)[None], lse[None, :, queries]
-            arrays = given["q"][queries].swapaxes(0, 1)[None], k[None, :, keys], v[None, :, keys]
-            own = {n: given[n][b : b + 1] for n in ("alibi_slopes", "sink", *SCALES) if n in given}
+            arrays = arguments["q"][queries].swapaxes(0, 1)[None], k[None, :, keys], v[None, :, keys]
+            own = {n: arguments[n][b : b + 1] for n in ("alibi_slopes", "sink", *SCALES) if n in arguments}
             if arrays[1].shape[2]:
                 judge(self.config, arrays, *results, own, first_batch=b)
             else:

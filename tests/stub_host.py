@@ -59,6 +59,6 @@ class StubHost(Host):
     def numbers(self) -> list[str]:
         """The names of all numbers that the program is given."""
         parameters = [p["name"] for p in self.contract["parameters"]]
-        given = [p["name"] for p in self.contract["parameters"] if p["kind"] in ("size", "number")]
+        arguments = [p["name"] for p in self.contract["parameters"] if p["kind"] in ("size", "number")]
         sizes: dict[str, Any] = self.contract["sizes"]
-        return [*given, *(n for n, size in sizes.items() if n not in parameters and "equal" not in size)]
+        return [*arguments, *(n for n, size in sizes.items() if n not in parameters and "equal" not in size)]

@@ -27,10 +27,10 @@ NONE = [True, np.True_, "1", b"1", None, 1j, np.complex64(1), [1], np.ones(1), d
 
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_number_of_any_class_is_read(name: str) -> None:
-    given, wanted = REAL[name]
-    found = number(given)
-    assert found == wanted
-    assert isinstance(found, type(wanted))
+    arguments, wanted = REAL[name]
+    result = number(arguments)
+    assert result == wanted
+    assert isinstance(result, type(wanted))
 
 
 @pytest.mark.parametrize("given", NONE)
@@ -40,9 +40,9 @@ def test_what_is_no_real_number_is_none(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [np.array([3, -1]), [np.int32(3), -1], (3, np.array(-1))])
 def test_a_row_of_numbers_is_one_of_pythons_own(given: Any) -> None:
-    found = in_numbers(given)
-    assert found == ([3, -1] if isinstance(given, list) else (3, -1))
-    assert [type(one) for one in found] == [int, int]
+    result = in_numbers(given)
+    assert result == ([3, -1] if isinstance(given, list) else (3, -1))
+    assert [type(one) for one in result] == [int, int]
 
 
 @pytest.mark.parametrize("given", [None, True, "ab", np.zeros((2, 2)), object()])

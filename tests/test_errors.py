@@ -20,16 +20,16 @@ MOST = 60_000  # characters of words times characters of names, of each test
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The work of each comparison that is made during the test."""
-    found: list[int] = []
+    result: list[int] = []
     real = difflib.get_close_matches
 
     def counting(word: str, known: Any, **how: Any) -> list[str]:
-        found.append(len(word) * sum(map(len, known)))
+        result.append(len(word) * sum(map(len, known)))
         return real(word, known, **how)
 
     monkeypatch.setattr(errors, "_MOST_COMPARED", MOST)
     monkeypatch.setattr(difflib, "get_close_matches", counting)
-    return found
+    return result
 
 
 def labels(count: int, prefix: str = "$L__BB0_") -> list[str]:

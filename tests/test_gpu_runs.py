@@ -156,9 +156,9 @@ def test_a_run_of_the_interpreter_computes_on_the_gpu(
 def test_what_a_gpu_does_not_tell_skips_the_test(
     backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    found = saxpy_of_tests(backend, monkeypatch, Y.copy())
+    result = saxpy_of_tests(backend, monkeypatch, Y.copy())
     with refused(pytest.skip.Exception, f"a GPU does not tell the {name} of a run"):
-        getattr(found, name)
+        getattr(result, name)
 
 
 @pytest.mark.parametrize(

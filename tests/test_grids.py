@@ -74,21 +74,21 @@ def test_a_sample_of_a_grid_has_as_many_values_as_it_can() -> None:
 
 @pytest.mark.slow
 def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path: Path) -> None:
-    found: list[str] = []
+    result: list[str] = []
     left_out: dict[str, str] = {}
 
     class Collected:
         def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
             left_out.update((case.name, marker) for case, marker in dispensable(items))
-            found.extend(item.name for item in items if item.name not in left_out)
+            result.extend(item.name for item in items if item.name not in left_out)
 
     path = tmp_path / "test_few.py"
     path.write_text(GRID)
     options = ["--collect-only", "-qq", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  sample\n  slow\n  nightly\n")
     assert pytest.main([str(path), *options], plugins=[Collected()]) == 0
-    kept = [name for name in found if name.startswith("test_of_two_parameters")]
-    square = [name for name in found if name.startswith("test_of_a_square")]
+    kept = [name for name in result if name.startswith("test_of_two_parameters")]
+    square = [name for name in result if name.startswith("test_of_a_square")]
     assert kept == [
         *(f"test_of_two_parameters[5-6-a{n}]" for n in (0, 2)),
         "test_of_two_parameters[6-5-a1]",
@@ -99,7 +99,7 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         "test_of_two_parameters[5-5-a2]",
     ]
     assert square == ["test_of_a_square[0-0]", "test_of_a_square[1-1]", "test_of_a_square[2-2]"]
-    assert [n for n in found if n not in kept and n not in square] == [
+    assert [n for n in result if n not in kept and n not in square] == [
         "test_without_the_marker[0]",
         "test_without_parameters",
         "test_of_a_sample[0]",

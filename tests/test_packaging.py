@@ -251,8 +251,8 @@ def relative_links(text: str) -> list[str]:
     """The targets of links and images of a Markdown text that are not URLs, without code blocks."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", prose)
-    found = [one or other for one, other in targets]
-    return [target for target in found if not re.match(r"[a-z]+:|#", target)]
+    result = [one or other for one, other in targets]
+    return [target for target in result if not re.match(r"[a-z]+:|#", target)]
 
 
 def test_the_installed_program_runs_from_anywhere(built: Built, tmp_path: Path) -> None:

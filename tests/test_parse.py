@@ -342,8 +342,8 @@ def test_a_misspelled_special_register_is_refused():
 )
 def test_what_is_not_understood_is_shown(text, column, message):
     if text.startswith("/*"):
-        found = body_refusal(text)
-        assert found.startswith(f"PTX text, line {FIRST_LINE}, column {column}: {message}\n{text}")
+        result = body_refusal(text)
+        assert result.startswith(f"PTX text, line {FIRST_LINE}, column {column}: {message}\n{text}")
         return
     assert body_refusal(text) == (
         f"PTX text, line {FIRST_LINE}, column {column}: {message}\n{text}\n{' ' * (column - 1)}^"

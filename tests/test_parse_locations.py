@@ -106,8 +106,8 @@ def test_inline_assembly_has_the_location_of_its_first_line() -> None:
     """
     head, _, tail = TEXT.partition(".loc 1 3 7")
     text = head + asm + "ret; }" + tail.partition("ret;\n}")[2]
-    found = locations(parse(text).kernels[0])
-    assert [None if at is None else at.line for at in found] == [None, 2, 2, 2, 4, 3, 3]
+    result = locations(parse(text).kernels[0])
+    assert [None if at is None else at.line for at in result] == [None, 2, 2, 2, 4, 3, 3]
 
 
 def test_locations_change_no_program() -> None:

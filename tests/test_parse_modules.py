@@ -104,12 +104,14 @@ def test_platform_options_of_a_target_are_dropped():
 
 
 def test_directives_of_a_kernel_are_kept():
-    (made,) = read(
+    (built,) = read(
         ".weak .entry k() .reqntid 32, 2 .explicitcluster .maxnreg 64\n"
         '.minnctapersm 3 .pragma "a", "b"; .maxclusterrank 8 { ret; }'
     ).kernels
     others = (".explicitcluster", ".maxnreg 64", '.pragma "a";', '.pragma "b";', ".maxclusterrank 8")
-    assert made == Kernel("k", (), (), (RET,), min_ctas=3, reqntid=(32, 2), directives=others, linkage="weak")
+    assert built == Kernel(
+        "k", (), (), (RET,), min_ctas=3, reqntid=(32, 2), directives=others, linkage="weak"
+    )
     (clustered,) = read(".entry k .reqnctapercluster 2, 1, 1 { ret; }").kernels
     assert clustered.cluster == (2, 1, 1)
 
@@ -133,10 +135,10 @@ def test_pragmas_stay_where_they_are():
 
 
 def test_parameters_may_be_structures():
-    (made,) = read(
+    (built,) = read(
         ".entry k(.param .align 8 .b8 p[24], .param .u64 .ptr .global .align 4 q, .param .f32 x)\n{ ret; }"
     ).kernels
-    assert made.params == (Param("p", "b8", 24, 8), Param("q", "u64"), Param("x", "f32"))
+    assert built.params == (Param("p", "b8", 24, 8), Param("q", "u64"), Param("x", "f32"))
 
 
 # ------------------------------------------------------------------------------ functions
@@ -183,9 +185,9 @@ def test_functions_have_parameters_results_and_directives():
     ],
 )
 def test_calls_have_all_forms(call, operands):
-    (*_, made) = kernel(f".param .b32 a;\n{call}").body
-    assert isinstance(made, Instr)
-    assert made.operands == operands
+    (*_, built) = kernel(f".param .b32 a;\n{call}").body
+    assert isinstance(built, Instr)
+    assert built.operands == operands
 
 
 def test_prototypes_and_lists_of_targets_are_statements():
@@ -291,7 +293,7 @@ def test_the_first_dynamic_array_a_kernel_uses_is_its_own():
 
 
 def test_inner_scopes_are_dissolved_and_their_names_made_unique():
-    made = kernel("""
+    built = kernel("""
         mov.u32 %r1, 1;
         bra L;
     L:  {
@@ -314,7 +316,7 @@ def test_inner_scopes_are_dissolved_and_their_names_made_unique():
     inner = Reg("%r$1_1", "b32")
     x, second_x = Reg("x$1", "b32"), Reg("x$2", "b32")
     p, q = Reg("p$1", "pred"), Reg("p$2", "b32")
-    assert made.body == (
+    assert built.body == (
         Instr("mov.u32", (R[1], IntImm(1))),
         Instr("bra", (Symbol("L"),)),
         Label("L"),
@@ -332,14 +334,14 @@ def test_inner_scopes_are_dissolved_and_their_names_made_unique():
         Instr("mov.u32", (R[1], Symbol("x"))),
         Instr("bra", (Symbol("L"),)),
     )
-    assert made.shared == (Shared("s$1", 8, 4),)
-    assert made.variables == (
+    assert built.shared == (Shared("s$1", 8, 4),)
+    assert built.variables == (
         Variable("param", "a$1", 4, 4, scalar="b32"),
         Variable("local", "l$1", 4, 1),
         Variable("param", "a$2", 4, 4, scalar="b32"),
     )
     assert (
-        made.registers[-6:]
+        built.registers[-6:]
         == (
             RegisterRange("%r$1_", "b32", 3),
             RegisterRange("x$1", "b32", 0),
@@ -347,18 +349,18 @@ def test_inner_scopes_are_dissolved_and_their_names_made_unique():
             RegisterRange("x$2", "b32", 0),
             RegisterRange("p$2", "b32", 0),
         )[-6:]
-        or len(made.registers) == 11
+        or len(built.registers) == 11
     )
 
 
 def test_new_names_avoid_those_of_the_text():
-    made = kernel("{ .reg .b32 a; mov.u32 a, 1; } bra a$1; a$1: ret;")
-    assert made.body[0] == Instr("mov.u32", (Reg("a$$1", "b32"), IntImm(1)))
+    built = kernel("{ .reg .b32 a; mov.u32 a, 1; } bra a$1; a$1: ret;")
+    assert built.body[0] == Instr("mov.u32", (Reg("a$$1", "b32"), IntImm(1)))
 
 
 def test_lists_and_prototypes_of_a_scope_are_renamed_with_it():
-    made = kernel("{ T: .branchtargets L, M; brx.idx %r1, T; L: ret; } M: ret;")
-    assert made.body == (
+    built = kernel("{ T: .branchtargets L, M; brx.idx %r1, T; L: ret; } M: ret;")
+    assert built.body == (
         Targets("T$1", "branchtargets", ("L$1", "M")),
         Instr("brx.idx", (R[1], Symbol("T$1"))),
         Label("L$1"),
@@ -531,8 +533,8 @@ def test_comments_of_both_kinds_may_be_anywhere():
     ],
 )
 def test_what_a_body_cannot_have_is_shown(body, column, message):
-    found = refusal(f".entry k {{ {REGISTERS}{body}\n}}")
-    assert found == f"PTX text, line 5, column {column}: {message}\n{body}\n{' ' * (column - 1)}^"
+    result = refusal(f".entry k {{ {REGISTERS}{body}\n}}")
+    assert result == f"PTX text, line 5, column {column}: {message}\n{body}\n{' ' * (column - 1)}^"
 
 
 @pytest.mark.parametrize(
@@ -564,8 +566,8 @@ def test_what_a_body_cannot_have_is_shown(body, column, message):
     ],
 )
 def test_what_a_module_cannot_have_is_shown(text, column, message):
-    found = refusal(text)
-    assert found == f"PTX text, line 4, column {column}: {message}\n{text}\n{' ' * (column - 1)}^"
+    result = refusal(text)
+    assert result == f"PTX text, line 4, column {column}: {message}\n{text}\n{' ' * (column - 1)}^"
 
 
 def test_an_unknown_platform_option_is_refused():
@@ -617,16 +619,16 @@ def mutated(text: str, seed: int, changes: int) -> str:
     words = Tokens(text).words[:-1]
     words = [word + "\n" if word[:2] == "//" else word for word in words]
     for _ in range(changes):
-        place, other = chance.randrange(len(words)), chance.randrange(len(words))
+        location, other = chance.randrange(len(words)), chance.randrange(len(words))
         match chance.randrange(4):
             case 0:
-                del words[place]
+                del words[location]
             case 1:
-                words.insert(place, words[place])
+                words.insert(location, words[location])
             case 2:
-                words[place], words[other] = words[other], words[place]
+                words[location], words[other] = words[other], words[location]
             case _:
-                words[place] = words[other]
+                words[location] = words[other]
     return " ".join(words)
 
 

@@ -79,8 +79,8 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def test_a_fat_binary_is_read_entry_by_entry() -> None:
-    found = list(entries(container(entry(b"one"), entry(LZ4_BLOCK, sm=90, flags=LZ4, whole=len(LZ4_TEXT)))))
-    assert [(ptx.sm, ptx.text()) for ptx in found] == [(80, "one"), (90, LZ4_TEXT.decode())]
+    result = list(entries(container(entry(b"one"), entry(LZ4_BLOCK, sm=90, flags=LZ4, whole=len(LZ4_TEXT)))))
+    assert [(ptx.sm, ptx.text()) for ptx in result] == [(80, "one"), (90, LZ4_TEXT.decode())]
 
 
 @pytest.mark.parametrize(
@@ -179,24 +179,24 @@ def test_a_program_for_another_machine_is_named_as_such(tmp_path: Path) -> None:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the cache, which is not there yet; and a compiler that makes empty libraries."""
-    found = tmp_path / "cache"
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(found))
+    result = tmp_path / "cache"
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(result))
     monkeypatch.setenv("PTXGEN_CACHE", "on")
     compiler = tmp_path / "bin" / "cc"
     compiler.parent.mkdir()
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", f"{compiler.parent}:{os.environ['PATH']}")
-    return found
+    return result
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
     """A program that prints whether the library of the driver that it would load is one that was planted."""
-    found = tmp_path / "script"
-    found.write_text(f'#!/bin/sh\ngrep -c planted "${{LD_LIBRARY_PATH%%:*}}/{DRIVER}"\nexit 0\n')
-    found.chmod(0o755)
-    return str(found)
+    result = tmp_path / "script"
+    result.write_text(f'#!/bin/sh\ngrep -c planted "${{LD_LIBRARY_PATH%%:*}}/{DRIVER}"\nexit 0\n')
+    result.chmod(0o755)
+    return str(result)
 
 
 def test_a_library_that_another_user_can_have_planted_is_not_loaded(

@@ -126,8 +126,8 @@ def test_ptx_is_read_however_it_is_compressed(compiled: Compile) -> None:
     for options in ((), (TARGET, "-Xfatbin=-compress-mode=speed", "-lineinfo")):
         data = compiled("prints", *options).read_bytes()
         starts = [match.start() for match in re.finditer(re.escape(MAGIC), data)]
-        (found,) = [ptx for start in starts for ptx in entries(data[start:])]
-        texts.append((found.flags & 0x2000, found.text()))
+        (result,) = [ptx for start in starts for ptx in entries(data[start:])]
+        texts.append((result.flags & 0x2000, result.text()))
     assert [flag for flag, _ in texts] == [0, 0x2000]
     assert texts[0][1] == texts[1][1]
     assert ".target sm_80" in texts[0][1]

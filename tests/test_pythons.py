@@ -40,18 +40,20 @@ def probed(version: str, tmp_path: Path) -> dict[str, Any]:
     script = ROOT / "tests" / "pythons" / "run.mjs"
     done = subprocess.run([node, script, folder, ROOT, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_another_python_reads_all_files_and_imports_what_needs_no_numpy(version: str, tmp_path: Path) -> None:
-    found = probed(version, tmp_path)
-    assert ".".join(map(str, found["version"])) == version
-    assert found["failures"] == []
+    result = probed(version, tmp_path)
+    assert ".".join(map(str, result["version"])) == version
+    assert result["failures"] == []
     folders = ("ptxgen", "flash", "tools", "tests", "benchmarks")
-    assert found["compiled"] == sum(len(list((ROOT / folder).rglob("*.py"))) for folder in folders)
-    assert {"flash", "ptxgen.commands.main", "ptxgen", "ptxgen.errors", "ptxgen.ir"} <= set(found["imported"])
+    assert result["compiled"] == sum(len(list((ROOT / folder).rglob("*.py"))) for folder in folders)
+    assert {"flash", "ptxgen.commands.main", "ptxgen", "ptxgen.errors", "ptxgen.ir"} <= set(
+        result["imported"]
+    )
 
 
 def test_these_are_the_versions_that_the_package_says_it_supports() -> None:

@@ -179,15 +179,15 @@ class KeptLoosely:
 @pytest.mark.parametrize("cls", [BoundedCache, KeptLoosely])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_frozen_object_is_copied(cls: type[BoundedCache], copied: Callable[[Any], Any]) -> None:
-    given = cls(1, [2])
-    assert copied(given) == given
-    assert type(copied(given)) is cls
+    arguments = cls(1, [2])
+    assert copied(arguments) == arguments
+    assert type(copied(arguments)) is cls
 
 
 def test_an_object_that_holds_itself_is_shown() -> None:
-    given = BoundedCache(1)
-    given.b.append(given)  # type: ignore[arg-type]
-    assert repr(given) == "BoundedCache(a=1, b=[...])"
+    arguments = BoundedCache(1)
+    arguments.b.append(arguments)  # type: ignore[arg-type]
+    assert repr(arguments) == "BoundedCache(a=1, b=[...])"
 
 
 def test_an_unlike_base_is_refused() -> None:

@@ -135,16 +135,16 @@ def test_a_launch_of_the_products_own_runtime_is_noted(backend: CudaBackend) -> 
     kernel = AttentionKernel(CONFIG, cuda=backend, cache=ModuleCache(None))
     q, k, v = (np.ones((1, 1, rows, 8), np.float32) for rows in (5, 9, 9))
     for _ in range(2):  # the second launch loads nothing
-        with launched(lambda _: True) as found:
+        with launched(lambda _: True) as result:
             kernel = AttentionKernel(CONFIG, cuda=backend, cache=ModuleCache(None))
             kernel.launch(q, k, v, backend="cuda")
-            taken = found.take()
+            taken = result.take()
             kernel.launch(q, k, v, backend="cuda")
-        assert taken == found.texts == {key(kernel.ptx): f"{kernel.build.kernel.name} for sm_80"}
+        assert taken == result.texts == {key(kernel.ptx): f"{kernel.build.kernel.name} for sm_80"}
 
 
 def test_a_fake_driver_is_no_gpu(backend: CudaBackend) -> None:
-    with launched() as found:
+    with launched() as result:
         run_on_gpu(
             SAXPY,
             "saxpy",
@@ -153,7 +153,7 @@ def test_a_fake_driver_is_no_gpu(backend: CudaBackend) -> None:
             block=32,
             backend=backend,
         )
-    assert not found.texts
+    assert not result.texts
 
 
 def test_the_version_of_a_driver_is_that_of_nvidia_smi_or_of_cuda(
@@ -170,9 +170,9 @@ def test_a_launch_that_the_driver_refuses_did_not_run(backend: CudaBackend) -> N
     assert isinstance(driver, FakeDriver)
     driver.fail("cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
     arrays = [np.ones(40, np.float32) for _ in range(2)]
-    with launched(lambda _: True) as found, pytest.raises(Exception, match="cuLaunchKernel"):
+    with launched(lambda _: True) as result, pytest.raises(Exception, match="cuLaunchKernel"):
         run_on_gpu(SAXPY, "saxpy", args=[2.0, *arrays, 40], grid=2, block=32, backend=backend)
-    assert not found.texts
+    assert not result.texts
 
 
 # ------------------------------------------------------------------------------------ --unrun

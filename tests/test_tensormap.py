@@ -17,10 +17,10 @@ TENSOR = np.zeros((3, 40, 128), np.float16)
 
 def test_an_array_gives_dims_strides_and_dtype_innermost_first() -> None:
     view = np.zeros((2, 8, 4, 64), ml_dtypes.bfloat16).transpose(0, 2, 1, 3)
-    made = TensorMap(view, box=(64, 8, 1, 1), swizzle="128B")
-    assert (made.rank, made.dims, made.strides) == (4, (64, 8, 4, 2), (512, 128, 4096))
-    assert (made.dtype, made.type.name, made.element_strides) == ("bf16", "bf16", (1, 1, 1, 1))
-    assert made.box_bytes == 1024
+    built = TensorMap(view, box=(64, 8, 1, 1), swizzle="128B")
+    assert (built.rank, built.dims, built.strides) == (4, (64, 8, 4, 2), (512, 128, 4096))
+    assert (built.dtype, built.type.name, built.element_strides) == ("bf16", "bf16", (1, 1, 1, 1))
+    assert built.box_bytes == 1024
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,16 @@ def test_a_map_of_an_address_is_laid_over_an_array(dtype: Any) -> None:
     memory = np.arange(4 * 48).reshape(4, 48).astype(dtype)
     nbytes = 48 * memory.itemsize
     kind = "f16" if memory.itemsize == 2 else "u8"
-    made = TensorMap(0x10, (16, 1), kind, (16, 4), (nbytes,)).over(memory[:, 32:])
-    assert isinstance(made.base, np.ndarray)
-    assert made.base.dtype == memory.dtype
-    assert made.base.tobytes() == memory[:, 32:].tobytes()
-    assert np.shares_memory(made.base, memory)
+    built = TensorMap(0x10, (16, 1), kind, (16, 4), (nbytes,)).over(memory[:, 32:])
+    assert isinstance(built.base, np.ndarray)
+    assert built.base.dtype == memory.dtype
+    assert built.base.tobytes() == memory[:, 32:].tobytes()
+    assert np.shares_memory(built.base, memory)
 
 
 def test_element_strides_move_fewer_elements_but_along_the_innermost_dimension() -> None:
-    made = TensorMap(TENSOR, box=(32, 10, 2), element_strides=(2, 3, 2))
-    assert (made.box_shape, made.box_bytes) == ((32, 4, 1), 256)
+    built = TensorMap(TENSOR, box=(32, 10, 2), element_strides=(2, 3, 2))
+    assert (built.box_shape, built.box_bytes) == ((32, 4, 1), 256)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,7 +66,7 @@ def test_what_is_encoded_is_decoded(dtype: str) -> None:
     swizzles, promotions, fills = list(SWIZZLES), list(L2_PROMOTIONS), list(OOB_FILLS)
     n = DTYPES[dtype]
     fill = "zeros" if dtype[0] in "us" else fills[n % 2]
-    made = TensorMap(
+    built = TensorMap(
         0x7F00_0000_0010,
         (16, 4, 2, 256, 1),
         dtype,
@@ -77,13 +77,13 @@ def test_what_is_encoded_is_decoded(dtype: str) -> None:
         fill,
         promotions[n % 4],
     )
-    data = made.encode(0x7F00_0000_0020)
+    data = built.encode(0x7F00_0000_0020)
     assert len(data) == 128
     again = TensorMap.decode(data)
     assert again.base == 0x7F00_0000_0020
     names = ["box", "dtype", "dims", "strides", "swizzle", "element_strides", "oob_fill"]
     names.append("l2_promotion")
-    assert [getattr(again, x) for x in names] == [getattr(made, x) for x in names]
+    assert [getattr(again, x) for x in names] == [getattr(built, x) for x in names]
     for swizzle in swizzles:
         small = TensorMap(TENSOR, box=(16, 1, 1), swizzle=swizzle)
         assert TensorMap.decode(small.encode(0)).swizzle == swizzle
@@ -100,10 +100,10 @@ def test_other_bytes_are_no_tensor_map() -> None:
 @pytest.mark.parametrize("field", ["dtype", "swizzle", "oob_fill", "l2_promotion"])
 def test_bytes_with_an_unknown_number_are_refused_by_the_field(field: str) -> None:
     names = (DTYPES, {}, SWIZZLES, OOB_FILLS, L2_PROMOTIONS)  # as their bytes follow a mark of 8
-    place = ("dtype", "rank", "swizzle", "oob_fill", "l2_promotion").index(field)
-    values = names[place]
+    location = ("dtype", "rank", "swizzle", "oob_fill", "l2_promotion").index(field)
+    values = names[location]
     data = bytearray(TensorMap(TENSOR, box=(16, 1, 1)).encode(0))
-    data[8 + place] = 250
+    data[8 + location] = 250
     with pytest.raises(ConfigError) as refused:
         TensorMap.decode(bytes(data))
     known = ", ".join(f"{n} ({name})" for name, n in values.items())

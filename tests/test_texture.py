@@ -32,12 +32,12 @@ def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 def coordinates(rng: np.random.Generator, sizes: Any, *, normalized: bool) -> list[np.ndarray]:
     """Inside and well outside, at edges and in the middle of texels."""
-    found = []
+    result = []
     for size in sizes:
         c = rng.uniform(-1.5 * size, 2.5 * size, PLACES)
         c[:8] = [0, size, size - 0.5, 0.5, -1, -0.5, size / 2, 2 * size]
-        found.append((rng.permutation(c) / (size if normalized else 1)).astype(np.float32))
-    return found
+        result.append((rng.permutation(c) / (size if normalized else 1)).astype(np.float32))
+    return result
 
 
 def rounded(x: Fraction) -> np.float32:
@@ -77,8 +77,8 @@ def test_integer_coordinates_are_those_of_a_texel(rng: np.random.Generator, kind
     array = numbers(rng, *SHAPES[kind])
     along = [rng.integers(-2, n + 2, PLACES).astype(np.int32) for n in array.shape[::-1]]
     layered = kind.startswith("a")
-    given = [along[-1].astype(np.uint32), *along[:-1]] if layered else along
-    (got, *_) = Texture(array, kind, filter="linear").fetch(given, F32)
+    arguments = [along[-1].astype(np.uint32), *along[:-1]] if layered else along
+    (got, *_) = Texture(array, kind, filter="linear").fetch(arguments, F32)
     for lane in range(PLACES):
         where = tuple(int(c[lane]) for c in reversed(along))
         inside = all(0 <= i < n for i, n in zip(where, array.shape, strict=True))
@@ -101,9 +101,9 @@ def test_integers_may_be_read_as_fractions_of_their_range(dtype: str, least: int
 def test_integers_keep_their_bits(dtype: str) -> None:
     limits = np.iinfo(dtype)
     array = np.array([limits.min, 1, limits.max], dtype)
-    place = [np.arange(3, dtype=np.float32)]
-    assert Texture(array).fetch(place, S32)[0].tolist() == array.astype(np.int32).tolist()
-    assert Texture(array).fetch(place, U32)[0].tolist() == array.astype(np.uint32).tolist()
+    location = [np.arange(3, dtype=np.float32)]
+    assert Texture(array).fetch(location, S32)[0].tolist() == array.astype(np.int32).tolist()
+    assert Texture(array).fetch(location, U32)[0].tolist() == array.astype(np.uint32).tolist()
 
 
 def test_halves_are_fetched_as_numbers() -> None:
@@ -138,8 +138,8 @@ def test_a_direction_meets_a_face_of_a_cube(rng: np.random.Generator, layers: in
     directions = rng.standard_normal((PLACES, 3)).astype(np.float32)
     directions[:6] = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
     layer = rng.integers(0, layers, PLACES).astype(np.uint32)
-    given = [*([layer] if layers > 1 else []), *directions.T]
-    (got, *_) = Texture(array, kind, normalized=True).fetch(given, F32)
+    arguments = [*([layer] if layers > 1 else []), *directions.T]
+    (got, *_) = Texture(array, kind, normalized=True).fetch(arguments, F32)
     for lane, direction in enumerate(directions):
         face, s, t = cube_place(*(Fraction(float(c)) for c in direction))
         data = array[(6 * int(layer[lane]) if layers > 1 else 0) + face]

@@ -162,19 +162,19 @@ class ThreadRanks:
         begin = time.monotonic()
         while True:
             try:
-                found = box.get(timeout=_LOOK)
+                result = box.get(timeout=_LOOK)
                 break
             except queue.Empty:
                 silent = [group.silent for group in self.groups if group.silent]
                 end = silent[0] + _SILENCE if silent else begin + _TIMEOUT
                 if time.monotonic() > end:
                     raise RuntimeError("Timed out waiting for recv operation") from None
-        if found is _ENDED:
+        if result is _ENDED:
             box.put(_ENDED)
             raise RuntimeError("Connection closed by peer")
-        if found.numel() != into.numel():
-            raise RuntimeError(f"op.preamble.length <= op.nbytes. {found.numel()} vs {into.numel()}")
-        into.copy_(found)
+        if result.numel() != into.numel():
+            raise RuntimeError(f"op.preamble.length <= op.nbytes. {result.numel()} vs {into.numel()}")
+        into.copy_(result)
 
     def _step(self) -> str:
         """The fault of this step of this rank, "" if it has none."""

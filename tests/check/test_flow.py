@@ -34,19 +34,19 @@ def test_an_empty_body_has_no_blocks():
 
 
 def test_a_loop_goes_back_to_its_label_and_on():
-    found = blocks(kernel(ADD, Label("$loop"), ADD, ADD, bra("$loop", P), RET))
-    assert found == (
+    result = blocks(kernel(ADD, Label("$loop"), ADD, ADD, bra("$loop", P), RET))
+    assert result == (
         Block(0, (), (ADD,), 0, (1,), falls_through=True),
         Block(1, ("$loop",), (ADD, ADD, bra("$loop", P)), 1, (2, 1), falls_through=True),
         Block(2, (), (RET,), 4, (), falls_through=False),
     )
-    assert predecessors(found) == ((), (0, 1), (1,))
+    assert predecessors(result) == ((), (0, 1), (1,))
 
 
 def test_two_labels_in_a_row_name_one_block():
-    found = blocks(kernel(bra("$b"), Label("$a"), Label("$b"), RET))
-    assert [block.labels for block in found] == [(), ("$a", "$b")]
-    assert found[0].successors == (1,)
+    result = blocks(kernel(bra("$b"), Label("$a"), Label("$b"), RET))
+    assert [block.labels for block in result] == [(), ("$a", "$b")]
+    assert result[0].successors == (1,)
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_sentryward_agrees_or_it_is_known_why_not(case: Case, tmp_path: Path) ->
 
 def test_a_disagreement_has_a_reason_and_nothing_else_has() -> None:
     for case in CASES:
-        found = set(case.ours.split()) - OUT_OF_SIGHT
-        agree = case.theirs != UNSUPPORTED and (case.theirs != RACE_FREE) == bool(found)
+        result = set(case.ours.split()) - OUT_OF_SIGHT
+        agree = case.theirs != UNSUPPORTED and (case.theirs != RACE_FREE) == bool(result)
         assert agree != bool(case.why), case
 
 
@@ -180,8 +180,8 @@ class Launched:
 
     def described(self) -> dict[str, Any]:
         """As sentryward wants it: numbers are known, arrays are not."""
-        given = zip(self.kernel.params, self.how["args"], strict=True)
-        numbers = [(p, v) for p, v in given if not isinstance(v, np.ndarray)]
+        arguments = zip(self.kernel.params, self.how["args"], strict=True)
+        numbers = [(p, v) for p, v in arguments if not isinstance(v, np.ndarray)]
         return {
             "schema": "spverify.kernel-input/v1",
             "entry": self.kernel.name,

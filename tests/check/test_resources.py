@@ -23,8 +23,8 @@ def kernel(body: str) -> Kernel:
 
 def live(body: str) -> tuple[int, int]:
     """The most live registers and predicates."""
-    found = resources(kernel(body), SM80)
-    return found.live_registers, found.live_predicates
+    result = resources(kernel(body), SM80)
+    return result.live_registers, result.live_predicates
 
 
 def test_a_kernel_is_summed_up():
@@ -36,8 +36,8 @@ def test_a_kernel_is_summed_up():
         dynamic_shared="smem",
         regions=(Region("K", 0, 40_000, 16), Region("V", 40_000, 40_000, 16)),
     )
-    found = resources(small, SM80)
-    assert found == Resources(
+    result = resources(small, SM80)
+    assert result == Resources(
         static_shared=32,
         dynamic_shared=80_000,
         live_registers=1,
@@ -46,7 +46,7 @@ def test_a_kernel_is_summed_up():
         blocks_per_sm=2,
         mix=(("bar", 3), ("mov", 1), ("ret", 1)),
     )
-    assert found.shared_total == 80_032
+    assert result.shared_total == 80_032
 
 
 def test_without_a_block_size_nothing_is_said_of_blocks():

@@ -68,9 +68,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("ptxgen", "templates"):
         shutil.copytree(ROOT / name, top / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in DEPENDENCIES:
-        found = importlib.util.find_spec(name.partition(".")[0])
-        if found is not None and found.submodule_search_locations:
-            folder = Path(next(iter(found.submodule_search_locations))).with_name(name)
+        result = importlib.util.find_spec(name.partition(".")[0])
+        if result is not None and result.submodule_search_locations:
+            folder = Path(next(iter(result.submodule_search_locations))).with_name(name)
             if folder.exists():
                 (top / "site" / name).symlink_to(folder)
     if (threadpools := importlib.util.find_spec("threadpoolctl")) and threadpools.origin:

@@ -57,8 +57,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def document(argv: list[str], code: int, call: Command) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(call.quiet(*argv, "--json", code=code))
-    return found
+    result: dict[str, Any] = json.loads(call.quiet(*argv, "--json", code=code))
+    return result
 
 
 def findings(found: dict[str, Any]) -> list[dict[str, str]]:
@@ -88,10 +88,10 @@ def test_a_right_kernel(call: Command) -> None:
 
 
 def test_what_the_verifier_finds_is_1_and_ends_the_checks(call: Command) -> None:
-    found = call.quiet("wrong.ptx", code=1)
-    assert found.startswith("PTX 7.0 for sm_80\n\nerror: verifier, operand: good: ")
-    assert found.endswith("\n\n1 errors, 0 unproved, 0 lints\n")
-    assert "proof" not in found
+    result = call.quiet("wrong.ptx", code=1)
+    assert result.startswith("PTX 7.0 for sm_80\n\nerror: verifier, operand: good: ")
+    assert result.endswith("\n\n1 errors, 0 unproved, 0 lints\n")
+    assert "proof" not in result
 
 
 def test_a_violation_is_1_and_names_the_thread(call: Command) -> None:
@@ -103,14 +103,14 @@ def test_a_violation_is_1_and_names_the_thread(call: Command) -> None:
 
 
 def test_unproved_is_1_with_strict_alone(call: Command) -> None:
-    found = findings(document(["unknown.ptx"], 0, call))
-    assert {(f["severity"], f["kind"]) for f in found} == {("unproved", "proof")}
-    assert findings(document(["unknown.ptx", "--strict"], 1, call)) == found
+    result = findings(document(["unknown.ptx"], 0, call))
+    assert {(f["severity"], f["kind"]) for f in result} == {("unproved", "proof")}
+    assert findings(document(["unknown.ptx", "--strict"], 1, call)) == result
 
 
 def test_what_nobody_reads_is_a_lint(call: Command) -> None:
-    found = call.quiet("unused.ptx")
-    assert found.endswith(
+    result = call.quiet("unused.ptx")
+    assert result.endswith(
         "lint: unused: good: no instruction reads n\n"
         "lint: unused: good: no instruction names spare, of 8 bytes\n"
         "\n"
@@ -120,18 +120,18 @@ def test_what_nobody_reads_is_a_lint(call: Command) -> None:
 
 
 def test_a_run_finds_a_race(call: Command) -> None:
-    found = findings(document(["race.ptx", *RUN], 1, call))
-    assert [(f["severity"], f["kind"]) for f in found] == [("error", "sanitizer, race")]
-    assert found[0]["message"].startswith("ld.shared.u32 %r4, [%r3]; (line 20): thread (0, 0, 0) of ")
-    assert "(words)" in found[0]["message"]
+    result = findings(document(["race.ptx", *RUN], 1, call))
+    assert [(f["severity"], f["kind"]) for f in result] == [("error", "sanitizer, race")]
+    assert result[0]["message"].startswith("ld.shared.u32 %r4, [%r3]; (line 20): thread (0, 0, 0) of ")
+    assert "(words)" in result[0]["message"]
 
 
 def test_a_run_that_stops_is_an_error(call: Command) -> None:
     argv = ["good.ptx", "--entry", "good", "--grid", "1", "--arg", "zeros:u32:31"]
-    found = document(argv, 1, call)
-    (one,) = findings(found)
+    result = document(argv, 1, call)
+    (one,) = findings(result)
     assert (one["severity"], one["kind"]) == ("error", "run")
-    assert found["entries"][0]["run"] is None
+    assert result["entries"][0]["run"] is None
 
 
 COUNTS = GOOD.replace(
@@ -179,18 +179,18 @@ def test_the_block_is_asked_for_or_the_kernels_own(call: Command) -> None:
     assert document(["good.ptx"], 0, call)["entries"][0]["block"] == [32]
     Path("req.ptx").write_text(GOOD.replace(".maxntid 32, 1, 1", ".reqntid 16, 2, 1"))
     assert document(["req.ptx"], 0, call)["entries"][0]["block"] == [16, 2, 1]
-    found = document(["any_block.ptx", "--block", "8"], 0, call)
-    assert found["entries"][0]["block"] == [8]
+    result = document(["any_block.ptx", "--block", "8"], 0, call)
+    assert result["entries"][0]["block"] == [8]
     document(["any_block.ptx", "--block", "64"], 1, call)
     assert call.error("any_block.ptx") == (2, "good does not say how many threads a block has; use --block")
 
 
 def test_our_kernels_are_proved(call: Command) -> None:
-    made = build(AttentionConfig(head_dim=16, tile=16, block_q=16).kernel())
-    Path("attention.ptx").write_text(made.text)
+    built = build(AttentionConfig(head_dim=16, tile=16, block_q=16).kernel())
+    Path("attention.ptx").write_text(built.text)
     (entry,) = document(["attention.ptx", "--strict"], 0, call)["entries"]
     assert entry["proof"]["complete"]
-    assert entry["resources"]["dynamic_shared"] == made.kernel.dynamic_shared_bytes
+    assert entry["resources"]["dynamic_shared"] == built.kernel.dynamic_shared_bytes
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, call: Command) -> None:
@@ -210,11 +210,11 @@ def test_long_lists_are_cut_short(monkeypatch: pytest.MonkeyPatch, call: Command
 
 
 def test_the_json_has_everything(call: Command) -> None:
-    found = document(["good.ptx", *RUN], 0, call)
-    assert list(found) == ["schema", "ptx_version", "target", "counts", "findings", "entries"]
-    assert found["schema"] == 1
-    assert found["counts"] == {"error": 0, "unproved": 0, "lint": 0}
-    (entry,) = found["entries"]
+    result = document(["good.ptx", *RUN], 0, call)
+    assert list(result) == ["schema", "ptx_version", "target", "counts", "findings", "entries"]
+    assert result["schema"] == 1
+    assert result["counts"] == {"error": 0, "unproved": 0, "lint": 0}
+    (entry,) = result["entries"]
     assert list(entry) == ["entry", "block", "resources", "assembled", "proof", "run", "findings"]
     assert entry["assembled"] is None
     assert entry["resources"]["shared_total"] == 128
@@ -241,8 +241,8 @@ def assembling(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the tool's assembler do what the test wants."""
 
     def use(assemble: Any) -> None:
-        found = SimpleNamespace(assemble=assemble)
-        monkeypatch.setattr(check_findings, "find_assembler", lambda **_: found)
+        result = SimpleNamespace(assemble=assemble)
+        monkeypatch.setattr(check_findings, "find_assembler", lambda **_: result)
 
     return use
 
@@ -250,11 +250,11 @@ def assembling(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_assemblers_figures(assembling: Any, call: Command) -> None:
     usage = KernelUsage("good", 24, spill_store_bytes=4, spill_load_bytes=8, stack_bytes=16)
     advisory = Advisory("C7500", "something is slow", 12)
-    made = Assembly(b"", "ptxas", "13.0.88", "sm_80", (usage,), (advisory,), "")
-    assembling(lambda *_: made)
-    found = call.quiet("good.ptx")
-    assert "  assembled  24 registers, 16 bytes of stack, 12 spilled\n" in found
-    assert found.endswith(
+    built = Assembly(b"", "ptxas", "13.0.88", "sm_80", (usage,), (advisory,), "")
+    assembling(lambda *_: built)
+    result = call.quiet("good.ptx")
+    assert "  assembled  24 registers, 16 bytes of stack, 12 spilled\n" in result
+    assert result.endswith(
         "lint: assembler: C7500 something is slow\n"
         "    from line 12\n"
         "lint: assembler: good: registers are spilled: 4 bytes are stored and 8 loaded\n"
@@ -298,16 +298,16 @@ MAP = "map:64x{rows}:128B:random:f16:16x128"
 
 
 def test_the_box_of_a_tensor_map_is_in_the_proof(call: Command) -> None:
-    (found,) = findings(document(IMAGE, 0, call))
-    assert (found["severity"], found["message"]) == (
+    (result,) = findings(document(IMAGE, 0, call))
+    assert (result["severity"], result["message"]) == (
         "unproved",
         "the size of the box is in the tensor map, tma_image_param_0, which is not given",
     )
     known = [*IMAGE, "--param", f"tma_image_param_0={MAP}"]
     assert findings(document([word.format(rows=8) for word in known], 0, call)) == []
-    (found,) = findings(document([word.format(rows=9) for word in known], 1, call))
-    assert (found["severity"], found["kind"]) == ("error", "proof")
-    assert found["message"].startswith(
+    (result,) = findings(document([word.format(rows=9) for word in known], 1, call))
+    assert (result["severity"], result["kind"]) == ("error", "proof")
+    assert result["message"].startswith(
         "bytes 0 to 1151 are outside _ZZ9tma_imageE4tile, which has 1024 bytes"
     )
 
@@ -329,8 +329,8 @@ def test_a_tensor_map_of_a_run_is_in_the_proof_too(call: Command) -> None:
 )
 def test_bounds_of_parameters_are_in_the_proof(bound: str, message: str, call: Command) -> None:
     argv = ["bounded.ptx", "--entry", "good", "--no-assemble", "--param", bound]
-    found = findings(document(argv, 1 if message else 0, call))
-    assert [f["message"].partition(":")[0] for f in found] == [message] * bool(message)
+    result = findings(document(argv, 1 if message else 0, call))
+    assert [f["message"].partition(":")[0] for f in result] == [message] * bool(message)
 
 
 def test_dynamic_memory_may_be_known_to_be_aligned(call: Command) -> None:
@@ -396,9 +396,9 @@ def test_a_comparison_that_holds_for_every_number_is_a_lint(call: Command, tmp_p
         f"{head}{{\n.reg .pred %q; .reg .b32 %s<2>; mov.u32 %s0, %tid.x;\nsub.u32 %s1, %s0, 1;\n"
         f"setp.ge.u32 %q, %s1, 0;\n{body}"
     )
-    found = call.document(str(tmp_path / "k.ptx"), "--block", "256", "--json", "--no-assemble")["entries"][0][
-        "findings"
-    ]
-    (lint,) = [f for f in found if f["kind"] == "comparison"]
+    result = call.document(str(tmp_path / "k.ptx"), "--block", "256", "--json", "--no-assemble")["entries"][
+        0
+    ]["findings"]
+    (lint,) = [f for f in result if f["kind"] == "comparison"]
     assert lint["severity"] == "lint"
     assert lint["message"].startswith("%s1 >= 0 holds for every unsigned number; sub.u32 %s1, %s0, 1; wraps")

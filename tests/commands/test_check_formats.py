@@ -48,9 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_of(call: Command, *argv: str, code: int) -> dict[str, Any]:
-    found = call.document(*argv, "--no-assemble", "--format", "sarif", code=code)
-    assert found["version"] == "2.1.0"
-    (run,) = found["runs"]
+    result = call.document(*argv, "--no-assemble", "--format", "sarif", code=code)
+    assert result["version"] == "2.1.0"
+    (run,) = result["runs"]
     assert isinstance(run, dict)
     return run
 
@@ -72,17 +72,17 @@ def test_sarif_has_what_the_standard_requires(call: Command) -> None:
 
 def test_sarif_names_file_line_rule_and_kernel_of_each_finding(call: Command) -> None:
     run = run_of(call, "undefined.ptx", "unused.ptx", "no PTX.ptx", code=1)
-    found = [
+    actual = [
         (
             result["level"],
             result["ruleId"],
             result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
             result["locations"][0]["physicalLocation"]["region"]["startLine"],
-            [place["name"] for place in result["locations"][0].get("logicalLocations", [])],
+            [location["name"] for location in result["locations"][0].get("logicalLocations", [])],
         )
         for result in run["results"]
     ]
-    assert found == [
+    assert actual == [
         ("error", "verifier", "undefined.ptx", 9, ["undefined"]),
         ("note", "unused", "unused.ptx", 4, ["unused"]),  # where the kernel begins
         ("error", "parse", "no%20PTX.ptx", 1, []),
@@ -156,8 +156,8 @@ BLOCK_SUM += ["--arg", "random:f32:256", "--arg", "zeros:f32:1"]
 
 
 def places_of(result: dict[str, Any], key: str = "locations") -> list[tuple[str, int]]:
-    found = [place["physicalLocation"] for place in result.get(key, [])]
-    return [(place["artifactLocation"]["uri"], place["region"]["startLine"]) for place in found]
+    actual = [location["physicalLocation"] for location in result.get(key, [])]
+    return [(location["artifactLocation"]["uri"], location["region"]["startLine"]) for location in actual]
 
 
 def test_a_finding_about_compiled_code_is_at_its_line_of_the_source(folder: Path, call: Command) -> None:

@@ -27,15 +27,15 @@ def sections() -> dict[str, str]:
 
 def examples(text: str) -> list[tuple[str, list[str], int]]:
     """The commands of a section, with the lines and the exit code that it shows for each."""
-    found = []
+    result = []
     for block in re.findall(r"^```console\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
         for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *shown = example.rstrip("\n").split("\n")
             code = 0
             if shown and re.fullmatch(r"\[\d+\]", shown[-1]):
                 code = int(shown.pop()[1:-1])
-            found.append((command, shown, code))
-    return found
+            result.append((command, shown, code))
+    return result
 
 
 def matches(shown: list[str], printed: list[str]) -> bool:

@@ -30,9 +30,9 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def answer(parser: argparse.ArgumentParser) -> None:
         # As argcomplete.autocomplete does, which also opens file descriptors that may be another's.
         finder = argcomplete.CompletionFinder(parser)
-        quote, prefix, _, words, place = argcomplete.split_line(line, len(line))
+        quote, prefix, _, words, location = argcomplete.split_line(line, len(line))
         words = words[int(os.environ["_ARGCOMPLETE"]) - 1 :]
-        raise Answer(finder._get_completions(words, prefix, quote, place))
+        raise Answer(finder._get_completions(words, prefix, quote, location))
 
     monkeypatch.setattr(argcomplete, "autocomplete", answer)
     monkeypatch.setenv("_ARGCOMPLETE", "1")
@@ -73,8 +73,8 @@ def test_words_are_completed(line: str, found: list[str], monkeypatch: pytest.Mo
 
 
 def test_all_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = completions("ptxgen ", monkeypatch)
-    assert [word for word in found if not word.startswith("-")] == list(commands())
+    result = completions("ptxgen ", monkeypatch)
+    assert [word for word in result if not word.startswith("-")] == list(commands())
 
 
 def test_files_stay_possible_where_words_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

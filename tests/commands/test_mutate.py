@@ -147,30 +147,30 @@ def test_more_problems_leave_no_survivor(mutate: Command) -> None:
 def test_a_problem_is_one_word_of_the_command_line(mutate: Command) -> None:
     argv = words("kernels.py:sums --kind loop-bound --grid 2 --arg random:f32:200 --arg zeros:f32:2")
     more = ("--arg", "u32:100", "--problem", "3 random:f32:30 zeros:f32:3 u32:10")
-    code, found = document(mutate, *argv, *more)
-    assert (code, found["kernels"][0]["problems"]) == (OK, [0, 1])
-    assert found["counts"]["judged"] == 4
+    code, result = document(mutate, *argv, *more)
+    assert (code, result["kernels"][0]["problems"]) == (OK, [0, 1])
+    assert result["counts"]["judged"] == 4
 
 
 def test_the_json_has_every_verdict(mutate: Command) -> None:
-    code, found = document(mutate, *ONE, "--kind", "loop-bound", "--kind", "barrier")
-    assert (code, found["schema"]) == (FAILED, 1)
-    (kernel,) = found["kernels"]
-    assert (kernel["name"], kernel["entry"], kernel["judged"]) == ("sums", "sums", len(found["mutants"]))
+    code, result = document(mutate, *ONE, "--kind", "loop-bound", "--kind", "barrier")
+    assert (code, result["schema"]) == (FAILED, 1)
+    (kernel,) = result["kernels"]
+    assert (kernel["name"], kernel["entry"], kernel["judged"]) == ("sums", "sums", len(result["mutants"]))
     assert kernel["mutants"] > kernel["judged"]
-    survivors = [m for m in found["mutants"] if m["caught_by"] == "survived"]
-    assert len(survivors) == found["counts"]["survived"] == kernel["kinds"]["loop-bound"]["survived"] == 2
+    survivors = [m for m in result["mutants"] if m["caught_by"] == "survived"]
+    assert len(survivors) == result["counts"]["survived"] == kernel["kinds"]["loop-bound"]["survived"] == 2
     assert survivors[0]["line"] == "with k.strided(columns) as i:"
     assert survivors[0]["reach"] == "no other result"
     assert survivors[0]["needs"].startswith("a problem in which a thread compares equal operands")
-    caught = [m for m in found["mutants"] if m["kind"] == "barrier"]
+    caught = [m for m in result["mutants"] if m["kind"] == "barrier"]
     assert {(m["caught_by"], m["problem"], m["needs"]) for m in caught} == {("sanitizer", 0, "")}
 
 
 def test_the_example_may_make_several_kernels(mutate: Command) -> None:
-    _, found = document(mutate, *words("kernels.py:sums --example kernels.py:twice --short"))
-    assert [(k["name"], k["problems"]) for k in found["kernels"]] == [("sums", [0]), ("sums #2", [1])]
-    kinds = [m["kind"] for m in found["mutants"] if m["kernel"] == "sums"]
+    _, result = document(mutate, *words("kernels.py:sums --example kernels.py:twice --short"))
+    assert [(k["name"], k["problems"]) for k in result["kernels"]] == [("sums", [0]), ("sums #2", [1])]
+    kinds = [m["kind"] for m in result["mutants"] if m["kernel"] == "sums"]
     assert len(kinds) == len(set(kinds)) > 3
 
 
@@ -189,9 +189,9 @@ def test_reasons_stand_beside_the_kernel(folder: Path, mutate: Command) -> None:
 
 
 def test_what_is_right_may_be_said_by_a_function(mutate: Command) -> None:
-    code, found = document(mutate, *SEVERAL, "--kind", "loop-bound", "--expect", "kernels.py:expect")
+    code, result = document(mutate, *SEVERAL, "--kind", "loop-bound", "--expect", "kernels.py:expect")
     assert code == OK
-    assert {m["what"].partition(":")[0] for m in found["mutants"] if m["caught_by"] == "value"} == {"expect"}
+    assert {m["what"].partition(":")[0] for m in result["mutants"] if m["caught_by"] == "value"} == {"expect"}
 
 
 @pytest.mark.parametrize(
@@ -294,32 +294,34 @@ def test_a_ptx_file_is_mutated(folder: Path, mutate: Command) -> None:
         "saxpy.ptx --entry saxpy --block 256 --grid 4 --arg f32:2 --arg random:f32:1000 "
         "--arg zeros:f32:1000 --arg u64:1000 --kind mask"
     )
-    code, found = document(mutate, *argv)
+    code, result = document(mutate, *argv)
     assert code == FAILED
-    by_name = {m["before"]: m["caught_by"] for m in found["mutants"] if m["name"].startswith("mask: dropped")}
+    by_name = {
+        m["before"]: m["caught_by"] for m in result["mutants"] if m["name"].startswith("mask: dropped")
+    }
     assert by_name["@%p3 bra $L__BB3_7;"] == "equivalent"
-    assert all(m["where"].startswith("line ") and m["line"] == m["before"] for m in found["mutants"])
+    assert all(m["where"].startswith("line ") and m["line"] == m["before"] for m in result["mutants"])
 
 
 @pytest.mark.usefixtures("nvrtc")
 def test_cuda_is_mutated(folder: Path, mutate: Command) -> None:
     (folder / "scale.cu").write_text(CU)
     argv = words("scale.cu --block 32 --grid 4 --arg i32:100 --arg random:f32:100")
-    code, found = document(mutate, *argv)
+    code, result = document(mutate, *argv)
     assert code == OK  # one thread compares 100 with 100
-    assert {m["where"] for m in found["mutants"]} == {"scale.cu:4"}
-    assert found["mutants"][0]["line"] == "if (i < n) x[i] = 2 * x[i];"
+    assert {m["where"] for m in result["mutants"]} == {"scale.cu:4"}
+    assert result["mutants"][0]["line"] == "if (i < n) x[i] = 2 * x[i];"
 
 
 @pytest.mark.usefixtures("triton")
 def test_triton_is_mutated(folder: Path, mutate: Command) -> None:
     (folder / "adding.py").write_text(TRITON)
-    code, found = document(mutate, "adding.py:add", "--example", "adding.py:example")
+    code, result = document(mutate, "adding.py:add", "--example", "adding.py:example")
     assert code in (OK, FAILED)
-    assert found["kernels"][0]["name"] == "add"
-    assert found["counts"]["judged"] > 5
-    assert {m["where"].partition(":")[0] for m in found["mutants"]} == {"adding.py"}
-    assert found["counts"]["trap"] + found["counts"]["value"] > 3
+    assert result["kernels"][0]["name"] == "add"
+    assert result["counts"]["judged"] > 5
+    assert {m["where"].partition(":")[0] for m in result["mutants"]} == {"adding.py"}
+    assert result["counts"]["trap"] + result["counts"]["value"] > 3
 
 
 def test_without_a_kernel_it_needs_a_checkout(

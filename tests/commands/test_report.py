@@ -80,21 +80,21 @@ def test_errors_give_exit_code_1_and_the_page(call: Command) -> None:
 
 
 def test_json_has_the_data_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "good.ptx", *RUN)
-    assert found["schema"] == tool.SCHEMA
-    assert found["kernel"] == "conflicts"
-    assert [access["wavefronts"] for access in found["shared"]["accesses"]] == [32, 32]
-    assert found["config"] == [["file", "good.ptx"]]
-    assert found["run"]["arguments"] == ["out = uint32 [64]"]
+    result = document(capsys, "good.ptx", *RUN)
+    assert result["schema"] == tool.SCHEMA
+    assert result["kernel"] == "conflicts"
+    assert [access["wavefronts"] for access in result["shared"]["accesses"]] == [32, 32]
+    assert result["config"] == [["file", "good.ptx"]]
+    assert result["run"]["arguments"] == ["out = uint32 [64]"]
 
 
 def test_a_function_in_a_file_is_launched_by_its_example(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "kernels.py:scale", "--example", "kernels.py:example")
-    assert found["kernel"] == "scale"
-    assert found["run"]["grid"] == [2, 1, 1]
-    assert [file["name"] for file in found["sources"]] == ["kernels.py"]
-    assert ["steps", "2"] in found["config"]
-    assert [line["text"].strip() for line in found["ptx"] if "mul.rn" in line["text"]] == [
+    result = document(capsys, "kernels.py:scale", "--example", "kernels.py:example")
+    assert result["kernel"] == "scale"
+    assert result["run"]["grid"] == [2, 1, 1]
+    assert [file["name"] for file in result["sources"]] == ["kernels.py"]
+    assert ["steps", "2"] in result["config"]
+    assert [line["text"].strip() for line in result["ptx"] if "mul.rn" in line["text"]] == [
         "mul.rn.f32 %f1, %f0, 0f40000000;",
         "mul.rn.f32 %f3, %f2, 0f40000000;",
     ]
@@ -102,10 +102,10 @@ def test_a_function_in_a_file_is_launched_by_its_example(capsys: pytest.CaptureF
 
 def test_a_function_takes_arguments_and_static_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--grid", "2", "--arg", "random:f32:100", "--arg", "u32:100", "--static", "factor=0.5"]
-    found = document(capsys, "kernels.py:scale", *words, "--target", "sm_90")
-    assert found["target"] == "sm_90"
-    assert ["factor", "0.5"] in found["config"]
-    of_global = next(one for one in found["proved"] if one["kind"] == "global memory")
+    result = document(capsys, "kernels.py:scale", *words, "--target", "sm_90")
+    assert result["target"] == "sm_90"
+    assert ["factor", "0.5"] in result["config"]
+    of_global = next(one for one in result["proved"] if one["kind"] == "global memory")
     assert of_global["holds_for"] == "every launch with X[n]" or of_global["proved"] == 2
 
 
@@ -114,38 +114,38 @@ def test_a_module_is_imported_from_the_current_folder(
 ) -> None:
     (folder / "module_of_report_test.py").write_text(KERNELS)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    found = document(capsys, "module_of_report_test:scale")
-    assert found["kernel"] == "scale"
-    assert found["run"] is None
+    result = document(capsys, "module_of_report_test:scale")
+    assert result["kernel"] == "scale"
+    assert result["run"] is None
 
 
 @pytest.mark.slow
 def test_an_attention_kernel_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(
+    result = document(
         capsys, "attention", "--head-dim", "64", "--dtype", "f16", "--causal", "--stages", "2", "--seq", "130"
     )
-    assert found["pipeline"]["lanes"][0]["flights"]
-    assert found["proved"][0]["proved"] == found["proved"][0]["total"] > 0
-    assert ["head dim", "64"] in found["config"]
-    assert not [f for f in found["findings"] if f["severity"] == "error"]
+    assert result["pipeline"]["lanes"][0]["flights"]
+    assert result["proved"][0]["proved"] == result["proved"][0]["total"] > 0
+    assert ["head dim", "64"] in result["config"]
+    assert not [f for f in result["findings"] if f["severity"] == "error"]
 
 
 @pytest.mark.slow
 def test_an_attention_kernel_with_more_arrays_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(
+    result = document(
         capsys, "attention", "--head-dim", "16", "--mask", "--return-lse", "--seq", "40", "--window", "8,"
     )
-    assert found["run"]["clean"]
+    assert result["run"]["clean"]
 
 
 @pytest.mark.slow
 def test_a_kernel_of_a_cache_is_reported_on_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "append", "--head-dim", "64", "--dtype", "f16", "--page-size", "16")
-    assert found["run"] is None
-    assert ["page size", "16"] in found["config"]
-    of_global = next(one for one in found["proved"] if one["kind"] == "global memory")
+    result = document(capsys, "append", "--head-dim", "64", "--dtype", "f16", "--page-size", "16")
+    assert result["run"] is None
+    assert ["page size", "16"] in result["config"]
+    of_global = next(one for one in result["proved"] if one["kind"] == "global memory")
     assert of_global["proved"] == of_global["total"] > 0
-    assert dict(found["missing"])["pipeline"] == "no launch was given"
+    assert dict(result["missing"])["pipeline"] == "no launch was given"
 
 
 WRONG = [

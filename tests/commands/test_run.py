@@ -325,8 +325,8 @@ def test_what_the_kernel_prints_comes_first(call: Command, monkeypatch: pytest.M
     run = tool.interpreter.run
 
     def chatty(*args: Any, **options: Any) -> Result:
-        found = run(*args, **options)
-        return Result(found.counters, found.reports, "hello\nworld\n")
+        result = run(*args, **options)
+        return Result(result.counters, result.reports, "hello\nworld\n")
 
     monkeypatch.setattr(tool.interpreter, "run", chatty)
     assert call.out(*LAUNCH, *SAXPY_ARGS) == "hello\nworld\n"
@@ -414,11 +414,11 @@ def test_counters_name_the_worst_lines(call: Command) -> None:
 def test_json_has_everything(call: Command) -> None:
     printed = call(*LAUNCH, *SAXPY_ARGS, "--counters", "--json")
     assert printed.code == 0
-    found = json.loads(printed.out)
-    assert printed.out == json.dumps(found, indent=2) + "\n"
+    result = json.loads(printed.out)
+    assert printed.out == json.dumps(result, indent=2) + "\n"
     assert printed.err == ""
-    counters = found.pop("counters")
-    assert found == {
+    counters = result.pop("counters")
+    assert result == {
         "entry": "saxpy",
         "grid": [4, 1, 1],
         "block": [256, 1, 1],
@@ -473,9 +473,9 @@ def test_what_is_not_counted_is_said(call: Command, monkeypatch: pytest.MonkeyPa
     run = tool.interpreter.run
 
     def more(*args: Any, **options: Any) -> Result:
-        found = run(*args, **options)
-        found.counters.by_opcode["cp.async.bulk.global.shared::cta.bulk_group"] = 1
-        return found
+        result = run(*args, **options)
+        result.counters.by_opcode["cp.async.bulk.global.shared::cta.bulk_group"] = 1
+        return result
 
     monkeypatch.setattr(tool.interpreter, "run", more)
     assert call.out(*LAUNCH, *SAXPY_ARGS, "--counters").endswith(
@@ -525,18 +525,18 @@ def test_a_cluster_and_a_least_amount_of_dynamic_memory_are_listed(
     from flash.contract.catalogue import build
     from flash.problem.config import AttentionConfig
 
-    made = build(AttentionConfig(16, tile=16, block_q=16).kernel())
-    Path("attention.ptx").write_text(made.text)
+    built = build(AttentionConfig(16, tile=16, block_q=16).kernel())
+    Path("attention.ptx").write_text(built.text)
     assert tool.main(["attention.ptx"]) == 0
-    least = parse(made.text).kernels[0].dynamic_shared_bytes
+    least = parse(built.text).kernels[0].dynamic_shared_bytes
     assert least
     assert f"  shared    0 bytes, and dynamic memory of at least {least} bytes\n" in (capsys.readouterr().out)
 
 
 def test_the_list_is_json_when_asked(call: Command) -> None:
-    found = call.document("structure.ptx", "--json")
-    nothing = found["entries"].pop()
-    assert found == {
+    result = call.document("structure.ptx", "--json")
+    nothing = result["entries"].pop()
+    assert result == {
         "ptx_version": "7.0",
         "target": "sm_80",
         "entries": [
@@ -575,10 +575,10 @@ def test_what_the_sanitizers_find_is_1_and_nothing_is_written(call: Command) -> 
     )
     printed = call(*argv, "--json")
     assert printed.code == 1
-    found = json.loads(printed.out)
+    result = json.loads(printed.out)
     assert printed.err == f"ptxgen run: error: {said}\n"
-    assert found["written"] == {}
-    (report,) = found["reports"]
+    assert result["written"] == {}
+    (report,) = result["reports"]
     assert said.endswith("  " + report["message"])
     assert (report["kind"], report["space"], report["region"]) == ("race", "shared", "word")
     assert not Path("o.npy").exists()
@@ -662,9 +662,9 @@ def test_a_full_disk_is_1_and_names_the_file(
     said = call(*LAUNCH, *SAXPY_ARGS, "--json", "--counters")
     assert said.code == 1
     assert said.err == "ptxgen run: error: cannot write y.npy: No space left on device\n"
-    found = json.loads(said.out)  # what was found all the same
-    assert found["counters"]["warp_instructions"] > 0
-    assert found["written"] == {}
+    result = json.loads(said.out)  # what was found all the same
+    assert result["counters"]["warp_instructions"] > 0
+    assert result["written"] == {}
     assert Path("y.npy").read_bytes() == before
     assert sorted(os.listdir(folder)) == files
 

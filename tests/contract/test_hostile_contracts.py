@@ -101,10 +101,10 @@ def refusal(contract: object) -> str:
 
 
 def nested(levels: int) -> Any:
-    found: Any = 1
+    result: Any = 1
     for _ in range(levels):
-        found = {"plus": [1, found]}
-    return found
+        result = {"plus": [1, result]}
+    return result
 
 
 def changed_at(contract: Any, path: str, value: Any) -> None:
@@ -285,9 +285,9 @@ def test_the_schema_has_the_words_that_are_checked() -> None:
             return set().union(*(keywords(each) for each in rule))
         if not isinstance(rule, dict):
             return set()
-        found = set() if names else set(rule)
+        result = set() if names else set(rule)
         plain = {"const", "enum", "required"}
-        return found.union(
+        return result.union(
             *(
                 keywords(each, key in ("properties", "$defs") and not names)
                 for key, each in rule.items()
@@ -351,10 +351,10 @@ def test_the_rules_are_those_of_json_schema(seed: int) -> None:
         contract = json.loads(of)
         changed(contract, chance)
         wanted = next(validator.iter_errors(contract), None)
-        found = next(misfits(contract, schema()), None)
-        assert (wanted is None) == (found is None), (wanted, found)
-        refused += found is not None
-        if found is None:  # names and numbers may disagree: refused in one sentence, or a stub
+        result = next(misfits(contract, schema()), None)
+        assert (wanted is None) == (result is None), (wanted, result)
+        refused += result is not None
+        if result is None:  # names and numbers may disagree: refused in one sentence, or a stub
             contract["sha256"] = hashlib.sha256(TEXT.encode()).hexdigest()
             for language in LANGUAGES:
                 with contextlib.suppress(ConfigError):

@@ -112,26 +112,26 @@ def test_a_header_is_also_one_of_cpp(cc: Hosts, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_text_inside_is_the_text(language: str) -> None:
-    made = build(AttentionConfig(8).kernel())
-    text = made.text + '// "quoted"##, back\\slash, what??/ tab\t\n'
-    contract = {**made.contract, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    found = stub(contract, text, language)
+    built = build(AttentionConfig(8).kernel())
+    text = built.text + '// "quoted"##, back\\slash, what??/ tab\t\n'
+    contract = {**built.contract, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    result = stub(contract, text, language)
     if language == "rust":
-        (inside,) = re.findall(r'r(#+)"(.*?)"\1;', found, re.DOTALL)
+        (inside,) = re.findall(r'r(#+)"(.*?)"\1;', result, re.DOTALL)
         assert inside == ("###", text)
         return
-    lines = re.findall(r'^    ("(?:[^"\\]|\\.)*"),$', found, re.MULTILINE)
+    lines = re.findall(r'^    ("(?:[^"\\]|\\.)*"),$', result, re.MULTILINE)
     unescaped = [
         re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), line[1:-1]) for line in lines
     ]
     assert "".join(unescaped) == text
-    assert "??" not in found
+    assert "??" not in result
 
 
 def test_the_same_contract_gives_the_same_stub() -> None:
-    made = build(AttentionConfig(8).kernel())
+    built = build(AttentionConfig(8).kernel())
     for language in LANGUAGES:
-        assert stub(made.contract, made.text, language) == stub(made.contract, made.text, language)
+        assert stub(built.contract, built.text, language) == stub(built.contract, built.text, language)
 
 
 def test_what_has_no_stub_says_why() -> None:

@@ -47,9 +47,9 @@ def computed(
     module = k.build()
     require_valid(module)
     assert parse(render(module)) == module
-    given = np.zeros(threads, result.type.dtype)
-    run(module, grid=1, block=threads, args=[given, *arrays], dynamic_smem=smem(module))
-    return given
+    arguments = np.zeros(threads, result.type.dtype)
+    run(module, grid=1, block=threads, args=[arguments, *arrays], dynamic_smem=smem(module))
+    return arguments
 
 
 def launch(

@@ -76,8 +76,8 @@ def test_one_thread_takes_the_ticket(schedule):
     k = builder(threads=64)
     LOCK, WON = k.pointer("LOCK", u32), k.pointer("WON", u32)
     t = k.thread_id()
-    found = k.atomic.compare_exchange(LOCK.element(0), 0, t + 1, scope="cta", order="acq_rel")
-    WON[t] = k.selp(1, 0, found == 0, type=u32)
+    result = k.atomic.compare_exchange(LOCK.element(0), 0, t + 1, scope="cta", order="acq_rel")
+    WON[t] = k.selp(1, 0, result == 0, type=u32)
     lock, won = np.zeros(1, np.uint32), np.zeros(64, np.uint32)
     launch(k, lock, won, schedules=(schedule,))
     assert won.sum() == 1

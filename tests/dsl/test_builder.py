@@ -208,11 +208,11 @@ def test_a_load_leaves_variables_as_they_are_where_a_condition_does_not_hold(cou
     def body(k, x):
         at = k.shared("A", (32, 4), u32).pointer(k.thread_id())
         k.store(at, [x + 100] * count)
-        found = [k.var(u32, 7) for _ in range(count)]
+        result = [k.var(u32, 7) for _ in range(count)]
         with k.only_if(x < 16):
-            k.load(at, count, into=found[0] if count == 1 else found)
+            k.load(at, count, into=result[0] if count == 1 else result)
         total = k.var(u32, 0)
-        for part in found:
+        for part in result:
             total.set(total + part)
         return total
 
@@ -320,20 +320,20 @@ def test_an_asynchronous_copy_fills_up_with_zeros(nbytes, valid):
     k = builder()
     Q, O = k.pointer("Q", u8), k.pointer("O", u32)
     tile = k.shared("T", (32, 16), u8)
-    place = k.thread_id()
-    offset = k.cvt(place * 16, dtype=u64)
-    k.copy_async(tile.pointer(place), Q.plus(offset), nbytes, valid)
+    location = k.thread_id()
+    offset = k.cvt(location * 16, dtype=u64)
+    k.copy_async(tile.pointer(location), Q.plus(offset), nbytes, valid)
     k.cp_async_wait_all()
     for part in range(nbytes // 4):
-        word = k.ld(tile.pointer(place).at(4 * part), type=u32)
+        word = k.ld(tile.pointer(location).at(4 * part), type=u32)
         k.st(O.plus(offset).at(part), word)
     module = k.build()
-    given = np.arange(1, 513).astype("uint8") | 1
+    arguments = np.arange(1, 513).astype("uint8") | 1
     got = np.zeros(128, "uint32")
-    run(module, grid=1, block=32, args=[given, got], dynamic_smem=smem(module))
+    run(module, grid=1, block=32, args=[arguments, got], dynamic_smem=smem(module))
     want = np.zeros((32, 16), "uint8")
     copied = nbytes if valid is None else valid
-    want[:, :copied] = given.reshape(32, 16)[:, :copied]
+    want[:, :copied] = arguments.reshape(32, 16)[:, :copied]
     assert (got.view("uint8").reshape(32, 16) == want).all()
 
 
@@ -434,10 +434,10 @@ def line() -> int:
 
 
 def origins(k: KernelBuilder) -> list[tuple[str, int]]:
-    found = [i.origin for i in instructions(k)[:-1]]
-    assert all(o is not None and o.code is not None for o in found)
-    assert {o.code.co_filename for o in found} == {__file__}
-    return [(o.code.co_name, o.line) for o in found]
+    result = [i.origin for i in instructions(k)[:-1]]
+    assert all(o is not None and o.code is not None for o in result)
+    assert {o.code.co_filename for o in result} == {__file__}
+    return [(o.code.co_name, o.line) for o in result]
 
 
 def test_an_instruction_knows_the_authors_line():
@@ -609,5 +609,5 @@ def test_kernels_built_at_once_by_several_threads_have_their_own_registers(
         return [k.fresh(f32).reg.name for _ in range(64)]
 
     with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(registers, range(4)):
-            assert found == [f"%f{number}" for number in range(64)]
+        for result in threads.map(registers, range(4)):
+            assert result == [f"%f{number}" for number in range(64)]

@@ -238,9 +238,9 @@ def test_a_first_reduction_in_a_loop_waits_for_the_one_of_the_turn_before():
     for _ in range(3):
         total = (total + x).max()
     assert (result_of(module, x) == total).all()
-    for place in places:
+    for location in places:
         with pytest.raises(TrapError, match=r"race: shared address 0x[04] \(k\.block\) was"):
-            result_of(without(module, place), x)
+            result_of(without(module, location), x)
 
 
 def test_the_slots_lie_beside_tiles_declared_before_and_after():

@@ -126,16 +126,16 @@ MISTAKES = {
 def broken(text: str, mistake: str) -> str:
     if mistake == "bytes":
         half = 2 * ROWS * COLUMNS * 2 // PARTS
-        made, count = re.subn(rf"(expect_tx[^;]*, ){half};", rf"\g<1>{2 * half};", text, count=1)
+        built, count = re.subn(rf"(expect_tx[^;]*, ){half};", rf"\g<1>{2 * half};", text, count=1)
     elif mistake == "arrivals":
-        made, count = re.subn(r"(mbarrier\.init[^;]*), 4;", r"\1, 8;", text)
+        built, count = re.subn(r"(mbarrier\.init[^;]*), 4;", r"\1, 8;", text)
         count = min(count, 1)
     else:
         waits = list(re.finditer(r"mbarrier\.try_wait\.parity\S* (%p\d+), [^;]*;", text))
         last = waits[-1]
-        made, count = text[: last.start()] + f"setp.eq.u32 {last[1]}, 0, 0;" + text[last.end() :], 1
+        built, count = text[: last.start()] + f"setp.eq.u32 {last[1]}, 0, 0;" + text[last.end() :], 1
     assert count == 1
-    return made
+    return built
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))

@@ -89,8 +89,8 @@ def divisors(bits: int):
     """All small divisors, all near powers of two, and some others."""
     rng = random.Random(0)
     near = [(1 << n) + off for n in range(2, bits) for off in (-1, 1, 3)]
-    found = [*range(3, 4000), *near, *(rng.randrange(3, 1 << bits) for _ in range(2000))]
-    return [by for by in found if by & (by - 1) and by < 1 << bits]
+    result = [*range(3, 4000), *near, *(rng.randrange(3, 1 << bits) for _ in range(2000))]
+    return [by for by in result if by & (by - 1) and by < 1 << bits]
 
 
 def test_reciprocals_of_unsigned_numbers_are_exact_by_their_theorems():

@@ -61,10 +61,10 @@ def test_a_row_may_begin_beyond_4_gib(columns):
 def test_a_row_needs_two_values_of_one_type(index, columns):
     k = builder()
     P, values = k.pointer("P"), {"u": k.param("n", u32), "s": k.param("m", s32)}
-    given = [values.get(each, each) for each in (index, columns)]
+    arguments = [values.get(each, each) for each in (index, columns)]
     with pytest.raises(TypeMismatchError) as error:
-        P.row(*given)
-    shown = [str(each) if isinstance(each, int) else repr(each) for each in given]
+        P.row(*arguments)
+    shown = [str(each) if isinstance(each, int) else repr(each) for each in arguments]
     assert str(error.value) == (
         "Pointer(global f32 [%rd1+0]).row: the index must be a u32 or s32 value, the columns of the same "
         f"type or a positive int, and the address of 64 bits, got {shown[0]} and {shown[1]}; use "
@@ -191,9 +191,9 @@ def test_a_tile_of_one_element_needs_no_index_of_the_gpu():
     with k.when(k.thread_id() == 0):
         tile[1, 1] = 2.5
         out[0] = tile[1, 1]
-    given = np.zeros(1, np.float32)
-    launch(k, given, schedules=LOCKSTEP)
-    assert given.tolist() == [2.5]
+    arguments = np.zeros(1, np.float32)
+    launch(k, arguments, schedules=LOCKSTEP)
+    assert arguments.tolist() == [2.5]
 
 
 # ---------------------------------------- refused

@@ -25,9 +25,9 @@ def computed(word, values):
     X, Y, n = k.pointer("X"), k.pointer("Y"), k.param("n", u32)
     with k.grid_strided(n) as i:
         Y[i] = getattr(k, word)(X[i])
-    given = np.zeros_like(values)
-    run(k.build(), grid=16, block=256, args=[values, given, len(values)])
-    return given.astype(np.float64)
+    arguments = np.zeros_like(values)
+    run(k.build(), grid=16, block=256, args=[values, arguments, len(values)])
+    return arguments.astype(np.float64)
 
 
 def exponents():

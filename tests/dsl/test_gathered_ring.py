@@ -41,12 +41,12 @@ def gathered() -> KernelBuilder:
         with right.gather() as stage:
             row, lane = producer.thread // LANES, producer.thread % LANES
             for down in range(0, ROWS, THREADS // LANES):
-                place = n.as_(u32) * ROWS + row + down
-                found = k.load(index.element(place))
-                size = k.selp(WORD, 0, found <= last, type=u32)
+                location = n.as_(u32) * ROWS + row + down
+                result = k.load(index.element(location))
+                size = k.selp(WORD, 0, result <= last, type=u32)
                 k.copy_async(
                     stage.b.pointer(row + down, lane * LANES),
-                    X.element(k.min(found, last) * COLUMNS + lane * LANES),
+                    X.element(k.min(result, last) * COLUMNS + lane * LANES),
                     WORD,
                     size,
                 )

@@ -253,7 +253,7 @@ def image(layout: Layout, values: Any) -> Any:
     row i lies at chunk j XOR (i mod 8) for 128 B, j XOR (i / 2 mod 4) for 64 B, j XOR (i / 4 mod 2) for 32 B.
     """
     width = layout.slab_columns
-    found = np.zeros((layout.slabs, layout.rows, width), values.dtype)
+    result = np.zeros((layout.slabs, layout.rows, width), values.dtype)
     per = 16 // values.itemsize
     turn: dict[str, Callable[[int], int]] = {
         "128B": lambda i: i % 8,
@@ -266,8 +266,8 @@ def image(layout: Layout, values: Any) -> Any:
             for j in range(width // per):
                 to = (j ^ turn[layout.swizzle](i)) * per
                 start = slab * width + j * per
-                found[slab, i, to : to + per] = values[i, start : start + per]
-    return found
+                result[slab, i, to : to + per] = values[i, start : start + per]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -987,8 +987,8 @@ def test_a_tile_that_a_stage_lacks_is_an_attribute_error() -> None:
 def test_registers_of_all_roles_fit_the_cta(how: Any, roles: Any, message: str) -> None:
     k = builder(**how)
     *first, (warpgroups, registers) = roles
-    for number, (count, given) in enumerate(first):
-        k.warpgroup_role(f"r{number}", warpgroups=count, registers=given)
+    for number, (count, arguments) in enumerate(first):
+        k.warpgroup_role(f"r{number}", warpgroups=count, registers=arguments)
     with pytest.raises(ConfigError) as error:
         k.warpgroup_role(f"r{len(first)}", warpgroups=warpgroups, registers=registers)
     assert message in str(error.value)

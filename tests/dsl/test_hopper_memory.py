@@ -97,8 +97,8 @@ def stored_from(start: int, count: int, *, known: bool = True) -> KernelBuilder:
     with producer, ring.fill() as stage:
         k.tma.load(stage.a, of["A"][0, 0])
     with consumer, ring.drain() as stage:
-        place = start if known else k.mov(start, type=u32)
-        k.tma.store(stage.a.from_column(place, count), of["B"][0, 0])
+        location = start if known else k.mov(start, type=u32)
+        k.tma.store(stage.a.from_column(location, count), of["B"][0, 0])
     return k
 
 
@@ -141,9 +141,9 @@ def test_a_box_begins_at_a_multiple_of_16_bytes() -> None:
         with refused(ConfigError, f"tma.load: A: {rule} 4"):
             gathered(places)
     k = KernelBuilder("stored", target="sm_90a", threads=128)
-    place, tile = k.tma.tensor_map("B", f16)[3, -1], k.tma.tile("tile", (8, 64), f16)
+    location, tile = k.tma.tensor_map("B", f16)[3, -1], k.tma.tile("tile", (8, 64), f16)
     with refused(ConfigError, f"tma.store: B: {rule} -1"):
-        k.tma.store(tile, place)
+        k.tma.store(tile, location)
     assert gathered(lambda of: of["A"][1, 2, -8])[0].tma.boxes()["A"].loads
 
 
@@ -217,9 +217,9 @@ def in_turns(warpgroups: int, turns: int, *, ends: bool = True) -> KernelBuilder
 @pytest.mark.parametrize("warpgroups", [2, 3])
 def test_warpgroups_take_turns_in_their_order(warpgroups: int) -> None:
     for schedule in SCHEDULES:
-        found = np.full(4 * warpgroups, 99, np.uint32)
-        launch(in_turns(warpgroups, 4), found, schedules=(schedule,))
-        assert found.tolist() == list(range(warpgroups)) * 4
+        result = np.full(4 * warpgroups, 99, np.uint32)
+        launch(in_turns(warpgroups, 4), result, schedules=(schedule,))
+        assert result.tolist() == list(range(warpgroups)) * 4
 
 
 def test_turns_need_a_beginning_and_two_warpgroups() -> None:

@@ -310,9 +310,9 @@ def test_a_result_is_an_operand_of_the_next_product() -> None:
     third.mma((second * 0.0).to(f16), b)
     third.mma(a, b)
     k.matrix(C, 32, 48).store((third + second.row_sum()).to(f16))
-    given, other, c = integers(4, (32, 64)), integers(5, (64, 48)), np.zeros((32, 48), np.float16)
-    launch(k, given, other, c)
-    g = given.astype(np.float64)
+    arguments, other, c = integers(4, (32, 64)), integers(5, (64, 48)), np.zeros((32, 48), np.float16)
+    launch(k, arguments, other, c)
+    g = arguments.astype(np.float64)
     wanted = (g @ g.T / 8).astype(np.float16).astype(np.float64) @ g
     wanted = g @ other.astype(np.float64) + wanted.sum(1, keepdims=True)
     assert np.array_equal(c, wanted.astype(np.float16))
@@ -413,9 +413,9 @@ def test_a_block_has_elements_and_knows_where_it_begins() -> None:
     with k.pipeline(k.matrix(source, rows, 64).down((16, 32), 32), stages=2) as (block,):
         assert (block.shape, block.T.shape) == ((16, 32), (32, 16))
         with k.loop(0, 16) as i:
-            place = (block.row + i.as_(u32)) * 32 + block.column - 32
+            location = (block.row + i.as_(u32)) * 32 + block.column - 32
             with k.when(t < 32):
-                to[place + t] = k.selp(block[i.as_(u32), t], block.T[t, i.as_(u32)], t < 16)
+                to[location + t] = k.selp(block[i.as_(u32), t], block.T[t, i.as_(u32)], t < 16)
     x, y = integers(8, (40, 64)), np.zeros((48, 32), np.float16)
     launch(k, x, y, 40)
     assert np.array_equal(y[:40], x[:, 32:])
@@ -801,9 +801,9 @@ def test_rows_at_any_address_are_not_proved_for_wide_accesses() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_the_assembler_spills_no_register(target: str) -> None:
     text = gemm.build(target=target).text
-    made = find_assembler(target=target).assemble(text, target).kernel("gemm")
-    assert made.spill_store_bytes == made.spill_load_bytes == 0
-    assert made.registers <= 255
+    built = find_assembler(target=target).assemble(text, target).kernel("gemm")
+    assert built.spill_store_bytes == built.spill_load_bytes == 0
+    assert built.registers <= 255
 
 
 def test_a_turn_of_the_loop_has_one_barrier_and_reads_each_chunk_once() -> None:

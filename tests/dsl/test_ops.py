@@ -21,8 +21,8 @@ def test_no_row_is_hidden_behind_a_method_of_the_builder():
     k = builder()
     hidden = [name for name in rows() if name in vars(k)]
     for cls in KernelBuilder.__mro__:
-        made = {name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"}
-        hidden += [name for name in rows() if name in set(vars(cls)) - made - set(rows())]
+        built = {name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"}
+        hidden += [name for name in rows() if name in set(vars(cls)) - built - set(rows())]
     assert hidden == []
 
 

@@ -130,8 +130,8 @@ def rings(**how: Any) -> tuple[KernelBuilder, Any, Any, Any]:
 def fill(how: dict[str, Any], reworked: Any) -> None:
     k, producer, A, ring = rings(**how)
     with producer:
-        given = k.thread_id() < 3 if reworked is None else reworked
-        with ring.fill(reworked=given) as stage:
+        arguments = k.thread_id() < 3 if reworked is None else reworked
+        with ring.fill(reworked=arguments) as stage:
             k.tma.load(stage.a, A[0, 0])
 
 

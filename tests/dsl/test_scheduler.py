@@ -85,8 +85,8 @@ def test_a_cta_without_roles_takes_tickets_too(schedule: Any) -> None:
         launch(k, y, 7, counter, grid=3, schedules=(schedule,))
         assert y[:, ::63].T.tolist() == [[*range(7), 99]] * 2
         assert not counter.any()
-    found = prove(k.build(), block=64)
-    assert found.shared.complete, found.shared.report()
+    result = prove(k.build(), block=64)
+    assert result.shared.complete, result.shared.report()
 
 
 def taken_twice(with_roles: bool) -> Any:
@@ -125,8 +125,8 @@ def test_two_schedulers_have_words_of_their_own(with_roles: bool, schedule: Any)
 
 @pytest.mark.parametrize("with_roles", [False, True])
 def test_barriers_of_two_schedulers_are_proved(with_roles: bool) -> None:
-    found = prove(taken_twice(with_roles).build(), block=64)
-    assert found.shared.complete, found.shared.report()
+    result = prove(taken_twice(with_roles).build(), block=64)
+    assert result.shared.complete, result.shared.report()
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_rounds_are_dealt_from_one_end_or_from_both(mirrored: bool, wanted: list
 def test_barriers_of_roles_are_proved(order: str) -> None:
     k, module = kernel(order)
     maps = {name: boxes.smallest() for name, boxes in k.tma.boxes().items()}
-    found = prove(module, block=64, params=maps)
-    assert found.shared.complete, found.shared.report()
+    result = prove(module, block=64, params=maps)
+    assert result.shared.complete, result.shared.report()
 
 
 def test_what_is_refused() -> None:
@@ -180,7 +180,7 @@ def test_what_is_refused_of_tickets() -> None:
     count, counter = k.param("count", u32), k.pointer("counter", u32)
     one, other = k.warp_role("one"), k.warp_role("other")
     wrong: Any = k.tile_scheduler
-    for given, error, wanted in (
+    for arguments, error, wanted in (
         (
             {"order": "any"},
             ConfigError,
@@ -207,7 +207,7 @@ def test_what_is_refused_of_tickets() -> None:
         ),
     ):
         with refused(error, wanted):
-            wrong(count, **given)
+            wrong(count, **arguments)
     scheduler = k.tile_scheduler(count, order="ticket", counter=counter, roles=(one,))
     twice = (
         "scheduler.tiles with tickets is entered twice, but each CTA asks for a tile until there is none; "
@@ -329,5 +329,5 @@ def test_roles_with_turns_in_loops_over_a_tile_get_tickets(schedule: Any) -> Non
 def test_barriers_of_turns_in_loops_over_a_tile_are_proved() -> None:
     k, module = in_turns()
     maps = {name: boxes.smallest() for name, boxes in k.tma.boxes().items()}
-    found = prove(module, block=384, params=maps)
-    assert found.shared.complete, found.shared.report()
+    result = prove(module, block=384, params=maps)
+    assert result.shared.complete, result.shared.report()

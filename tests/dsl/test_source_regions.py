@@ -62,13 +62,13 @@ def test_an_instruction_has_the_mark_of_the_function_that_emits_it() -> None:
 
 def test_functions_alike_have_marks_of_their_own() -> None:
     text = "def body(k):\n    k.thread_id()\n"
-    found = []
+    result = []
     for file in ("one.py", "two.py"):
         names: dict[str, Callable[[KernelBuilder], None]] = {}
         exec(compile(text, file, "exec"), names)
-        found.append(marked(file)(names["body"]))
-    assert found[0].__code__ == found[1].__code__  # which does not look at the file
-    assert [marks(body) for body in found] == [["one.py"], ["two.py"]]
+        result.append(marked(file)(names["body"]))
+    assert result[0].__code__ == result[1].__code__  # which does not look at the file
+    assert [marks(body) for body in result] == [["one.py"], ["two.py"]]
 
 
 def test_what_comes_from_no_function_has_no_mark() -> None:

@@ -64,8 +64,8 @@ def test_ctas_add_their_parts_of_a_sum_to_one_tensor() -> None:
     a, b, c = matrices()
     wanted = c.copy()
     wanted[:ROWS, :COLUMNS] += a.astype(np.float32) @ b.astype(np.float32)
-    found = split.check((2, 1, PARTS), a, b, c[:ROWS, :COLUMNS])
-    assert found.clean, str(found)
+    result = split.check((2, 1, PARTS), a, b, c[:ROWS, :COLUMNS])
+    assert result.clean, str(result)
     split[2, 1, PARTS](a, b, c[:ROWS, :COLUMNS], backend="interpreter")
     assert np.array_equal(c, wanted)  # what is outside of the tensor is as it was
 
@@ -96,15 +96,15 @@ def combined(op: Any, types: Any = None, *, second: str = "reduce") -> KernelBui
         tile = k.tma.tile(f"tile_{dtype}", (4, 32), dtype)
         with k.loop(thread, 128, 64, type=u32) as i:
             tile[i >> 5, i & 31] = A[cta * 128 + i]
-        place = X[-2, k.signed(cta) * 16]
+        location = X[-2, k.signed(cta) * 16]
         if second == "reduce":
-            k.tma.reduce(tile, place, op)
+            k.tma.reduce(tile, location, op)
             continue
         with k.when(cta == 0, uniform=True):
-            k.tma.reduce(tile, place, op)
+            k.tma.reduce(tile, location, op)
         with k.when(cta == 1, uniform=True):
             if second == "store":
-                k.tma.store(tile, place)
+                k.tma.store(tile, location)
             else:
                 held = k.pointer(f"held_{dtype}", dtype)
                 A[128 + thread] = held[20]
@@ -141,7 +141,7 @@ def one_by_one(op: str, old: Any, new: Any) -> Any:
 
 @pytest.mark.parametrize("op", list(OPERATIONS))
 def test_every_operation_combines_elements_inside_of_the_tensor(op: str) -> None:
-    given, wanted, held = [], [], []
+    arguments, wanted, held = [], [], []
     for seed, dtype in enumerate(OPERATIONS[op]):
         x, tiles = operands(op, dtype, seed)
         right = x.copy()
@@ -150,10 +150,10 @@ def test_every_operation_combines_elements_inside_of_the_tensor(op: str) -> None
                 at = row, 16 * cta + column
                 if at[1] < x.shape[1]:
                     right[at] = one_by_one(op, right[at], tiles[cta, row + 2, column])
-        given += [x, tiles]
+        arguments += [x, tiles]
         held.append(x)
         wanted.append(right)
-    launch(combined(op), *given, grid=2, schedules=LOCKSTEP)
+    launch(combined(op), *arguments, grid=2, schedules=LOCKSTEP)
     for got, right in zip(held, wanted, strict=True):
         assert np.array_equal(got, right), right.dtype
 
@@ -161,8 +161,8 @@ def test_every_operation_combines_elements_inside_of_the_tensor(op: str) -> None
 def reports(second: str) -> list[Any]:
     k = combined("add", (f32,), second=second)
     x, tiles = operands("add", f32, 0)
-    given = [x, tiles, *([x] if second == "load" else [])]
-    (result,) = launch(k, *given, grid=2, schedules=LOCKSTEP, raise_on_report=False)
+    arguments = [x, tiles, *([x] if second == "load" else [])]
+    (result,) = launch(k, *arguments, grid=2, schedules=LOCKSTEP, raise_on_report=False)
     return list(result.reports)
 
 
@@ -181,9 +181,9 @@ def test_reductions_of_two_ctas_race_with_loads_and_stores_alone(second: str, sa
         f" may still be written by the copy {reduction} [%rd1, {{%r16, -2}}], [%r2]; its thread has not "
         "waited for its group"
     )
-    found = [re.sub(r"; \(.*?\)", "", r.message.replace(f"{r.address:#x}", "A")) for r in reports(second)]
-    found = [m.replace(" thread (0, 0, 0) of CTA (1, 0, 0):", "") for m in found]
-    assert found == [f"kernel combined: {one.replace('COPY', copy)}{ends}" for one in said]
+    result = [re.sub(r"; \(.*?\)", "", r.message.replace(f"{r.address:#x}", "A")) for r in reports(second)]
+    result = [m.replace(" thread (0, 0, 0) of CTA (1, 0, 0):", "") for m in result]
+    assert result == [f"kernel combined: {one.replace('COPY', copy)}{ends}" for one in said]
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,15 @@ def test_an_operation_that_elements_do_not_have_is_refused(op: Any, dtype: Any, 
 def test_the_interpreter_stops_where_the_map_has_other_elements() -> None:
     k = combined("xor", (u32,))
     x, tiles = np.zeros((5, 40), np.float32), np.zeros((2, 4, 32), np.uint32)
-    given = px.TensorMap(x, box=(32, 4), swizzle="128B")
+    arguments = px.TensorMap(x, box=(32, 4), swizzle="128B")
     module = k.build()
     with pytest.raises(TrapError) as trapped:
         interpreter.run(
-            module, grid=1, block=64, args=[given, tiles], dynamic_smem=module.kernels[0].dynamic_shared_bytes
+            module,
+            grid=1,
+            block=64,
+            args=[arguments, tiles],
+            dynamic_smem=module.kernels[0].dynamic_shared_bytes,
         )
     assert re.sub(r"^.*\): ", "", str(trapped.value)) == (
         "xor combines elements of u32, s32, u64, s64, got f32"

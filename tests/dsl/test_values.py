@@ -417,8 +417,8 @@ def test_floats_are_compared_as_floats_and_not_by_their_bits(dtype):
     X, Y = k.pointer("X", TYPES[dtype]), k.pointer("Y", u32)
     t = k.thread_id()
     a, b = X[t], X[t + 32]
-    for n, found in enumerate((a == b, a != b, a <= b)):
-        Y[t + 32 * n] = k.selp(1, 0, found, type=u32)
+    for n, result in enumerate((a == b, a != b, a <= b)):
+        Y[t + 32 * n] = k.selp(1, 0, result, type=u32)
     x = np.tile(np.array([0.0, -0.0, np.nan, 1.0]), 16).astype(TYPES[dtype].dtype)
     x[32:] = np.repeat(x[:4], 8)
     y = np.zeros(96, np.uint32)

@@ -37,17 +37,17 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def runs(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the compiled loops that ran."""
-    found: list[str] = []
+    result: list[str] = []
 
     def counted(name: str) -> Any:
         loop = getattr(compiled, name)
-        return lambda *arrays: (found.append(name), loop(*arrays))[1]
+        return lambda *arrays: (result.append(name), loop(*arrays))[1]
 
     # Not in the module itself, where Numba would find the lambdas when it compiles a loop that calls another.
     names = ("weights", "weights_of_seen", "products", "sums", "attend")
     loops = SimpleNamespace(**{name: counted(name) for name in names})
     monkeypatch.setattr("flash.cpu.compiled.loops", loops)
-    return found
+    return result
 
 
 def rows(*shape: int, dtype: Any = np.float32, count: int = 3) -> Any:
@@ -64,18 +64,18 @@ def assert_alike(one: Any, other: Any) -> None:
 
 def test_attention_and_packed_sequences(runs: list[str]) -> None:
     q, k, v = rows(2, 4, 20, 16)
-    found, lse = flash.attention(q, k, v, causal=True, return_lse=True, backend="compiled")
+    result, lse = flash.attention(q, k, v, causal=True, return_lse=True, backend="compiled")
     wanted, wanted_lse = flash.attention(q, k, v, causal=True, return_lse=True, backend="cpu")
-    assert_alike(found, wanted)
+    assert_alike(result, wanted)
     assert_alike(lse, wanted_lse)
     assert set(runs) == {"weights_of_seen"}
     runs.clear()
     q, k, v = rows(30, 4, 16, dtype=ml_dtypes.bfloat16)
     offsets = np.array([0, 4, 10, 30], np.int32)
-    found, wanted = (
+    result, wanted = (
         flash.attention_varlen(q, k, v, offsets, offsets, backend=name) for name in ("compiled", "cpu")
     )
-    assert_alike(found, wanted)
+    assert_alike(result, wanted)
     assert set(runs) == {"weights", "attend"}  # many queries, and few
 
 
@@ -127,15 +127,15 @@ def test_a_decode_kernel_takes_narrow_caches_that_kernels_do_not_take(runs: list
 def test_gradients_and_merges_are_those_of_numpy() -> None:
     q, k, v = rows(1, 2, 9, 8)
     out, lse = flash.attention(q, k, v, return_lse=True, backend="cpu")
-    found, wanted = (
+    result, wanted = (
         flash.attention_backward(out, q, k, v, out, lse, backend=name) for name in ("compiled", "cpu")
     )
-    for one, other in zip(found[:3], wanted[:3], strict=True):
+    for one, other in zip(result[:3], wanted[:3], strict=True):
         np.testing.assert_array_equal(one, other)
-    found, wanted = (
+    result, wanted = (
         flash.merge_partials([out, out], [lse, lse], backend=name) for name in ("compiled", "cpu")
     )
-    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_array_equal(result[0], wanted[0])
 
 
 def test_the_environment_can_ask_for_it_and_explain_says_so(

@@ -253,8 +253,8 @@ def test_a_row_without_a_key_is_exact_and_one_that_is_not_finite_has_no_bound() 
 def test_merged_parts_are_within_the_bound_of_parts(splits: int) -> None:
     q, k, v = inputs()
     k += F32(100) * q.mean()
-    found = [in_f32(q, k[:, :, n::splits], v[:, :, n::splits], in_order) for n in range(splits)]
-    outs, lses = (np.stack(x, axis=-1 if x[0].ndim == 3 else -2) for x in zip(*found, strict=True))
+    result = [in_f32(q, k[:, :, n::splits], v[:, :, n::splits], in_order) for n in range(splits)]
+    outs, lses = (np.stack(x, axis=-1 if x[0].ndim == 3 else -2) for x in zip(*result, strict=True))
     weights = np.exp((lses - lses.max(axis=-1, keepdims=True)).astype(F32))
     total = in_order(weights)
     out = in_order((weights[..., None] * outs).swapaxes(-1, -2)) / total[..., None]
@@ -268,12 +268,12 @@ def test_packed_sequences_have_the_bounds_of_each() -> None:
     (q, k, v), cu_q, cu_k = inputs(), np.array([0, 4, 9]), np.array([0, 50, 70])
     q, k, v = (np.moveaxis(x[0], 0, 1) for x in (q, k, v))
     slopes = np.array([[0.1, 0.2], [0.3, 0.4]])
-    found = varlen_bound(q, k, v, F32, Arithmetic(), cu_q, cu_k, alibi_slopes=slopes, causal=True)
+    result = varlen_bound(q, k, v, F32, Arithmetic(), cu_q, cu_k, alibi_slopes=slopes, causal=True)
     wanted, lse = attention_varlen_reference(q, k, v, cu_q, cu_k, alibi_slopes=slopes, causal=True)
-    np.testing.assert_array_equal(found.out[0].swapaxes(0, 1), wanted)
-    np.testing.assert_array_equal(found.lse[0], lse)
-    assert (found.out_error > 0).all()
-    assert math.isclose(found.lse_error.min(), found.lse_error.max(), rel_tol=0.9)
+    np.testing.assert_array_equal(result.out[0].swapaxes(0, 1), wanted)
+    np.testing.assert_array_equal(result.lse[0], lse)
+    assert (result.out_error > 0).all()
+    assert math.isclose(result.lse_error.min(), result.lse_error.max(), rel_tol=0.9)
 
 
 @pytest.mark.parametrize("largest", [2.0**-120, 2.0**-9, 2.0**-7, 1.0, 126.0, 128.0, 2.0**100])

@@ -151,16 +151,16 @@ def test_results_are_arrays_of_the_library_of_the_inputs(
         "jax": lambda: (of.numpy.asarray, of.Array, (dtype.numpy, np.float32)),
     }[library]()
     arrays = problem(seq_q=21, seq_k=39, dtype=dtype)
-    given = [convert(a) for a in arrays]
+    arguments = [convert(a) for a in arrays]
     if library == "torch":
-        given[0].requires_grad_()
+        arguments[0].requires_grad_()
     kernel = AttentionKernel(config_of(dtype))
     with of.no_grad() if library == "torch" else contextlib.nullcontext():
-        found = kernel.launch(*given, backend=backend, return_lse=True)
-    assert all(isinstance(a, kind) for a in found)
-    assert tuple(a.dtype for a in found) == names
-    assert not getattr(found[0], "requires_grad", False)
-    assert_attention_is_accurate(*map(of_numpy, found), *arrays)
+        result = kernel.launch(*arguments, backend=backend, return_lse=True)
+    assert all(isinstance(a, kind) for a in result)
+    assert tuple(a.dtype for a in result) == names
+    assert not getattr(result[0], "requires_grad", False)
+    assert_attention_is_accurate(*map(of_numpy, result), *arrays)
 
 
 def test_shapes_of_results_are_known_without_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,13 +173,13 @@ def test_shapes_of_results_are_known_without_a_launch(monkeypatch: pytest.Monkey
     bshd, three = ([x.swapaxes(1, 2) for x in (q, k, v)], [x[0] for x in (q, k, v)])
     arrays = {"bhsd": [q, k, v], "bshd": bshd, "rank 3": three}
     every: Any = {"return_lse": True, "return_max_logit": True, "backend": "cpu"}
-    made = {
+    built = {
         name: [x.shape for x in kernel.launch(*arrays[name], **how, **every)]
         for name, (kernel, how) in kernels.items()
     }
     monkeypatch.setattr(Forward, "run", None)  # would raise
     for name, (kernel, how) in kernels.items():
-        assert list(kernel.result_shapes(*arrays[name], **how)) == made[name]
+        assert list(kernel.result_shapes(*arrays[name], **how)) == built[name]
     ends = {"cu_seqlens_q": np.array([0, 2], np.int32), "cu_seqlens_k": np.array([0, 2], np.int32)}
     varlen = AttentionKernel(AttentionConfig(8, varlen=True))
     packed = [x.swapaxes(0, 1) for x in three]  # [total, heads, head_dim]
@@ -212,9 +212,9 @@ def test_a_given_output_is_filled_and_returned(backend: str, dtype: DType, layou
     swap = (0, 2, 1, 3) if layout == "bshd" else (0, 1, 2, 3)
     q, k, v = problem(dtype=dtype)
     out = np.full(q.transpose(swap).shape, np.nan, dtype.numpy)
-    given = [a.transpose(swap) for a in (q, k, v)]
+    arguments = [a.transpose(swap) for a in (q, k, v)]
     kernel = AttentionKernel(config_of(dtype))
-    assert kernel.launch(*given, out=out, backend=backend, layout=layout) is out
+    assert kernel.launch(*arguments, out=out, backend=backend, layout=layout) is out
     assert_attention_is_accurate(out.transpose(swap), None, q, k, v)
 
 
@@ -242,8 +242,8 @@ def test_three_dimensions_group_their_heads_too(backend: str, dtype: DType) -> N
 def test_the_scale_is_the_calls_or_the_configs(backend: str) -> None:
     q, k, v = problem()
     kernel = AttentionKernel(AttentionConfig(8, tile=16, block_q=16, softmax_scale=0.5))
-    for given, used in ((None, 0.5), (2.0, 2.0)):
-        out = kernel.launch(q, k, v, backend=backend, softmax_scale=given)
+    for arguments, used in ((None, 0.5), (2.0, 2.0)):
+        out = kernel.launch(q, k, v, backend=backend, softmax_scale=arguments)
         assert_attention_is_accurate(out, None, q, k, v, softmax_scale=used)
 
 
@@ -272,9 +272,9 @@ def test_attention_takes_the_type_of_the_queries(dtype: DType, torch: ModuleType
     assert_attention_is_accurate(out, lse, *arrays, causal=True)
     tensors = [of_torch(torch, a) for a in arrays]
     for _ in range(2):  # the second time the type is known
-        found = flash.attention(*tensors, causal=True, backend="cpu")
-        assert found.dtype == tensors[0].dtype
-        assert np.array_equal(of_numpy(found), out)
+        result = flash.attention(*tensors, causal=True, backend="cpu")
+        assert result.dtype == tensors[0].dtype
+        assert np.array_equal(of_numpy(result), out)
 
 
 FEATURES: dict[str, Any] = {"window": (3, 2), "softcap": 2.0}
@@ -323,8 +323,8 @@ def test_attention_takes_every_feature(backend: str, dtype: DType, layout: str) 
 def test_operands_of_three_dimensions_are_of_all_heads(backend: str) -> None:
     q, k, v = (a.reshape(-1, *a.shape[2:]) for a in problem(2, 4, 5, 9))
     operands = random_operands(np.random.default_rng(0), 1, 8, 5, 9)
-    given = {name: a[0] for name, a in operands.items()}
-    out = flash.attention(q, k, v, backend=backend, **given)
+    arguments = {name: a[0] for name, a in operands.items()}
+    out = flash.attention(q, k, v, backend=backend, **arguments)
     assert_attention_is_accurate(out[None], None, q[None], k[None], v[None], **operands)
 
 
@@ -589,8 +589,8 @@ def test_host_arrays_are_copied_there_and_back(dtype: DType, driver: FakeDriver,
     q, k, v = problem(batch=2, heads=4, seq_q=21, dtype=dtype)
     fused = np.concatenate([q, q], axis=3)[..., :8]  # a view with gaps between its rows
     out = np.full((2, 4, 21, 9), 7, dtype.numpy)
-    found, lse = make(config_of(dtype)).launch(fused, k, v, out=out[..., :8], return_lse=True)
-    assert_attention_is_accurate(found, lse, q, k, v)
+    result, lse = make(config_of(dtype)).launch(fused, k, v, out=out[..., :8], return_lse=True)
+    assert_attention_is_accurate(result, lse, q, k, v)
     assert (out[..., 8] == 7).all()
     assert not driver.memory  # everything was given back
     assert driver.names().count("cuStreamSynchronize") == 1
@@ -635,10 +635,10 @@ def test_results_of_arrays_of_a_gpu_with_dlpack_are_their_librarys(
     kernel = make(config_of(dtype))
     interpreting(driver)
     arrays = problem(dtype=dtype)
-    given = [DeviceArray(a.shape, dtype, 1, CudaBackend(driver), 0) for a in arrays]
-    for there, a in zip(given, arrays, strict=True):
+    arguments = [DeviceArray(a.shape, dtype, 1, CudaBackend(driver), 0) for a in arrays]
+    for there, a in zip(arguments, arrays, strict=True):
         driver.memory[there.pointer].data[:] = np.frombuffer(a.tobytes(), np.uint8)
-    out, lse = kernel.launch(*(Theirs(a) for a in given), return_lse=True)
+    out, lse = kernel.launch(*(Theirs(a) for a in arguments), return_lse=True)
     assert [type(a) for a in (out, lse)] == [Theirs, Theirs]
     assert_attention_is_accurate(fetch(driver, out.array), fetch(driver, lse.array), *arrays)
 
@@ -731,9 +731,9 @@ def test_the_registers_of_a_loaded_kernel_are_the_assemblers(make: Make) -> None
 
 def test_results_of_a_dlpack_array_are_its_librarys() -> None:
     q, k, v = problem()
-    found = AttentionKernel(CONFIG).launch(*(Theirs(a) for a in (q, k, v)), backend="cpu", return_lse=True)
-    assert [type(a) for a in found] == [Theirs, Theirs]
-    assert_attention_is_accurate(found[0].array, found[1].array, q, k, v)
+    result = AttentionKernel(CONFIG).launch(*(Theirs(a) for a in (q, k, v)), backend="cpu", return_lse=True)
+    assert [type(a) for a in result] == [Theirs, Theirs]
+    assert_attention_is_accurate(result[0].array, result[1].array, q, k, v)
 
 
 @EVERY_INTERPRETED
@@ -808,11 +808,11 @@ def test_a_kernel_is_assembled_once_and_kept(
     monkeypatch.setattr(driver, "version", 99_000)  # takes the cubins of any assembler
     first, second = (Launcher(backend, cache) for _ in range(2))
     geometry = check(CONFIG, *[view(a, "a") for a in problem()], None)
-    made = proved_build(Forward(CONFIG, first, LAUNCH).kernel(geometry, 0, 16, ()))
-    program = first.program(made)
+    built = proved_build(Forward(CONFIG, first, LAUNCH).kernel(geometry, 0, 16, ()))
+    program = first.program(built)
     assert program.startswith(b"\x7fELF")
     monkeypatch.setattr(backend, "compile", None)  # a second compilation would fail
-    assert second.program(made) == program
+    assert second.program(built) == program
     assert set(asked) == {"sm_90a"}
 
 

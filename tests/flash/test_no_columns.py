@@ -34,8 +34,8 @@ def test_out_has_no_elements_and_lse_is_that_of_the_scores(three: Any, backend: 
     assert (out.shape, out.dtype) == ((*q.shape[:-1], 0), q.dtype)
     np.testing.assert_array_equal(lse, wanted)
     assert flash.attention(q, k, v, **how).shape == out.shape
-    given = np.empty_like(out)
-    assert flash.attention(q, k, v, out=given, **how) is given
+    arguments = np.empty_like(out)
+    assert flash.attention(q, k, v, out=arguments, **how) is arguments
 
 
 def test_packed_sequences_may_have_values_without_columns(three: Any) -> None:
@@ -52,13 +52,13 @@ def test_gradients_are_those_for_lse(three: Any, backend: Any) -> None:
     q, k, v = three
     out, lse = flash.attention(q, k, v, return_lse=True, backend="cpu")
     dlse = np.random.default_rng(1).standard_normal(lse.shape, dtype=np.float32)
-    found = flash.attention_backward(out, q, k, v, out, lse, dlse=dlse, backend=backend)
+    result = flash.attention_backward(out, q, k, v, out, lse, dlse=dlse, backend=backend)
     zeros = np.zeros_like(q)
     wanted = flash.attention_backward(zeros, q, k, k, zeros, lse, dlse=dlse, backend=backend)
-    np.testing.assert_array_equal(found.dq, wanted.dq)
-    np.testing.assert_array_equal(found.dk, wanted.dk)
-    assert np.abs(found.dq).max() > 0.01
-    assert found.dv.shape == v.shape
+    np.testing.assert_array_equal(result.dq, wanted.dq)
+    np.testing.assert_array_equal(result.dk, wanted.dk)
+    assert np.abs(result.dq).max() > 0.01
+    assert result.dv.shape == v.shape
 
 
 @pytest.mark.slow
@@ -74,15 +74,15 @@ def test_adapters_take_and_differentiate_them(
     wanted = flash.attention_backward(*arrays, **ones)
     if library == "torch":
         q, k, v = (module.from_numpy(x).requires_grad_() for x in three)
-        found, found_lse = attention(q, k, v, return_lse=True)
+        result, found_lse = attention(q, k, v, return_lse=True)
         found_lse.sum().backward()
-        dq, found, found_lse = q.grad, found.detach(), found_lse.detach()
+        dq, result, found_lse = q.grad, result.detach(), found_lse.detach()
         assert v.grad is None or v.grad.shape == v.shape
     else:
         q, k, v = map(module.numpy.asarray, three)
-        found, found_lse = attention(q, k, v, return_lse=True)
+        result, found_lse = attention(q, k, v, return_lse=True)
         dq = module.grad(lambda q: attention(q, k, v, return_lse=True)[1].sum())(q)
-    assert found.shape == out.shape
+    assert result.shape == out.shape
     np.testing.assert_allclose(np.asarray(found_lse), lse, rtol=1e-6)
     np.testing.assert_allclose(np.asarray(dq), wanted.dq, rtol=1e-5, atol=1e-7)
 

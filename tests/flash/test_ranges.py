@@ -248,10 +248,10 @@ def test_a_given_tile_has_the_same_bits_at_every_alignment(kind: str) -> None:
     arrays = Problem(20, 40, 16, 16).arrays(dtype=NUMPY[config.dtype])
     kernels = [config.kernel(alignment=n) for n in (16, 8, 4, 2) if n >= config.element.nbytes]
     assert len({kernel.alignment for kernel in kernels}) == len(kernels) > 2
-    found = [run_forward(config, arrays, kernel=kernel)[:2] for kernel in kernels]
-    for out, lse in found[1:]:
-        np.testing.assert_array_equal(out, found[0][0])
-        np.testing.assert_array_equal(lse, found[0][1])
+    result = [run_forward(config, arrays, kernel=kernel)[:2] for kernel in kernels]
+    for out, lse in result[1:]:
+        np.testing.assert_array_equal(out, result[0][0])
+        np.testing.assert_array_equal(lse, result[0][1])
 
 
 def test_only_16_bit_types_at_two_bytes_have_another_default_tile() -> None:

@@ -215,9 +215,9 @@ def test_lower_precision_computes_in_that_precision():
 @pytest.mark.parametrize("wide", [np.float64, np.float32])
 def test_narrow_inputs_are_widened_before_anything_is_computed(dtype, wide):
     narrow = inputs((2, 4, 2, 9, 12, 16, 8), dtype)
-    found = attention_reference(*narrow, causal=True, dtype=wide)
+    result = attention_reference(*narrow, causal=True, dtype=wide)
     wanted = attention_reference(*(x.astype(wide) for x in narrow), causal=True, dtype=wide)
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, wanted, strict=True):
         assert one.dtype == wide
         np.testing.assert_array_equal(one, other)
 

@@ -90,21 +90,25 @@ def test_every_feature_agrees_with_autograd(torch: ModuleType, shape, name, caus
     dout, of_lse, qkv = problem(shape, dlse=dlse)
     arrays, how = features_for(name, shape)
     how["causal"] = causal
-    found = attention_reference_gradients(dout, **qkv, dlse=of_lse, **arrays, **how)
-    assert_same(by_name(found), torch_gradients(torch, dout, of_lse, {**qkv, **arrays}, how))
+    result = attention_reference_gradients(dout, **qkv, dlse=of_lse, **arrays, **how)
+    assert_same(by_name(result), torch_gradients(torch, dout, of_lse, {**qkv, **arrays}, how))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_agrees_with_pytorchs_own_attention(torch: ModuleType, shape):
     dout, _, qkv = problem(shape, dlse=False)
     bias = np.random.default_rng(0).normal(size=(shape[1], *shape[3:5]))
-    given = {n: torch.tensor(x, requires_grad=True) for n, x in {**qkv, "bias": bias}.items()}
+    arguments = {n: torch.tensor(x, requires_grad=True) for n, x in {**qkv, "bias": bias}.items()}
     out = torch.nn.functional.scaled_dot_product_attention(
-        given["q"], given["k"], given["v"], attn_mask=given["bias"], enable_gqa=shape[1] != shape[2]
+        arguments["q"],
+        arguments["k"],
+        arguments["v"],
+        attn_mask=arguments["bias"],
+        enable_gqa=shape[1] != shape[2],
     )
     out.backward(torch.tensor(dout))
-    found = attention_reference_gradients(dout, **qkv, bias=bias)
-    assert_same(by_name(found), {name: x.grad.numpy() for name, x in given.items()})
+    result = attention_reference_gradients(dout, **qkv, bias=bias)
+    assert_same(by_name(result), {name: x.grad.numpy() for name, x in arguments.items()})
 
 
 SHARED = (2, 4, 2, 3, 5, 2, 3)
@@ -124,8 +128,8 @@ def test_an_array_of_any_shape_that_broadcasts_has_a_gradient_of_that_shape(torc
     dout, dlse, qkv = problem(SHARED)
     array = {name: np.random.default_rng(len(of)).normal(size=of)}
     how = {"causal": True, "softcap": 2.0}
-    found = attention_reference_gradients(dout, **qkv, dlse=dlse, **array, **how)
-    assert_same(by_name(found), torch_gradients(torch, dout, dlse, {**qkv, **array}, how))
+    result = attention_reference_gradients(dout, **qkv, dlse=dlse, **array, **how)
+    assert_same(by_name(result), torch_gradients(torch, dout, dlse, {**qkv, **array}, how))
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -135,18 +139,18 @@ def test_agrees_with_differences(name):
     arrays, how = features_for(name, shape)
     operands = {**qkv, **{n: np.where(np.isneginf(x), 0, x) for n, x in arrays.items()}}
     how["causal"] = "top_left"
-    found = by_name(attention_reference_gradients(dout, dlse=dlse, **operands, **how))
+    result = by_name(attention_reference_gradients(dout, dlse=dlse, **operands, **how))
     attention = functools.partial(attention_reference, **how)
-    assert_same(found, {n: difference(attention, dout, dlse, operands, n) for n in operands}, 1e-8)
+    assert_same(result, {n: difference(attention, dout, dlse, operands, n) for n in operands}, 1e-8)
 
 
 @pytest.mark.parametrize("first_batch", [0, 3])
 def test_dropout_is_that_of_the_forward_pass(first_batch):
     dout, dlse, qkv = problem((2, 2, 1, 3, 40, 1, 1))
     how = {"dropout": 0.5, "dropout_seed": 11, "first_batch": first_batch}
-    found = by_name(attention_reference_gradients(dout, dlse=dlse, **qkv, **how))
+    result = by_name(attention_reference_gradients(dout, dlse=dlse, **qkv, **how))
     attention = functools.partial(attention_reference, **how)
-    assert_same(found, {n: difference(attention, dout, dlse, qkv, n) for n in qkv}, 1e-8)
+    assert_same(result, {n: difference(attention, dout, dlse, qkv, n) for n in qkv}, 1e-8)
 
 
 # Keys that no query sees.
@@ -179,13 +183,13 @@ def test_what_no_query_sees_cannot_matter(hidden_by, bad):
 def test_nan_reaches_only_what_its_row_or_its_key_has_to_do_with(where):
     dout, _, qkv = problem((1, 1, 1, 6, 6, 2, 2), dlse=False)
     {**qkv, "dout": dout}[where][0, 0, 3] = np.nan
-    found = attention_reference_gradients(dout, **qkv, causal=True)
+    result = attention_reference_gradients(dout, **qkv, causal=True)
     rows = [3] if where in ("q", "dout") else [3, 4, 5]  # which see key 3
     keys = max(rows) + 1  # rows up to this one see these keys
-    assert np.isnan(found.dq).all(axis=-1)[0, 0].tolist() == [row in rows for row in range(6)]
-    assert np.isnan(found.dk).all(axis=-1)[0, 0].tolist() == [key < keys for key in range(6)]
+    assert np.isnan(result.dq).all(axis=-1)[0, 0].tolist() == [row in rows for row in range(6)]
+    assert np.isnan(result.dk).all(axis=-1)[0, 0].tolist() == [key < keys for key in range(6)]
     of_values = {"q": keys, "dout": keys, "k": keys, "v": 0}[where]  # dV does not depend on V
-    assert np.isnan(found.dv).all(axis=-1)[0, 0].tolist() == [key < of_values for key in range(6)]
+    assert np.isnan(result.dv).all(axis=-1)[0, 0].tolist() == [key < of_values for key in range(6)]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -193,29 +197,29 @@ def test_a_row_that_sees_no_key_adds_nothing(bad):
     dout, dlse, qkv = problem((1, 2, 1, 7, 4, 3, 3))
     blind = {name: x.copy() for name, x in qkv.items()}
     arrays = {"alibi_slopes": np.array([0.1, 0.2]), "bias": np.ones((7, 4)), "key_bias": np.ones(4)}
-    found = by_name(attention_reference_gradients(dout, **qkv, dlse=dlse, causal=True, **arrays))
-    assert (found["q"][:, :, :3] == 0).all()
-    assert (found["bias"][:3] == 0).all()
+    result = by_name(attention_reference_gradients(dout, **qkv, dlse=dlse, causal=True, **arrays))
+    assert (result["q"][:, :, :3] == 0).all()
+    assert (result["bias"][:3] == 0).all()
     for x in (blind["q"], dout, dlse):
         x[:, :, :3] = bad
     again = by_name(attention_reference_gradients(dout, **blind, dlse=dlse, causal=True, **arrays))
-    for name, gradient in found.items():
+    for name, gradient in result.items():
         np.testing.assert_array_equal(again[name], gradient, err_msg=name)
 
 
 def test_scores_that_are_all_minus_infinity_are_like_no_keys():
     dout, dlse, qkv = problem((1, 2, 1, 3, 4, 2, 2))
     qkv["q"], qkv["k"] = np.abs(qkv["q"]), np.full_like(qkv["k"], -np.inf)
-    found = attention_reference_gradients(dout, **qkv, dlse=dlse, sink=np.full(2, -np.inf))
-    for gradient in by_name(found).values():
+    result = attention_reference_gradients(dout, **qkv, dlse=dlse, sink=np.full(2, -np.inf))
+    for gradient in by_name(result).values():
         assert (gradient == 0).all()
 
 
 def test_a_row_with_a_sink_and_no_key_gives_the_sink_the_gradient_of_its_lse():
     dout, dlse, qkv = problem((1, 2, 1, 3, 0, 2, 2))
-    found = attention_reference_gradients(dout, **qkv, dlse=dlse, sink=np.array([0.5, -0.5]))
-    np.testing.assert_allclose(found.arrays["sink"], dlse.sum(axis=(0, 2)), rtol=1e-14)
-    assert (found.dq == 0).all()
+    result = attention_reference_gradients(dout, **qkv, dlse=dlse, sink=np.array([0.5, -0.5]))
+    np.testing.assert_allclose(result.arrays["sink"], dlse.sum(axis=(0, 2)), rtol=1e-14)
+    assert (result.dq == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -223,12 +227,12 @@ def test_a_row_with_a_sink_and_no_key_gives_the_sink_the_gradient_of_its_lse():
 )
 def test_nothing_to_sum_gives_zeros_of_the_right_shapes(shape):
     dout, dlse, qkv = problem(shape)
-    found = by_name(attention_reference_gradients(dout, **qkv, dlse=dlse, bias=np.ones((1, 1))))
-    assert {name: x.shape for name, x in found.items()} == {
+    result = by_name(attention_reference_gradients(dout, **qkv, dlse=dlse, bias=np.ones((1, 1))))
+    assert {name: x.shape for name, x in result.items()} == {
         **{name: x.shape for name, x in qkv.items()},
         "bias": (1, 1),
     }
-    assert all((gradient == 0).all() for gradient in found.values())
+    assert all((gradient == 0).all() for gradient in result.values())
 
 
 def test_lower_precision_computes_in_that_precision():
@@ -265,14 +269,14 @@ def test_packed_sequences_agree_with_differences(causal, used):
     operands = {**qkv, "alibi_slopes": rng.random(2), "sink": rng.normal(size=(4, 2))}
     how = {"causal": causal, "window": (3, None), "dropout": 0.3, "dropout_seed": 2, **used}
     lengths = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K}
-    found = by_name(attention_varlen_reference_gradients(dout, dlse=dlse, **lengths, **operands, **how))
+    result = by_name(attention_varlen_reference_gradients(dout, dlse=dlse, **lengths, **operands, **how))
     attention = functools.partial(attention_varlen_reference, **lengths, **how)
-    assert_same(found, {n: difference(attention, dout, dlse, operands, n) for n in operands}, 1e-8)
+    assert_same(result, {n: difference(attention, dout, dlse, operands, n) for n in operands}, 1e-8)
 
 
 def test_packed_sequences_are_each_by_itself():
     dout, _, qkv = packed()
-    found = attention_varlen_reference_gradients(
+    result = attention_varlen_reference_gradients(
         dout, **qkv, cu_seqlens_q=CU_Q, cu_seqlens_k=CU_K, bias=np.full((2, 1, 1), 0.5)
     )
     total = np.zeros((2, 1, 1))
@@ -281,15 +285,15 @@ def test_packed_sequences_are_each_by_itself():
         rows, keys = slice(CU_Q[b], CU_Q[b + 1]), slice(CU_K[b], CU_K[b + 1])
         own = (x.swapaxes(0, 1)[None] for x in (dout[rows], qkv["q"][rows], qkv["k"][keys], qkv["v"][keys]))
         each = attention_reference_gradients(*own, bias=np.full((2, 1, 1), 0.5))
-        np.testing.assert_array_equal(found.dq[rows], each.dq[0].swapaxes(0, 1))
-        np.testing.assert_array_equal(found.dk[keys], each.dk[0].swapaxes(0, 1))
-        np.testing.assert_array_equal(found.dv[keys], each.dv[0].swapaxes(0, 1))
+        np.testing.assert_array_equal(result.dq[rows], each.dq[0].swapaxes(0, 1))
+        np.testing.assert_array_equal(result.dk[keys], each.dk[0].swapaxes(0, 1))
+        np.testing.assert_array_equal(result.dv[keys], each.dv[0].swapaxes(0, 1))
         used_q[rows] = used_k[keys] = True
         total += each.arrays["bias"]
-    np.testing.assert_array_equal(found.arrays["bias"], total)
-    assert (found.dq[~used_q] == 0).all()
-    assert (found.dk[~used_k] == 0).all()
-    assert (found.dv[~used_k] == 0).all()
+    np.testing.assert_array_equal(result.arrays["bias"], total)
+    assert (result.dq[~used_q] == 0).all()
+    assert (result.dk[~used_k] == 0).all()
+    assert (result.dv[~used_k] == 0).all()
 
 
 # Arguments that are refused.

@@ -7,6 +7,6 @@ from pathlib import Path
 
 def line_of(file: Path, text: str) -> int:
     """The number of the one line that has the text."""
-    found = [n for n, line in enumerate(file.read_text().splitlines(), 1) if text in line]
-    assert len(found) == 1, f"{text!r} is in the lines {found} of {file}"
-    return found[0]
+    result = [n for n, line in enumerate(file.read_text().splitlines(), 1) if text in line]
+    assert len(result) == 1, f"{text!r} is in the lines {result} of {file}"
+    return result[0]

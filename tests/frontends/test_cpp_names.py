@@ -71,8 +71,8 @@ def test_a_symbol_has_its_name_in_cpp_without_types_of_parameters(symbol: str, n
 
 
 def test_a_symbol_that_is_none_of_cpp_keeps_its_name() -> None:
-    found = names_of({}, "buf", "_Zx", "x_Z1fv", "$_Z1fv")
-    assert found == Names({}, {})
+    result = names_of({}, "buf", "_Zx", "x_Z1fv", "$_Z1fv")
+    assert result == Names({}, {})
     assert demangled("saxpy") == ""
     assert demangled("i") == ""  # which names a type in Itanium's scheme
     assert demangled(PLAIN) == (
@@ -81,54 +81,54 @@ def test_a_symbol_that_is_none_of_cpp_keeps_its_name() -> None:
 
 
 def test_parameters_have_the_names_of_the_source_and_the_types_of_the_symbol() -> None:
-    found = names_of({PLAIN: 7, OF_FLOAT: 3, OF_DOUBLE: 3})
-    assert [found.of_symbols[f"{PLAIN}_param_{n}"] for n in range(7)] == ["a", "h", "p", "pp", "s", "v", "d"]
-    assert [found.of_symbols[f"{OF_DOUBLE}_param_{n}"] for n in range(3)] == ["x", "y", "n"]
-    assert types_of(found, PLAIN) == {0: "unsigned long long*", 1: "__half*", 5: "short*"}
-    assert types_of(found, OF_FLOAT) == {0: "float*", 1: "float*"}
-    assert types_of(found, OF_DOUBLE) == {0: "double*", 1: "float*"}
-    assert found.pointees[PLAIN][0].dtypes == ("uint64", "int64")
+    result = names_of({PLAIN: 7, OF_FLOAT: 3, OF_DOUBLE: 3})
+    assert [result.of_symbols[f"{PLAIN}_param_{n}"] for n in range(7)] == ["a", "h", "p", "pp", "s", "v", "d"]
+    assert [result.of_symbols[f"{OF_DOUBLE}_param_{n}"] for n in range(3)] == ["x", "y", "n"]
+    assert types_of(result, PLAIN) == {0: "unsigned long long*", 1: "__half*", 5: "short*"}
+    assert types_of(result, OF_FLOAT) == {0: "float*", 1: "float*"}
+    assert types_of(result, OF_DOUBLE) == {0: "double*", 1: "float*"}
+    assert result.pointees[PLAIN][0].dtypes == ("uint64", "int64")
 
 
 def test_a_kernel_of_c_has_the_types_of_the_source() -> None:
-    found = names_of({"bare": 3})
-    assert found.of_symbols == {"bare_param_0": "x", "bare_param_1": "y", "bare_param_2": "n"}
-    assert types_of(found, "bare") == {0: "float*", 1: "int*"}
+    result = names_of({"bare": 3})
+    assert result.of_symbols == {"bare_param_0": "x", "bare_param_1": "y", "bare_param_2": "n"}
+    assert types_of(result, "bare") == {0: "float*", 1: "int*"}
 
 
 @pytest.mark.parametrize("name", ["twice", "gone", "nowhere"])
 def test_what_the_source_does_not_define_once_has_numbers(name: str) -> None:
-    found = names_of({name: 1})
-    assert found.of_symbols == {f"{name}_param_0": f"{name}_param_0"}
-    assert found.pointees == {name: {}}
+    result = names_of({name: 1})
+    assert result.of_symbols == {f"{name}_param_0": f"{name}_param_0"}
+    assert result.pointees == {name: {}}
 
 
 def test_parameters_that_a_macro_stands_for_have_numbers() -> None:
-    found = names_of({"fewer": 2})
-    assert found.of_symbols == {"fewer_param_0": "fewer_param_0", "fewer_param_1": "fewer_param_1"}
-    assert found.pointees == {"fewer": {}}
+    result = names_of({"fewer": 2})
+    assert result.of_symbols == {"fewer_param_0": "fewer_param_0", "fewer_param_1": "fewer_param_1"}
+    assert result.pointees == {"fewer": {}}
 
 
 def test_commas_in_the_brackets_of_a_type_separate_no_parameters() -> None:
-    found = names_of({"map_of": 2})
-    assert found.of_symbols == {"map_of_param_0": "m", "map_of_param_1": "x"}
-    assert types_of(found, "map_of") == {1: "float*"}
+    result = names_of({"map_of": 2})
+    assert result.of_symbols == {"map_of_param_0": "m", "map_of_param_1": "x"}
+    assert types_of(result, "map_of") == {1: "float*"}
 
 
 def test_a_pointer_to_a_function_and_one_to_a_pointer_are_of_no_known_elements() -> None:
-    found = names_of({OF_FUNCTION: 2})
-    assert types_of(found, OF_FUNCTION) == {1: "float*"}
+    result = names_of({OF_FUNCTION: 2})
+    assert types_of(result, OF_FUNCTION) == {1: "float*"}
 
 
 def test_names_known_from_elsewhere_replace_those_of_symbols() -> None:
-    found = cpp_names(text_of({OF_FLOAT: 1}), SOURCE, {OF_FLOAT: "ns::scale<float>(1)"})
-    assert found.of_symbols == {
+    result = cpp_names(text_of({OF_FLOAT: 1}), SOURCE, {OF_FLOAT: "ns::scale<float>(1)"})
+    assert result.of_symbols == {
         OF_FLOAT: "ns::scale<float>(1)",
         f"{OF_FLOAT}_param_0": "ns::scale<float>(1)_param_0",
     }
 
 
 def test_parameters_of_a_symbol_that_another_contains_are_its_alone() -> None:
-    found = names_of({"bare": 3, "x_bare": 1})
-    assert found.of_symbols["x_bare_param_0"] == "x_bare_param_0"
-    assert types_of(found, "bare") == {0: "float*", 1: "int*"}
+    result = names_of({"bare": 3, "x_bare": 1})
+    assert result.of_symbols["x_bare_param_0"] == "x_bare_param_0"
+    assert types_of(result, "bare") == {0: "float*", 1: "int*"}

@@ -28,8 +28,8 @@ def k(cute: Any) -> Any:
 
 def tensors(*arrays: Any, dynamic: bool = False) -> list[Any]:
     from_dlpack = importlib.import_module("cutlass.cute.runtime").from_dlpack
-    found = [from_dlpack(array) for array in arrays]
-    return [tensor.mark_layout_dynamic() for tensor in found] if dynamic else found
+    result = [from_dlpack(array) for array in arrays]
+    return [tensor.mark_layout_dynamic() for tensor in result] if dynamic else result
 
 
 @pytest.fixture

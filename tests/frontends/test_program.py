@@ -178,11 +178,11 @@ def test_names_and_types_come_from_symbols_and_from_the_source() -> None:
 )  # fmt: skip
 def test_parameters_of_a_kernel_with_c_linkage(source: str, known: tuple[str, ...]) -> None:
     text = ".entry k(\n.param .u32 k_param_0,\n.param .u64 k_param_1)"
-    found = cpp_names(text, source)
-    assert [found.of_symbols[f"k_param_{n}"] for n in range(2)] == [
+    result = cpp_names(text, source)
+    assert [result.of_symbols[f"k_param_{n}"] for n in range(2)] == [
         known[n] if known else f"k_param_{n}" for n in range(2)
     ]
-    types = {n: to.type for n, to in found.pointees["k"].items()}
+    types = {n: to.type for n, to in result.pointees["k"].items()}
     assert types == (
         {1: "__half*"} if "__half" in source else {1: "unsigned int*"} if "bins" in source else {}
     )
@@ -191,9 +191,9 @@ def test_parameters_of_a_kernel_with_c_linkage(source: str, known: tuple[str, ..
 def test_pointers_are_known_behind_an_enumerator_among_the_arguments_of_a_template() -> None:
     symbol = "_Z1kILi64EL4mode1EEvPfi"
     text = f".visible .entry {symbol}(.param .u64 {symbol}_param_0, .param .u32 {symbol}_param_1)"
-    found = cpp_names(text)
-    assert found.pointees[symbol] == {0: ("float*", ("float32",))}
-    assert found.of_symbols[f"{symbol}_param_0"] == "k<64, (mode)1>_param_0"
+    result = cpp_names(text)
+    assert result.pointees[symbol] == {0: ("float*", ("float32",))}
+    assert result.of_symbols[f"{symbol}_param_0"] == "k<64, (mode)1>_param_0"
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def _outcome(*args: Any, **how: Any) -> Result | TrapError:
 
 def memory_of(args: Iterable[Any], arena: DeviceArena | None) -> list[Array]:
     """What a kernel may write."""
-    found = [x.base if isinstance(x, TensorMap) else x.array if isinstance(x, Surface) else x for x in args]
+    result = [x.base if isinstance(x, TensorMap) else x.array if isinstance(x, Surface) else x for x in args]
     if arena is not None:
-        found += [buffer.window.data for buffer in arena.buffers]
-        found += [memory.constant for memory in arena.modules.values()]
-    return [x for x in found if isinstance(x, np.ndarray)]
+        result += [buffer.window.data for buffer in arena.buffers]
+        result += [memory.constant for memory in arena.modules.values()]
+    return [x for x in result if isinstance(x, np.ndarray)]

@@ -399,9 +399,9 @@ class Thread:
         operands = list(instr.operands)
         got = operands.pop(0)
         target = operands.pop(0)
-        given = operands[0]
+        arguments = operands[0]
         assert isinstance(got, ir.Arguments)
-        assert isinstance(given, ir.Arguments)
+        assert isinstance(arguments, ir.Arguments)
         functions = self.machine.module.functions
         if isinstance(target, ir.Symbol):
             callee = next(f for f in functions if f.name == target.name)
@@ -409,7 +409,7 @@ class Thread:
             callee = functions[self.get(target, "u64") - 1]
         caller = self.frame
         data = []
-        for item, param in zip(given.items, callee.params, strict=True):
+        for item, param in zip(arguments.items, callee.params, strict=True):
             start = caller.symbols[item.name]  # type: ignore[union-attr]  # a variable
             data.append(bytes(self.local[start : start + width(param.type) // 8]))
         height = len(self.local)
@@ -523,8 +523,12 @@ class Thread:
         nbytes = width(type) // 8
         old = int.from_bytes(memory[at : at + nbytes], "little")
         number = signed(old, 8 * nbytes) if type[0] == "s" else old
-        given = self.number(value, type)
-        new = (0 if old >= given else old + 1) if words[-2] == "inc" else INTEGERS[words[-2]](number, given)
+        arguments = self.number(value, type)
+        new = (
+            (0 if old >= arguments else old + 1)
+            if words[-2] == "inc"
+            else INTEGERS[words[-2]](number, arguments)
+        )
         memory[at : at + nbytes] = (new & ((1 << 8 * nbytes) - 1)).to_bytes(nbytes, "little")
         self.put(result, type, old)
 

@@ -70,9 +70,9 @@ class Forward:
     def check(self, **how: Any) -> None:
         """Run the kernel and judge what it has computed."""
         text = self.text
-        found = re.search(r"\.reqntid (\d+)", text)
-        assert found, "the kernel does not say how many threads a CTA has"
-        threads = int(found[1])
+        result = re.search(r"\.reqntid (\d+)", text)
+        assert result, "the kernel does not say how many threads a CTA has"
+        threads = int(result[1])
         rows = threads // 2 - 64  # 64 for each warpgroup but the one that copies
         arena = DeviceArena()
         out = np.full_like(self.arrays[0], np.nan)

@@ -56,12 +56,12 @@ def plain_machine_agrees(program: Program) -> None:
 
 def columns() -> list[tuple[str, str, int, np.dtype[Any]]]:
     """Where `out` has which register, as which type."""
-    found = [
+    result = [
         (f"{prefix}{n}", held, STARTS[held] + n * nbytes, np.dtype(f"u{nbytes}"))
         for held, (prefix, nbytes) in FILES.items()
         for n in range(EACH)
     ]
-    return [*found, *((f"%p{n}", "pred", PREDICATES + n, np.dtype("u1")) for n in range(EACH))]
+    return [*result, *((f"%p{n}", "pred", PREDICATES + n, np.dtype("u1")) for n in range(EACH))]
 
 
 @pytest.mark.slow

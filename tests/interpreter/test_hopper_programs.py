@@ -128,12 +128,12 @@ def wanted_image(box: TensorMap, tensor: np.ndarray, corner: tuple[int, ...], fi
     image = np.resize(np.array([0x7FC0DEAD], np.uint32).view(np.uint8), rows * pitch)
     bits = tensor.view(f"u{width}")
     for n in range(rows * counts[0]):
-        rest, place = n, []
+        rest, location = n, []
         for count, step, c in zip(counts, steps, corner, strict=True):
-            place.append(c + rest % count * step)
+            location.append(c + rest % count * step)
             rest //= count
-        inside = all(0 <= p < d for p, d in zip(place, tensor.shape[::-1], strict=True))
-        value = int(bits[tuple(place[::-1])]) if inside else fill
+        inside = all(0 <= p < d for p, d in zip(location, tensor.shape[::-1], strict=True))
+        value = int(bits[tuple(location[::-1])]) if inside else fill
         at = where(1024 + n // counts[0] * pitch + n % counts[0] * width, box.swizzle) - 1024
         image[at : at + width] = list(value.to_bytes(width, "little"))
     return image

@@ -786,9 +786,9 @@ def test_a_cubic_spline_by_linear_fetches(program: Program, rng: Any) -> None:
     zoom = np.float32(0.6)
     texture = Texture(image, filter="linear")
     program("texture_bicubic", texture, out, 12, zoom, grid=12, block=12)
-    place = np.arange(12) * 0.6 - 0.5
-    low = np.floor(place).astype(int)
-    f = place - low
+    location = np.arange(12) * 0.6 - 0.5
+    low = np.floor(location).astype(int)
+    f = location - low
     cubes = (1 - f) ** 3, 3 * f**3 - 6 * f**2 + 4, -3 * f**3 + 3 * f**2 + 3 * f + 1, f**3
     spline = np.zeros((12, 8))
     for k, weights in enumerate(cubes):
@@ -866,8 +866,8 @@ def test_surfaces(program: Program, rng: Any) -> None:
 def test_outside_of_a_surface_the_kernel_stops(program: Program) -> None:
     with pytest.raises(TrapError) as trapped:
         program("surface_outside", Surface(np.zeros((4, 16), np.float32)))
-    found = re.sub(r"%\w+|line \d+", "…", str(trapped.value))
-    assert found == (
+    result = re.sub(r"%\w+|line \d+", "…", str(trapped.value))
+    assert result == (
         "kernel surface_outside: sust.b.2d.b32.trap […, {…, …}], …; (…): "
         "thread (16, 0, 0) of CTA (0, 0, 0) wants to write 4 bytes of a 2d surface at (64, 1), "
         "outside of its shape (4, 16)"
@@ -949,9 +949,9 @@ SPECIAL = np.array(
 
 
 def small_floats(rng: Any, n: int, dtype: Any) -> Array:
-    made = np.concatenate([SPECIAL, rng.normal(size=n - len(SPECIAL)) * 4])
+    built = np.concatenate([SPECIAL, rng.normal(size=n - len(SPECIAL)) * 4])
     with np.errstate(over="ignore"):
-        return made.astype(dtype)
+        return built.astype(dtype)
 
 
 @on("half", "half_arithmetic")
@@ -1164,11 +1164,11 @@ def draws_inside(state: int, draws: int) -> int:
 @on("nbody", "nbody_step")
 def test_a_step_of_bodies_that_attract_each_other(program: Program, rng: Any) -> None:
     n, dt, softening = 128, np.float32(0.01), np.float32(0.1)
-    place, speed = random(rng, n, 4), random(rng, n, 4)
-    place[:, 3] = rng.uniform(0.5, 2, n)
-    was, moved = wide(speed), np.zeros_like(place)
-    program("nbody_step", place, speed, moved, n, dt, softening, grid=2, block=64, smem=1024)
-    p = wide(place)
+    location, speed = random(rng, n, 4), random(rng, n, 4)
+    location[:, 3] = rng.uniform(0.5, 2, n)
+    was, moved = wide(speed), np.zeros_like(location)
+    program("nbody_step", location, speed, moved, n, dt, softening, grid=2, block=64, smem=1024)
+    p = wide(location)
     apart = p[None, :, :3] - p[:, None, :3]
     distance = (apart**2).sum(axis=2) + softening
     pull = (apart * (p[None, :, 3] * distance**-1.5)[:, :, None]).sum(axis=1)
@@ -1177,7 +1177,7 @@ def test_a_step_of_bodies_that_attract_each_other(program: Program, rng: Any) ->
     now = was[:, :3] + pull * dt
     assert (abs(speed[:, :3] - now) <= bound).all()
     assert (abs(moved[:, :3] - (p[:, :3] + now * dt)) <= bound + F32 * 4 * abs(p[:, :3])).all()
-    same(moved[:, 3], place[:, 3])
+    same(moved[:, 3], location[:, 3])
 
 
 @on("print", "print_plain", "print_numbers", "print_formats")
@@ -1315,9 +1315,9 @@ def test_bit_fields_unions_and_large_parameters(program: Program, rng: Any) -> N
     same(out[:, 3], y.view(np.uint8).reshape(-1, 4)[np.arange(50), np.arange(50) % 4])
 
     table, which = s32(rng.integers(-999, 999, 64)), s32(rng.integers(0, 64, 40))
-    found = np.zeros(40, np.int32)
-    program("structure_table", table.tobytes(), which, found, block=40)
-    same(found, table[which])
+    result = np.zeros(40, np.int32)
+    program("structure_table", table.tobytes(), which, result, block=40)
+    same(result, table[which])
 
 
 @on("local", "local_array", "local_bytes")
@@ -1670,12 +1670,12 @@ def test_cache_operators_and_generic_addresses(program: Program, rng: Any) -> No
     same(out, 6 * x)
     same(packed, y)
 
-    v, found = s32(rng.integers(0, 9, 64)), np.zeros(128, np.int32)
-    program("generic_addresses", v, found, block=64)
+    v, result = s32(rng.integers(0, 9, 64)), np.zeros(128, np.int32)
+    program("generic_addresses", v, result, block=64)
     eight = np.repeat(v.reshape(8, 8).sum(axis=1), 8)
     own = sum(2 * np.roll(v, -k) for k in range(8))
-    same(found[:64], eight + 100 * (eight + 8) + 10000 * own)
-    same(found[64:], np.full(64, 7))
+    same(result[:64], eight + 100 * (eight + 8) + 10000 * own)
+    same(result[64:], np.full(64, 7))
 
 
 @on("memory", "chain", "ring")

@@ -42,14 +42,14 @@ $together:
 
 
 def test_a_warp_waits_at_a_barrier_for_the_latest() -> None:
-    found = recorded(LATE)
-    assert found.waits == [Wait(0, 4, 7, 6, "barrier"), Wait(1, 7, 7, 6, "barrier")]
-    assert found.lengths == (9, 9)
-    assert found.slots.tolist() == [[0, 1, 2, 6, IDLE, IDLE, IDLE, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8]]
+    result = recorded(LATE)
+    assert result.waits == [Wait(0, 4, 7, 6, "barrier"), Wait(1, 7, 7, 6, "barrier")]
+    assert result.lengths == (9, 9)
+    assert result.slots.tolist() == [[0, 1, 2, 6, IDLE, IDLE, IDLE, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8]]
 
 
 def test_a_barrier_that_threads_only_arrive_at_is_waited_for() -> None:
-    found = recorded("""
+    result = recorded("""
     mov.u32 %r0, %tid.x;
     setp.lt.u32 %p0, %r0, 32;
     @%p0 bra $waits;
@@ -61,14 +61,14 @@ $waits:
     bar.sync 1, 64;
 $end:
     """)
-    assert found.waits == [Wait(0, 4, 6, 7, "barrier")]
+    assert result.waits == [Wait(0, 4, 6, 7, "barrier")]
 
 
 def test_only_the_first_slots_are_kept() -> None:
-    found = recorded(LATE, most_slots=5)
-    assert found.recorded_slots == 5
-    assert found.lengths == (9, 9)
-    assert found.slots.tolist() == [[0, 1, 2, 6, IDLE], [0, 1, 2, 3, 4]]
+    result = recorded(LATE, most_slots=5)
+    assert result.recorded_slots == 5
+    assert result.lengths == (9, 9)
+    assert result.slots.tolist() == [[0, 1, 2, 6, IDLE], [0, 1, 2, 3, 4]]
 
 
 COPY = """
@@ -88,13 +88,13 @@ COPY = """
 
 
 def test_copies_are_in_flight_until_they_are_waited_for() -> None:
-    found = recorded(COPY, threads=32)
-    assert found.flights == [Flight(0, 5, 9, 5, 512), Flight(0, 7, 11, 7, 512)]
+    result = recorded(COPY, threads=32)
+    assert result.flights == [Flight(0, 5, 9, 5, 512), Flight(0, 7, 11, 7, 512)]
 
 
 def test_a_copy_that_nobody_waits_for_has_no_end() -> None:
-    found = recorded(COPY.replace("    cp.async.wait_group 0;\n", ""), threads=32)
-    assert found.flights == [Flight(0, 5, 9, 5, 512), Flight(0, 7, -1, 7, 512)]
+    result = recorded(COPY.replace("    cp.async.wait_group 0;\n", ""), threads=32)
+    assert result.flights == [Flight(0, 5, 9, 5, 512), Flight(0, 7, -1, 7, 512)]
 
 
 def test_a_bulk_copy_flies_until_its_mbarrier_is_waited_for() -> None:
@@ -116,29 +116,29 @@ $wait:
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
     @!%p1 bra $wait;
     """
-    found = recorded(body, threads=64)
-    (flight,) = found.flights
+    result = recorded(body, threads=64)
+    (flight,) = result.flights
     assert (flight.warp, flight.at, flight.nbytes) == (0, 11, 256)
-    waits = [wait for wait in found.waits if wait.kind == "mbarrier"]
+    waits = [wait for wait in result.waits if wait.kind == "mbarrier"]
     assert {wait.warp for wait in waits} == {0, 1}
     # Warp 1 comes to the mbarrier first, and waits for the copy that warp 0 starts.
     assert min(wait.end for wait in waits) > flight.start
     assert next(wait for wait in waits if wait.warp == 1).start == flight.start == 11
     assert flight.end == min(wait.end for wait in waits)
-    assert found.bulk_bytes == 256
+    assert result.bulk_bytes == 256
 
 
 def test_sites_have_their_bytes_and_their_banks() -> None:
-    found = recorded("""
+    result = recorded("""
     mov.u32 %r0, %tid.x;
     mov.u32 %r1, words;
     mad.lo.u32 %r2, %r0, 8, %r1;
     st.shared.u32 [%r2], %r0;
     """)
-    (site,) = found.sites.values()
+    (site,) = result.sites.values()
     assert (site.first, site.last) == (0, 63 * 8 + 3)
     assert site.banks == (2, 0) * 16
-    assert found.regions == (("words", 0, 1024),)
+    assert result.regions == (("words", 0, 1024),)
 
 
 def test_other_ctas_of_the_cluster_run_but_have_no_sites() -> None:
@@ -150,16 +150,16 @@ def test_other_ctas_of_the_cluster_run_but_have_no_sites() -> None:
     barrier.cluster.arrive.aligned;
     barrier.cluster.wait.aligned;
     """
-    found = recorded(body, grid=4, cluster=2)
-    (site,) = found.sites.values()
+    result = recorded(body, grid=4, cluster=2)
+    (site,) = result.sites.values()
     assert (site.first, site.last) == (0, 3)
-    assert found.lengths == (7, 7)
-    assert {wait.kind for wait in found.waits} == {"cluster"}
+    assert result.lengths == (7, 7)
+    assert {wait.kind for wait in result.waits} == {"cluster"}
 
 
 def test_the_first_cta_alone_is_run_and_recorded() -> None:
-    found = recorded("mov.u32 %r0, %ctaid.x;", grid=3)
-    assert found.lengths == (2, 2)
+    result = recorded("mov.u32 %r0, %ctaid.x;", grid=3)
+    assert result.lengths == (2, 2)
 
 
 def test_a_recorder_and_sanitizers_exclude_each_other() -> None:
@@ -170,8 +170,8 @@ def test_a_recorder_and_sanitizers_exclude_each_other() -> None:
 
 def test_lanes_of_a_bank_are_counted_by_words() -> None:
     lanes = np.arange(32)
-    found = words_in_banks(lanes * 4 % 16, lanes < 8, 4, 128)
-    assert found.tolist() == [[1, 1, 1, 1] + [0] * 28]
+    result = words_in_banks(lanes * 4 % 16, lanes < 8, 4, 128)
+    assert result.tolist() == [[1, 1, 1, 1] + [0] * 28]
 
 
 def test_instructions_are_counted_by_their_number() -> None:

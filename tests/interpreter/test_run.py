@@ -213,19 +213,19 @@ def test_a_kernel_runs_again_whether_or_not_its_functions_were_kept(monkeypatch:
         assert (x == 1).all()
 
     modules = [parse(ADD_ONE) for _ in range(3)]
-    made = []
+    built = []
     compiling = launch.compile_program
     monkeypatch.setattr(
-        launch, "compile_program", lambda *given, **how: made.append(1) or compiling(*given, **how)
+        launch, "compile_program", lambda *given, **how: built.append(1) or compiling(*given, **how)
     )
     add_one()
     add_one()
-    assert len(made) == 1
+    assert len(built) == 1
     monkeypatch.setattr(launch, "_CACHED_INSTRUCTIONS", 1)
     for module in modules[1:]:
         run(module, grid=1, block=32, args=[np.zeros(32, np.uint32)])
     add_one()
-    assert len(made) == 4
+    assert len(built) == 4
     assert len(launch._programs) == 1
 
 
@@ -266,14 +266,14 @@ def test_lanes_that_meet_at_an_address_take_turns(
 ) -> None:
     where = f"rem.u32 %r7, %r0, {cells};\n    mul.wide.u32 %rd4, %r7, 4;\n    add.u64 %rd3, %rd3, %rd4;"
     text = on_elements(MEETING.format(where=where, operation=operation))
-    found = []
+    result = []
     for scans in (True, False):
         if not scans:  # one lane of each address after the other
             monkeypatch.setattr("ptxgen.interpreter.machine.memory.Meetings.scan", lambda *_: False)
         x, y = np.zeros(128, np.uint32), np.zeros(64, np.uint32)
         run(text, grid=2, block=64, args=[x, y])
-        found.append((x.tolist(), y.tolist()))
-    assert found[0] == found[1]
+        result.append((x.tolist(), y.tolist()))
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize("stepwise", [False, True])

@@ -45,22 +45,22 @@ def traffic(access: str, places: Sequence[int]) -> MemoryTraffic:
     args = [np.array(places, np.uint32), x]
     counters = run(text, grid=1, block=len(places), args=args, profile=True).counters
     assert counters.memory_by_instruction is not None
-    found = [t for t in counters.memory_by_instruction.values() if access in t.where]
-    return found[0] if found else MemoryTraffic("")
+    result = [t for t in counters.memory_by_instruction.values() if access in t.where]
+    return result[0] if result else MemoryTraffic("")
 
 
 def shared(access: str, places: Sequence[int]) -> tuple[int, int, int]:
     """Requests, wavefronts, conflicts."""
-    found = traffic(access, places)
-    assert found.global_requests == 0
-    return found.shared_requests, found.shared_wavefronts, found.shared_conflicts
+    result = traffic(access, places)
+    assert result.global_requests == 0
+    return result.shared_requests, result.shared_wavefronts, result.shared_conflicts
 
 
 def sectors(access: str, places: Sequence[int]) -> tuple[int, int, int, int]:
     """Requests, sectors read, sectors written, sectors beyond the least."""
-    found = traffic(access, places)
-    assert found.shared_requests == 0
-    return found.global_requests, found.sectors_read, found.sectors_written, found.sectors_excess
+    result = traffic(access, places)
+    assert result.shared_requests == 0
+    return result.global_requests, result.sectors_read, result.sectors_written, result.sectors_excess
 
 
 LD = "ld.shared.u32 %r6, [%r5]"
@@ -232,9 +232,9 @@ def test_lanes_that_reach_different_arrays_are_requests_of_their_own() -> None:
     access = "and.b32 %r7, %r3, 1;\n    setp.eq.u32 %p1, %r7, 1;\n    " + access
     text = ptx(AT_PLACES.format(access=access + ";"), shared=16)
     args = [np.arange(0, 128, 4, dtype=np.uint32), np.zeros(128, np.uint8)]
-    found = run(text, grid=1, block=32, args=args, profile=True).counters.memory_by_instruction
-    assert found is not None
-    last = found[max(found)]
+    result = run(text, grid=1, block=32, args=args, profile=True).counters.memory_by_instruction
+    assert result is not None
+    last = result[max(result)]
     assert (last.global_requests, last.sectors_read, last.sectors_excess) == (2, 8, 4)
 
 
@@ -243,10 +243,10 @@ def test_lanes_that_reach_different_arrays_are_requests_of_their_own() -> None:
 
 def test_an_asynchronous_copy_reads_global_and_writes_shared_memory() -> None:
     access = "cp.async.cg.shared.global [%r5], [%rd5], 16"
-    found = traffic(access, range(0, 512, 16))
-    assert found == MemoryTraffic(found.where, 1, 4, 4, 1, 16, 0, 16, line=found.line)
-    found = traffic(access, [128 * lane for lane in range(31)] + [IDLE])
-    assert found == MemoryTraffic(found.where, 1, 31, 4, 1, 31, 0, 16, line=found.line)
+    result = traffic(access, range(0, 512, 16))
+    assert result == MemoryTraffic(result.where, 1, 4, 4, 1, 16, 0, 16, line=result.line)
+    result = traffic(access, [128 * lane for lane in range(31)] + [IDLE])
+    assert result == MemoryTraffic(result.where, 1, 31, 4, 1, 31, 0, 16, line=result.line)
 
 
 def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
@@ -254,9 +254,9 @@ def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
     # Lane t copies min(t, 16) bytes and zeros; lane 0 none.
     text = ptx(AT_PLACES.format(access=f"min.u32 %r3, %r3, 16;\n    {access};"), shared=SHARED_BYTES)
     args = [np.arange(0, 1024, 32, dtype=np.uint32), np.zeros(1024, np.uint8)]
-    found = run(text, grid=1, block=32, args=args, profile=True).counters.worst("sectors_read", 1)
-    assert [t for _, t in found] == [
-        MemoryTraffic(found[0][1].where, 1, 8, 4, 1, 31, 0, 16, line=found[0][1].line)
+    result = run(text, grid=1, block=32, args=args, profile=True).counters.worst("sectors_read", 1)
+    assert [t for _, t in result] == [
+        MemoryTraffic(result[0][1].where, 1, 8, 4, 1, 31, 0, 16, line=result[0][1].line)
     ]
 
 
@@ -270,10 +270,10 @@ def slow_wavefronts(places: Sequence[int], nbytes: int, *, serialised: bool) -> 
         size = {1: 32, 2: 32, 4: 32, 8: 16, 16: 8}[nbytes]
         for first in range(warp, warp + 32, size):
             banks: dict[int, list[int]] = {}
-            for place in places[first : first + size]:
+            for location in places[first : first + size]:
                 for byte in range(0, nbytes, 4):
-                    if place != IDLE:
-                        banks.setdefault((place + byte) // 4 % 32, []).append((place + byte) // 4)
+                    if location != IDLE:
+                        banks.setdefault((location + byte) // 4 % 32, []).append((location + byte) // 4)
             needed = [len(words) if serialised else len(set(words)) for words in banks.values()]
             wavefronts += max(needed, default=0)
             least += bool(banks)
@@ -333,16 +333,16 @@ def test_constant_offsets_from_one_register_count_as_addresses_do(offset: int) -
     access = f"ld.global.u8 %rs2, [%rd5];\n    @%p0 ld.global.u8 %rs1, [%rd5+{offset}]"
     text = ptx(AT_PLACES.format(access=f"@%p0 {access};"), shared=16)
     args = [np.array(places, np.uint32), np.zeros(SHARED_BYTES + 64, np.uint8)]
-    found = run(text, grid=1, block=128, args=args, profile=True).counters.memory_by_instruction
-    assert found is not None
-    first, second = [found[n] for n in sorted(found)][-2:]
+    result = run(text, grid=1, block=128, args=args, profile=True).counters.memory_by_instruction
+    assert result is not None
+    first, second = [result[n] for n in sorted(result)][-2:]
     for got, want in ((first, slow_sectors(places, 1)), (second, slow_sectors(moved, 1))):
         assert (got.global_requests, got.sectors_read, got.sectors_excess) == want
     access = f"ld.shared.u8 %rs2, [%r5];\n    @%p0 ld.shared.u8 %rs1, [%r5+{offset}]"
     text = ptx(AT_PLACES.format(access=f"@%p0 {access};"), shared=SHARED_BYTES + 64)
-    found = run(text, grid=1, block=128, args=args, profile=True).counters.memory_by_instruction
-    assert found is not None
-    first, second = [found[n] for n in sorted(found)][-2:]
+    result = run(text, grid=1, block=128, args=args, profile=True).counters.memory_by_instruction
+    assert result is not None
+    first, second = [result[n] for n in sorted(result)][-2:]
     for got, at in ((first, places), (second, moved)):
         got_figures = got.shared_requests, got.shared_wavefronts, got.shared_conflicts
         assert got_figures == slow_wavefronts(at, 1, serialised=False)
@@ -378,18 +378,18 @@ SUMS = (
 
 def test_the_sums_are_those_of_all_instructions_and_the_worst_come_first() -> None:
     counters = counters_of(TWO_PLACES, profile=True)
-    found = counters.memory_by_instruction
-    assert found is not None
-    assert {n: t.where for n, t in found.items()} == {
+    result = counters.memory_by_instruction
+    assert result is not None
+    assert {n: t.where for n, t in result.items()} == {
         7: "st.shared.u32 [%r2], %r1; (line 21)",
         8: "ld.shared.u32 %r4, [%r3]; (line 22)",
         9: "st.global.u32 [%rd1], %r4; (line 23)",
     }
     assert [getattr(counters, name) for name in SUMS] == [2, 5, 3, 1, 0, 32, 28]
-    assert counters.worst("shared_conflicts") == [(7, found[7])]
-    assert counters.worst("shared_wavefronts") == [(7, found[7]), (8, found[8])]
-    assert counters.worst("shared_wavefronts", 1) == [(7, found[7])]
-    assert counters.worst("sectors_excess") == [(9, found[9])]
+    assert counters.worst("shared_conflicts") == [(7, result[7])]
+    assert counters.worst("shared_wavefronts") == [(7, result[7]), (8, result[8])]
+    assert counters.worst("shared_wavefronts", 1) == [(7, result[7])]
+    assert counters.worst("sectors_excess") == [(9, result[9])]
 
 
 def test_without_profile_no_figure_of_memory_is_a_number() -> None:

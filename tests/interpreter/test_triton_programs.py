@@ -34,19 +34,19 @@ class Program:
 
     def __call__(self, *args: Any, grid: Any) -> None:
         facts = self.facts
-        given: list[Any] = []
+        arguments: list[Any] = []
         maps = iter(facts["tensor_maps"])
         for arg, declared in zip(args, facts["signature"].values(), strict=True):
-            given += _described(arg, next(maps)) if "tensordesc" in declared else [arg]
+            arguments += _described(arg, next(maps)) if "tensordesc" in declared else [arg]
         # Two pointers to scratch memory that these kernels do not use.
-        assert len(facts["parameters"]) == len(given) + 2
+        assert len(facts["parameters"]) == len(arguments) + 2
         run: Callable[..., Any] = run_on_gpu if self.on_gpu else run_both_ways
         run(
             self.path.read_text(),
             facts["entry"],
             grid=grid,
             block=facts["block"],
-            args=[*given, 0, 0],
+            args=[*arguments, 0, 0],
             dynamic_smem=facts["shared"],
         )
 

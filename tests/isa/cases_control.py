@@ -61,22 +61,22 @@ def voting(names: dict[str, Any]) -> dict[str, Any]:
 
 def copies() -> dict[str, list[tuple[Any, ...]]]:
     """The forms of cp.async other than the oldest."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for cache, size, given in (("ca", "cp_size:imm", "cp_size"), ("cg", "16", 16)):
+    result: dict[str, list[tuple[Any, ...]]] = {}
+    for cache, size, arguments in (("ca", "cp_size:imm", "cp_size"), ("cg", "16", 16)):
         for space in ("shared", "shared::cta"):
             head = f"cp.async.{cache}.{space}.global"
             where = f"[dst:u32], [src:u64], {size}"
-            call = ("copy_async", "dst", "src", given)
+            call = ("copy_async", "dst", "src", arguments)
             if space != "shared":
-                found[f"{head}{{.prefetch}} {where}{{, src_size:u32}}"] = [(*call, "src_size")]
+                result[f"{head}{{.prefetch}} {where}{{, src_size:u32}}"] = [(*call, "src_size")]
             # IMMEDIATES has 16 as the first literal for cp_size.
             unless = [(*call, lambda names: 0 if names["ignore"] else 16)]
-            found[f"{head}{{.prefetch}} {where}, ignore:pred"] = unless
+            result[f"{head}{{.prefetch}} {where}, ignore:pred"] = unless
             head += ".L2::cache_hint{.prefetch}"
-            found[f"{head} {where}, policy:b64"] = [(*call, None)]
-            found[f"{head} {where}, src_size:u32, policy:b64"] = [(*call, "src_size")]
-            found[f"{head} {where}, ignore:pred, policy:b64"] = unless
-    return found
+            result[f"{head} {where}, policy:b64"] = [(*call, None)]
+            result[f"{head} {where}, src_size:u32, policy:b64"] = [(*call, "src_size")]
+            result[f"{head} {where}, ignore:pred, policy:b64"] = unless
+    return result
 
 
 CALLS: dict[str, list[tuple[Any, ...]]] = {

@@ -71,8 +71,8 @@ def root(m: M, a: Any) -> Any:
     if not math.isfinite(x) or x <= 0:
         return x if x == 0 or x > 0 else math.nan
     scaled = (a.numerator << 1500) // a.denominator
-    found = math.isqrt(scaled)
-    return Fraction(2 * found + (found * found != scaled), 2 << 750)
+    result = math.isqrt(scaled)
+    return Fraction(2 * result + (result * result != scaled), 2 << 750)
 
 
 def inverse_root(a: float) -> float:
@@ -94,8 +94,8 @@ def upper_word(function: Callable[[float], Fraction]) -> Callable[..., float]:
         if x < 0 and function is not inverse:
             return math.nan
         exact = function(x)
-        place = Fraction(2) ** (math.frexp(float(exact))[1] - 21)
-        result = float(round(exact / place) * place)
+        location = Fraction(2) ** (math.frexp(float(exact))[1] - 21)
+        result = float(round(exact / location) * location)
         return result if abs(result) >= 2.0**-1022 else math.copysign(0.0, x)
 
     return meaning

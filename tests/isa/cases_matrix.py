@@ -177,11 +177,11 @@ def multiplied(
     a: dict[Any, Any], b: dict[Any, Any], c: dict[Any, Any], op: str | None = None
 ) -> dict[Any, Any]:
     """D of matrices given as `{(…, row, column): value}`; `op` combines single bits."""
-    depth = 1 + max(place[-1] for place in a)
+    depth = 1 + max(location[-1] for location in a)
     out = {}
-    for place, start in c.items():
-        *which, row, column = place
-        total = out[place] = Sum(start)
+    for location, start in c.items():
+        *which, row, column = location
+        total = out[location] = Sum(start)
         for k in range(depth):
             x, y = a[(*which, row, k)], b[(*which, k, column)]
             if op is None:

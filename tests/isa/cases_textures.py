@@ -48,34 +48,34 @@ def values(names: dict[str, Any]) -> Any:
 
 
 def calls() -> dict[str, list[tuple[Any, ...]]]:
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for geometry, place in PLACES.items():
+    result: dict[str, list[tuple[Any, ...]]] = {}
+    for geometry, location in PLACES.items():
         type = "f32" if "cube" in geometry else "ctype"
         fetch = [("texture_fetch", handle, f"={geometry}", coordinates, "type")]
         slope = f"dx:f32*{GRADIENTS[geometry]}, dy:f32*{GRADIENTS[geometry]}"
-        with_f32 = place.replace("ctype", "f32")
-        found |= {
-            f"tex.{geometry}.v4.type.{type} d*4, {place}": fetch,
-            f"tex.level.{geometry}.v4.type.{type} d*4, {place}, lod:{type}": fetch,
+        with_f32 = location.replace("ctype", "f32")
+        result |= {
+            f"tex.{geometry}.v4.type.{type} d*4, {location}": fetch,
+            f"tex.level.{geometry}.v4.type.{type} d*4, {location}, lod:{type}": fetch,
             f"tex.grad.{geometry}.v4.type.f32 d*4, {with_f32}, {slope}": fetch,
         }
     for geometry in ("2d", "a2d"):
-        place = PLACES[geometry].replace("ctype", "f32")
-        found[f"tld4.comp.{geometry}.v4.type.f32 d*4, {place}"] = [
+        location = PLACES[geometry].replace("ctype", "f32")
+        result[f"tld4.comp.{geometry}.v4.type.f32 d*4, {location}"] = [
             ("texture_gather", handle, f"={geometry}", coordinates, component, "type")
         ]
     for geometry, size in SURFACES.items():
-        place = f"[surf:u64*{size}/s32]"
+        location = f"[surf:u64*{size}/s32]"
         common = handle, f"={geometry}", coordinates, "type"
-        found[f"suld.b.{geometry}{{.cop}}{{.vec}}.type.mode d*vec, {place}"] = [
+        result[f"suld.b.{geometry}{{.cop}}{{.vec}}.type.mode d*vec, {location}"] = [
             ("surface_load", *common, count, "mode")
         ]
-        found[f"sust.b.{geometry}{{.cop}}{{.vec}}.type.mode {place}, a*vec"] = [
+        result[f"sust.b.{geometry}{{.cop}}{{.vec}}.type.mode {location}, a*vec"] = [
             ("surface_store", *common, values, "mode")
         ]
     for instruction in ("txq", "suq"):
-        found[f"{instruction}.query.b32 d, [addr:u64]"] = [("texture_query", "addr", "query")]
-    return found
+        result[f"{instruction}.query.b32 d, [addr:u64]"] = [("texture_query", "addr", "query")]
+    return result
 
 
 CALLS = calls()

@@ -85,8 +85,8 @@ def _element(of: Shape, operand: str, rows: Array, lane: int, i: int) -> Any:
         if operand == "c":
             quad, row, column = place_quad_c(of.accumulator, lane, i)
             return rows[:, DIAGONAL * quad + row] if row == column else 0
-        place = place_quad_a if operand == "a" else place_quad_b
-        quad, *both = place("row" if operand == "a" else "col", lane, i)
+        location = place_quad_a if operand == "a" else place_quad_b
+        quad, *both = location("row" if operand == "a" else "col", lane, i)
         line, k = both if operand == "a" else both[::-1]
         return rows[:, DIAGONAL * quad + line, k] if k < rows.shape[2] else 0
     if operand == "c":

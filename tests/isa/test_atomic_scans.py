@@ -62,14 +62,14 @@ def test_a_scan_gives_the_bits_of_going_lane_by_lane(op: str, name: str, lengths
     if op in ("inc", "dec"):  # small limits, the same in a group; some values are beyond
         first = first % np.uint32(9)
         b = np.repeat(rng.integers(0, 7, len(lengths), dtype=np.uint32), lengths)
-    found = scan(first, starts_of(lengths), (b,))
+    result = scan(first, starts_of(lengths), (b,))
     if type.is_float and len(lengths) > max(lengths):
-        assert found is None
+        assert result is None
         return
-    assert found is not None
+    assert result is not None
     wanted = lane_by_lane(update, first, lengths, (b,))
-    assert [bits(x) for x in found] == [bits(x) for x in wanted]
-    assert all(x.dtype == type.dtype for x in found)
+    assert [bits(x) for x in result] == [bits(x) for x in wanted]
+    assert all(x.dtype == type.dtype for x in result)
 
 
 @pytest.mark.parametrize("b", [0, 1, 5, 2**32 - 1])
@@ -79,10 +79,10 @@ def test_counters_go_round_from_any_value(op: str, first: int, b: int) -> None:
     scan, update = scan_of(op, TYPES["u32"]), atomics._updated(op, TYPES["u32"])
     assert scan is not None
     begin, limits = np.array([first], np.uint32), np.full(20, b, np.uint32)
-    found = scan(begin, np.array([0]), (limits,))
-    assert found is not None
+    result = scan(begin, np.array([0]), (limits,))
+    assert result is not None
     wanted = lane_by_lane(update, begin, [20], (limits,))
-    assert [bits(x) for x in found] == [bits(x) for x in wanted]
+    assert [bits(x) for x in result] == [bits(x) for x in wanted]
 
 
 def test_counters_with_several_limits_and_sums_of_nan_go_lane_by_lane() -> None:
@@ -100,12 +100,12 @@ def test_sums_keep_the_order_of_the_lanes_and_infinities() -> None:
     scan = scan_of("add", TYPES["f32"])
     assert scan is not None
     b = np.array([1, 2.0**24, -(2.0**24), np.inf, -np.inf, 5], np.float32)
-    found = scan(np.ones(1, np.float32), np.array([0]), (b,))
-    assert found is not None
+    result = scan(np.ones(1, np.float32), np.array([0]), (b,))
+    assert result is not None
     nan = 0x7FFFFFFF
     wanted = np.array([1, 2, 2.0**24 + 2, 2, np.inf], np.float32)
-    assert bits(found[0]) == [*bits(wanted), nan]
-    assert bits(found[1]) == [nan]
+    assert bits(result[0]) == [*bits(wanted), nan]
+    assert bits(result[1]) == [nan]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,13 +114,13 @@ def test_swaps_are_those_of_going_lane_by_lane(seed: int) -> None:
     lengths = rng.integers(1, 20, 6).tolist()
     # Few values, so that some meet, and many, so that few do.
     most = 2 + seed
-    first, wanted, given = (
+    first, wanted, arguments = (
         rng.integers(0, most, n, dtype=np.uint32) for n in (6, sum(lengths), sum(lengths))
     )
-    found = swapped(first, starts_of(lengths), (wanted, given))
-    slow = lane_by_lane(atomics._exchanged_if_equal, first, lengths, (wanted, given))
-    if found is not None:
-        assert [bits(x) for x in found] == [bits(x) for x in slow]
+    result = swapped(first, starts_of(lengths), (wanted, arguments))
+    slow = lane_by_lane(atomics._exchanged_if_equal, first, lengths, (wanted, arguments))
+    if result is not None:
+        assert [bits(x) for x in result] == [bits(x) for x in slow]
     else:  # one address changes more often than the scan follows
         changes = [
             len(np.flatnonzero(np.diff(part)))
@@ -131,9 +131,9 @@ def test_swaps_are_those_of_going_lane_by_lane(seed: int) -> None:
 
 def test_a_lock_is_taken_by_the_first_lane() -> None:
     zeros, ones = np.zeros(32, np.uint32), np.ones(32, np.uint32)
-    found = swapped(np.zeros(1, np.uint32), np.array([0]), (zeros, ones))
-    assert found is not None
-    assert (found[0].tolist(), found[1].tolist()) == ([0] + [1] * 31, [1])
+    result = swapped(np.zeros(1, np.uint32), np.array([0]), (zeros, ones))
+    assert result is not None
+    assert (result[0].tolist(), result[1].tolist()) == ([0] + [1] * 31, [1])
 
 
 def test_operations_without_a_scan_say_so() -> None:

@@ -83,8 +83,8 @@ class Barrier:
         for op in table.recognise(opcode):
             if {o.name for o in op.sources} - {"addr", "hint"} == set(operands):
                 types = {o.name: o.type for o in op.sources if o.type}
-                given = {k: np.array([v], types[k].dtype) for k, v in operands.items()}
-                result = call(op, self, {"addr": self.at(space), **given})
+                arguments = {k: np.array([v], types[k].dtype) for k, v in operands.items()}
+                result = call(op, self, {"addr": self.at(space), **arguments})
                 if op.row.resume is not None:
                     assert result == ()
                     result = op.row.resume(machine=self)
@@ -364,8 +364,8 @@ class Warpgroups:
         return np.arange(WARPS * 32, dtype=np.uint32) // 32
 
     def multiply(self, read: Any, multiplied: Any, d: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        given: tuple[np.ndarray, ...] = multiplied(read(), d)
-        return given
+        arguments: tuple[np.ndarray, ...] = multiplied(read(), d)
+        return arguments
 
     def warp_sync(self, membermask: Any) -> None:
         assert membermask == 0xFFFFFFFF

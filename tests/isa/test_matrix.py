@@ -78,8 +78,8 @@ class Machine:
 
 
 def run(op: Op, machine: Machine, **operands: Any) -> tuple[np.ndarray, ...]:
-    given = {"machine": machine, **operands, **op.modifiers}
-    result = op.row.semantics(**{n: given[n] for n in op.row.parameters if n in given})
+    arguments = {"machine": machine, **operands, **op.modifiers}
+    result = op.row.semantics(**{n: arguments[n] for n in op.row.parameters if n in arguments})
     assert [int(m) for m in machine.synchronised] == [0xFFFFFFFF]
     machine.synchronised.clear()
     wanted = op.dests[0] if op.dests else None
@@ -223,8 +223,8 @@ def test_a_one_in_a_and_in_b_makes_a_one_where_its_row_and_its_column_meet() -> 
         a[2 * (k // 8) + row // 8, row % 8 * 4 + k % 8 // 2] = one << 16 * (k % 2)
         b[k // 8, column * 4 + k % 8 // 2] = one << 16 * (k % 2)
         d = np.array(run(op, Machine(), a=tuple(a), b=tuple(b), c=(zero.view(np.float32),) * 4))
-        place = np.argwhere(d != 0).tolist()
-        assert place == [[2 * (row // 8) + column % 2, row % 8 * 4 + column // 2]]
+        location = np.argwhere(d != 0).tolist()
+        assert location == [[2 * (row // 8) + column % 2, row % 8 * 4 + column // 2]]
         assert d.sum() == 1
 
 
@@ -307,9 +307,9 @@ def read_matrix(
 
 def mover(kind: str, operand: str, layout: str, shape: str, space: str, type: str) -> Op:
     opcode = ["wmma", kind, operand, "sync", "aligned", layout, shape, space, type]
-    found = table.recognise(".".join(filter(None, opcode)))
-    assert len(found) == 1, opcode
-    return found[0]
+    result = table.recognise(".".join(filter(None, opcode)))
+    assert len(result) == 1, opcode
+    return result[0]
 
 
 LAYOUTS = {"a": "alayout", "b": "blayout"}
@@ -343,9 +343,9 @@ def test_wmma_multiplies_matrices_in_memory(op: Op, number: int) -> None:
         store_matrix(machine, np.array(bits, dtype=object), types[name], layout, stride, PLACES[name])
         load = mover("load", name, layout, shape, space, types[name])
         stride_of_lanes = np.full(LANES, stride, np.uint32)
-        given = None if extra is None else rng.choice((np.uint32(stride), stride_of_lanes))
+        arguments = None if extra is None else rng.choice((np.uint32(stride), stride_of_lanes))
         address = np.full(LANES, PLACES[name], np.uint64)
-        fragments_of[name] = run(load, machine, addr=address, stride=given)
+        fragments_of[name] = run(load, machine, addr=address, stride=arguments)
         matrices[name] = {
             (r, c): value_of(types[name], v) for r, row in enumerate(bits) for c, v in enumerate(row)
         }
@@ -355,8 +355,8 @@ def test_wmma_multiplies_matrices_in_memory(op: Op, number: int) -> None:
     store = mover("store", "d", layout, shape, space, types["d"])
     if np.all(machine.running):
         machine.running[32:] = False  # both warps would write the same
-    given = None if extra is None else np.uint32(stride)
-    run(store, machine, addr=np.full(LANES, PLACES["d"], np.uint64), a=d, stride=given)
+    arguments = None if extra is None else np.uint32(stride)
+    run(store, machine, addr=np.full(LANES, PLACES["d"], np.uint64), a=d, stride=arguments)
     assert machine.spaces == {space.removesuffix("::cta") or "generic"}
     got = read_matrix(machine, sizes["d"], types["d"], layout, stride, PLACES["d"])
     for (r, c), want in cases_matrix.WARP[op.row.syntax](words_of(op), matrices).items():
@@ -425,9 +425,9 @@ def test_ldmatrix_deals_out_the_rows_that_lanes_name(row: Inst) -> None:
         machine.memory[:] = list(rng.randbytes(MEMORY_BYTES))
         address = scattered_rows(rng)
         count = int(str(op.modifiers["num"])[1:])
-        given = address.copy()
-        given.reshape(-1, 32)[:, 8 * count :] = MEMORY_BYTES + 1  # nobody may look there
-        got = run(op, machine, addr=given)
+        arguments = address.copy()
+        arguments.reshape(-1, 32)[:, 8 * count :] = MEMORY_BYTES + 1  # nobody may look there
+        got = run(op, machine, addr=arguments)
         for first in np.flatnonzero(machine.running)[::32]:
             rows = [machine.memory[int(a) :][:16].tobytes() for a in address[first : first + 32]]
             want = cases_matrix.WARP[row.syntax](words_of(op), rows)
@@ -442,10 +442,10 @@ def test_stmatrix_writes_the_rows_that_lanes_name_and_nothing_else(row: Inst) ->
         address = scattered_rows(rng)
         count = int(str(op.modifiers["num"])[1:])
         lanes = [[rng.getrandbits(32) for _ in range(count)] for _ in range(LANES)]
-        given = address.copy()
-        given.reshape(-1, 32)[:, 8 * count :] = MEMORY_BYTES + 1
+        arguments = address.copy()
+        arguments.reshape(-1, 32)[:, 8 * count :] = MEMORY_BYTES + 1
         a = tuple(np.array(column, np.uint32) for column in zip(*lanes, strict=True))
-        run(op, machine, addr=given, a=a)
+        run(op, machine, addr=arguments, a=a)
         want = np.zeros(MEMORY_BYTES, np.uint8)
         for first in np.flatnonzero(machine.running)[::32]:
             rows = cases_matrix.WARP[row.syntax](words_of(op), lanes[first : first + 32])

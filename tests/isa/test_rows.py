@@ -651,8 +651,8 @@ def test_a_carry_row_gives_the_sum_and_the_flag_of_plain_python(row: Inst) -> No
         rng = seeded(op)
         operands = lanes_for(op, LANES * 4, rng)
         for scalar_name in (None, *operands):  # an operand may be a literal
-            given = {k: x[0] if k == scalar_name else x for k, x in operands.items()}
-            check_carry(op, given, [rng.random() < 0.5 for _ in range(LANES * 4)])
+            arguments = {k: x[0] if k == scalar_name else x for k, x in operands.items()}
+            check_carry(op, arguments, [rng.random() < 0.5 for _ in range(LANES * 4)])
 
 
 def check_carry(op: Op, operands: dict[str, Any], flags: list[bool]) -> None:
@@ -802,8 +802,8 @@ def test_a_memory_row_reads_and_writes_what_plain_python_says(row: Inst, limit: 
 def space_of(op: Op) -> str:
     """The state space an op reaches, as machines call it."""
     words = op.opcode.split(".")
-    found = [w.partition("::")[0] for w in words]
-    return next((w for w in found if w in SPACES), "generic")
+    result = [w.partition("::")[0] for w in words]
+    return next((w for w in result if w in SPACES), "generic")
 
 
 def check_memory(op: Op, meaning: Any) -> None:

@@ -53,16 +53,16 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def operands_of(op: Op, rng: np.random.Generator) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for operand in op.sources:
         if operand.kind == "imm":
-            found[operand.name] = (
+            result[operand.name] = (
                 operand.literal if operand.literal is not None else int(rng.integers(0, 200))
             )
         elif operand.type is not None:
             values = tuple(_random(operand.type, rng) for _ in range(max(operand.count, 1)))
-            found[operand.name] = values if operand.count else values[0]
-    return {n: v for n, v in found.items() if n in op.row.parameters}
+            result[operand.name] = values if operand.count else values[0]
+    return {n: v for n, v in result.items() if n in op.row.parameters}
 
 
 def flow_of(op: Op, values: dict[str, Any], masks: dict[str, Any]) -> Any:
@@ -104,9 +104,9 @@ def test_no_defined_bit_of_a_result_depends_on_an_undefined_bit(row: Inst) -> No
             fixed = {n: v for n, v in op.modifiers.items() if n in op.row.parameters}
             before = _parts(op.row.semantics(**values, **fixed))
             after = _parts(op.row.semantics(**others, **fixed))
-            found = _parts(flow_of(op, values, masks))
-            found = found if len(found) == len(before) else found * len(before)
-            for one, other, undefined in zip(before, after, found, strict=True):
+            result = _parts(flow_of(op, values, masks))
+            result = result if len(result) == len(before) else result * len(before)
+            for one, other, undefined in zip(before, after, result, strict=True):
                 differs = _bits(one) ^ _bits(other)
                 undefined = np.asarray(undefined)
                 if undefined.dtype == np.bool_ and differs.dtype != np.bool_:
@@ -159,10 +159,10 @@ ALL = 0xFFFFFFFF
 def test_undefined_bits_of_one_operand_reach_these_of_the_result(
     opcode: str, values: dict[str, Any], masks: dict[str, int], wanted: int
 ) -> None:
-    found = flow_of(*_with_masks(opcode, values, masks))
-    if np.asarray(found).dtype == np.bool_:
-        found = np.where(found, ALL, 0)
-    assert int(np.asarray(found).reshape(-1)[0]) & ALL == wanted
+    result = flow_of(*_with_masks(opcode, values, masks))
+    if np.asarray(result).dtype == np.bool_:
+        result = np.where(result, ALL, 0)
+    assert int(np.asarray(result).reshape(-1)[0]) & ALL == wanted
 
 
 def _with_masks(opcode: str, values: dict[str, Any], masks: dict[str, int]) -> tuple[Any, Any, Any]:
@@ -191,8 +191,8 @@ def test_a_comparison_is_defined_if_the_defined_bits_decide_it(
 ) -> None:
     dtype = np.int32 if opcode.endswith("s32") else np.uint32
     values = {"a": np.full(1, a, np.uint32).view(dtype), "b": np.full(1, b, np.uint32).view(dtype)}
-    found = flow_of(*_with_masks(opcode, values, {"a": mask}))
-    assert bool(found[0]) is not defined
+    result = flow_of(*_with_masks(opcode, values, {"a": mask}))
+    assert bool(result[0]) is not defined
 
 
 def test_a_comparison_of_floating_point_numbers_needs_both() -> None:

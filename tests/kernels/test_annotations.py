@@ -29,12 +29,12 @@ def scale(k: KernelBuilder, X: Pointer[f32], n: u32, factor: f32, *, times: int 
 def test_mypy_accepts_a_typed_kernel_and_refuses_a_wrong_one(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(USERS)
     (tmp_path / "wrong.py").write_text(USERS.replace("total.set(product)", "total.add(product)"))
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mypy", tmp_path / "right.py", tmp_path / "wrong.py"],
         cwd=Path(__file__).parents[2],  # with its settings, which are strict, and what it knows already
         capture_output=True,
         text=True,
         check=False,
     )
-    errors = [line.rpartition("/")[2] for line in found.stdout.splitlines() if "error:" in line]
-    assert errors == ['wrong.py:12: error: "Var" has no attribute "add"  [attr-defined]'], found.stderr
+    errors = [line.rpartition("/")[2] for line in result.stdout.splitlines() if "error:" in line]
+    assert errors == ['wrong.py:12: error: "Var" has no attribute "add"  [attr-defined]'], result.stderr

@@ -217,11 +217,11 @@ def test_an_array_that_is_written_must_be_writable(driver: FakeDriver, backend: 
 
 def test_arrays_of_the_host_that_share_memory_are_not_copied_apart(driver: FakeDriver) -> None:
     kernel, x = on_gpu(driver, function=copy, threads=32), np.ones(64, np.float32)
-    for out, given in ((x[:32], x[:32]), (x[:32], x[16:48])):
+    for out, arguments in ((x[:32], x[:32]), (x[:32], x[16:48])):
         with refused(
             LaunchError, "copy: OUT and X share memory, of which copies are made; pass arrays of their own"
         ):
-            kernel[1](out, given, backend="cuda")
+            kernel[1](out, arguments, backend="cuda")
     kernel[1](x[:32], x[:32], backend="interpreter")
     assert x[:33].tolist() == [2.0] * 32 + [1.0]
 
@@ -270,13 +270,13 @@ def test_arrays_on_another_device_than_their_library_says_are_refused(driver: Fa
 def test_a_check_reports_what_is_wrong_at_its_line_and_changes_no_array() -> None:
     x, kernel = numbers(), made()
     assert kernel.check(2, x, N, 0.5).clean
-    found = kernel.check(2, x, N + 1, 0.5)
-    assert not found.clean
-    assert "0 bytes after the end of X" in str(found)
-    assert "test_function.py:" in str(found)
+    result = kernel.check(2, x, N + 1, 0.5)
+    assert not result.clean
+    assert "0 bytes after the end of X" in str(result)
+    assert "test_function.py:" in str(result)
     assert np.array_equal(x, numbers())
     with pytest.raises(PtxGenError, match="after the end of X"):
-        found.require()
+        result.require()
 
 
 def test_a_check_finds_a_race() -> None:
@@ -286,9 +286,9 @@ def test_a_check_finds_a_race() -> None:
         k.store(tile.pointer(0, thread), thread)
         k.store(X.plus(k.cvt(thread, dtype=px.u64) * 4), k.load(tile.pointer(0, 63 - k.signed(thread))))
 
-    found = made(racing).check(1, np.zeros(64, np.uint32))
-    assert [report.kind for report in found.reports].count("race") >= 1
-    assert "test_function.py:" in str(found)
+    result = made(racing).check(1, np.zeros(64, np.uint32))
+    assert [report.kind for report in result.reports].count("race") >= 1
+    assert "test_function.py:" in str(result)
 
 
 def test_a_check_finds_a_shuffle_from_a_lane_that_the_block_does_not_have() -> None:
@@ -300,10 +300,10 @@ def test_a_check_finds_a_shuffle_from_a_lane_that_the_block_does_not_have() -> N
             X[thread] = other
 
     assert neighbours.check(1, np.zeros(64, np.uint32), 16, used=False).clean
-    found = neighbours.check(1, np.zeros(64, np.uint32), 16, used=True)
-    assert {report.kind for report in found.reports} == {"undefined"}
-    assert "test_function.py:" in str(found)
-    assert "what a lane holds that does not take part" in str(found)
+    result = neighbours.check(1, np.zeros(64, np.uint32), 16, used=True)
+    assert {report.kind for report in result.reports} == {"undefined"}
+    assert "test_function.py:" in str(result)
+    assert "what a lane holds that does not take part" in str(result)
 
 
 def test_a_proof_is_for_every_launch_that_fits() -> None:
@@ -343,9 +343,9 @@ def test_accesses_to_several_elements_lie_in_a_dense_row(
         with k.when(inside(column, columns)):
             k.store(X.row(k.block_id(), columns).element(column), [0.0] * 4)
 
-    found = made(zeros).prove(X=("grid", "columns"), align=align).global_memory
-    assert found is not None
-    (access,) = found.accesses
+    result = made(zeros).prove(X=("grid", "columns"), align=align).global_memory
+    assert result is not None
+    (access,) = result.accesses
     assert (access.verdict == "proved") == (not why)
     assert why in access.reason
 
@@ -431,8 +431,8 @@ def test_a_share_of_the_grid_is_proved_with_the_bounds_that_the_proof_asks_for()
         with k.grid_strided(n) as i:
             X[i] = 1.0
 
-    (found,) = made(ones).prove(X=("n",)).global_memory.accesses
-    assert found.reason == (
+    (result,) = made(ones).prove(X=("n",)).global_memory.accesses
+    assert result.reason == (
         "its address is not the sum of a pointer parameter and offsets; if a sum or a product of 32 bits on "
         "the way to it may wrap, bounds of grid and n may exclude that, such as bounds={'grid': (1, 65535)}"
     )

@@ -233,9 +233,9 @@ def shifted(array: Any, nbytes: int) -> Any:
     """A copy of an array, `nbytes` bytes behind a multiple of 64."""
     room = np.zeros(array.nbytes + 128, np.uint8)
     start = -room.ctypes.data % 64 + nbytes
-    found = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found
+    result = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def module_of(body: str) -> ir.Module:
 
 def changes(body: str, kind: str) -> list[tuple[str, str, str]]:
     """What changed in words, and the PTX before and after, of each mutant of a kind."""
-    found = mutants(module_of(body), "k", [kind])
-    return [(m.name.removeprefix(f"{kind}: ").partition(" @")[0], m.before, m.after) for m in found]
+    result = mutants(module_of(body), "k", [kind])
+    return [(m.name.removeprefix(f"{kind}: ").partition(" @")[0], m.before, m.after) for m in result]
 
 
 def difference(mutant: Mutant) -> tuple[list[str], list[str]]:
@@ -308,9 +308,9 @@ ALL = [BARRIERS, COPIES, FENCES, MBARRIERS, WARPS, ORDERS, OFFSETS, SWIZZLE, STA
 
 @pytest.mark.parametrize("body", ALL)
 def test_a_mutant_differs_in_its_line_and_nowhere_else(body: str) -> None:
-    found = mutants(module_of(body), "k")
-    assert found
-    for mutant in found:
+    result = mutants(module_of(body), "k")
+    assert result
+    for mutant in result:
         gone, new = difference(mutant)
         assert [line.strip() for line in gone] == [mutant.before]
         assert [line.strip() for line in new] == ([mutant.after] if mutant.after else [])

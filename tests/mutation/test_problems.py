@@ -94,12 +94,12 @@ def test_each_run_begins_with_the_values_of_the_problem() -> None:
 
 
 def test_every_catcher_but_the_schedules_and_the_proof_notices_mistakes_in_sums() -> None:
-    found = Counter(v.caught_by for v in verdicts(one(sums, [of_rows(2, 70), of_rows(1, 10)])))
-    assert found["value"] > 3
-    assert found["proof"] > 3
-    assert found["sanitizer"] > 1
-    assert found["trap"] > 1
-    assert set(found) <= {*CATCHERS, EQUIVALENT, HOLE}
+    result = Counter(v.caught_by for v in verdicts(one(sums, [of_rows(2, 70), of_rows(1, 10)])))
+    assert result["value"] > 3
+    assert result["proof"] > 3
+    assert result["sanitizer"] > 1
+    assert result["trap"] > 1
+    assert set(result) <= {*CATCHERS, EQUIVALENT, HOLE}
 
 
 def test_a_mistake_within_the_tolerance_survives_and_says_so() -> None:
@@ -151,21 +151,21 @@ def reaches(of_seven: int) -> dict[str, tuple[str, str]]:
 
 
 def test_what_is_not_executed_and_what_is_not_propagated_are_told_apart() -> None:
-    found = reaches(1)
-    assert found["bound: +1, setp.lt.u32 3;"] == (HOLE, NOT_EXECUTED)
-    assert found["mask: dropped, @!%p2 $end_2;"] == (HOLE, NOT_EXECUTED)
-    assert found["bound: +1, setp.eq.u32 7;"] == (HOLE, NOT_INFECTED)
-    assert found["mask: inverted, @!%p3 $end_3;"] == (HOLE, NOT_PROPAGATED)  # it leaves out a factor of 1
-    assert found["bound: +1, setp.lt.u32 16;"] == ("value", "")
-    found = reaches(7)
-    assert found["bound: +1, setp.lt.u32 3;"] == ("value", "")
-    assert found["mask: dropped, @!%p1 $end_1;"] == (HOLE, NOT_INFECTED)
+    result = reaches(1)
+    assert result["bound: +1, setp.lt.u32 3;"] == (HOLE, NOT_EXECUTED)
+    assert result["mask: dropped, @!%p2 $end_2;"] == (HOLE, NOT_EXECUTED)
+    assert result["bound: +1, setp.eq.u32 7;"] == (HOLE, NOT_INFECTED)
+    assert result["mask: inverted, @!%p3 $end_3;"] == (HOLE, NOT_PROPAGATED)  # it leaves out a factor of 1
+    assert result["bound: +1, setp.lt.u32 16;"] == ("value", "")
+    result = reaches(7)
+    assert result["bound: +1, setp.lt.u32 3;"] == ("value", "")
+    assert result["mask: dropped, @!%p1 $end_1;"] == (HOLE, NOT_INFECTED)
 
 
 def test_an_equivalent_mutant_is_proved() -> None:
-    found = reaches(7)
+    result = reaches(7)
     for change in ("bound: +1, setp.lt.u32 40;", "mask: dropped, @!%p3 $end_3;"):
-        assert found[change] == (EQUIVALENT, NOT_INFECTED)
+        assert result[change] == (EQUIVALENT, NOT_INFECTED)
 
 
 def assert_sum(x: Any, y: Any, columns: int) -> None:
@@ -238,9 +238,9 @@ def test_a_kernel_that_faults_itself_has_no_verdicts() -> None:
 
 def test_static_parameters_make_kernels_of_their_own() -> None:
     problems = [of_rows(2, 100), (*of_rows(2, 100), {"twice": True}), of_rows(1, 10)]
-    found = judges(sums, problems)
-    assert list(found) == ["sums", "sums #2"]
-    assert [[str(p) for p in judge.kernel.problems] for judge in found.values()] == [
+    result = judges(sums, problems)
+    assert list(result) == ["sums", "sums #2"]
+    assert [[str(p) for p in judge.kernel.problems] for judge in result.values()] == [
         ["problem 0", "problem 2"],
         ["problem 1"],
     ]

@@ -66,27 +66,27 @@ def told(text: str) -> dict[tuple[str, str], bool]:
 
 
 def test_another_result_is_told_and_the_same_one_is_not() -> None:
-    found = told(TEXT)
+    result = told(TEXT)
     of_32 = "setp.lt.u32 %p, %r0, 32;"
-    assert found[of_32, "bound: +1"]  # thread 32
-    assert found[of_32, "bound: -1"]  # thread 31
+    assert result[of_32, "bound: +1"]  # thread 32
+    assert result[of_32, "bound: -1"]  # thread 31
     of_64 = "setp.lt.u32 %all, %r0, 64;"
-    assert not found[of_64, "bound: +1"]
-    assert not found[of_64, "bound: -1"]
-    assert not found["selp.u32 %r3, 1, 1, %q;", "mask: always the first"]
-    assert found["selp.u32 %r4, 1, 2, %q;", "mask: always the first"]
-    assert found["shl.b32 %r1, %r0, 2;", "shared-address: operand 2 +1"]
+    assert not result[of_64, "bound: +1"]
+    assert not result[of_64, "bound: -1"]
+    assert not result["selp.u32 %r3, 1, 1, %q;", "mask: always the first"]
+    assert result["selp.u32 %r4, 1, 2, %q;", "mask: always the first"]
+    assert result["shl.b32 %r1, %r0, 2;", "shared-address: operand 2 +1"]
 
 
 def test_a_condition_is_told_by_threads_that_it_keeps_out() -> None:
-    found = told(TEXT)
+    result = told(TEXT)
     store, load = "@%p st.shared.u32 [%r2], %r0;", "@%all ld.shared.u32 %r5, [%r2];"
-    assert found[store, "mask: dropped"]
-    assert found[store, "mask: inverted"]
-    assert not found[load, "mask: dropped"]
-    assert found[load, "mask: inverted"]
-    assert found["@!%q bra done;", "mask: dropped"]
-    assert found["bar.sync 0;", "barrier: deleted"]
+    assert result[store, "mask: dropped"]
+    assert result[store, "mask: inverted"]
+    assert not result[load, "mask: dropped"]
+    assert result[load, "mask: inverted"]
+    assert result["@!%q bra done;", "mask: dropped"]
+    assert result["bar.sync 0;", "barrier: deleted"]
     every = told(BEHIND)
     assert not every[store, "mask: dropped"]
     assert every[store, "shared-offset: operand 0 +4"]
@@ -137,8 +137,8 @@ def test_a_mutant_is_run_only_where_it_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert judge(GRADIENT, never).what.startswith("proved")
     assert ran == [subject.problems[0]]  # every mutant runs once: sanitizers also read the text
     ran.clear()
-    found = judge(GRADIENT, late)
-    assert found.caught_by == "value"
+    result = judge(GRADIENT, late)
+    assert result.caught_by == "value"
     told = [p for p, is_told in zip(subject.problems, where[:, late], strict=True) if is_told]
     assert ran == [subject.problems[0], told[0]]
-    assert told[0] == subject.problems[found.problem] != subject.problems[0]
+    assert told[0] == subject.problems[result.problem] != subject.problems[0]

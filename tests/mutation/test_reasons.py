@@ -70,8 +70,8 @@ def test_reasons_are_about_the_marks_of_their_folder_or_of_one_family() -> None:
 
 
 def test_a_table_is_a_reason_for_each_mark_step_and_change() -> None:
-    found = [(r.mark, r.step, r.kind, r.change, r.before) for r in load(REASON)]
-    assert found == [
+    result = [(r.mark, r.step, r.kind, r.change, r.before) for r in load(REASON)]
+    assert result == [
         (mark, step, *change)
         for mark in "ab"
         for step in ("first", "last")

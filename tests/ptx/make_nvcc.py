@@ -28,8 +28,8 @@ The fixtures in the repository need no compiler to be tested.
 
 def targets_of(source: Path) -> tuple[str, ...]:
     """The targets that the source's `// targets:` line names, or all."""
-    found = re.search(r"^// targets: (.+)$", source.read_text(), re.MULTILINE)
-    return tuple(found[1].split()) if found else TARGETS
+    result = re.search(r"^// targets: (.+)$", source.read_text(), re.MULTILINE)
+    return tuple(result[1].split()) if result else TARGETS
 
 
 def compiled(nvcc: str, source: Path, target: str) -> str:
@@ -47,8 +47,8 @@ def compiled(nvcc: str, source: Path, target: str) -> str:
 
 def version_of(nvcc: str) -> str:
     text = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"release \S+, V(\S+)", text)
-    return found[1] if found else text.strip()
+    result = re.search(r"release \S+, V(\S+)", text)
+    return result[1] if result else text.strip()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

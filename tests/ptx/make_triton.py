@@ -544,7 +544,7 @@ TUNED_QUERIES = ((64, 128, 32, 4), (128, 64, 64, 4), (256, 64, 32, 8))
 
 
 def _variants() -> list[Variant]:
-    made = [
+    built = [
         Variant(
             "vector_add",
             vector_add,
@@ -592,7 +592,7 @@ def _variants() -> list[Variant]:
     ]
     for causal in (False, True):
         suffix = "_causal" if causal else ""
-        made.append(
+        built.append(
             Variant(
                 f"attention{suffix}",
                 attention,
@@ -602,7 +602,7 @@ def _variants() -> list[Variant]:
                 aligned=("q", "k", "v", "out"),
             )
         )
-        made.append(
+        built.append(
             Variant(
                 f"attention_descriptor{suffix}",
                 attention_descriptor,
@@ -620,7 +620,7 @@ def _variants() -> list[Variant]:
     for head_dim, warps, stages in ((64, 4, 3), (128, 8, 2)):
         for causal in (False, True):
             suffix = "_causal" if causal else ""
-            made.append(
+            built.append(
                 Variant(
                     f"attention_forward_d{head_dim}{suffix}",
                     attention_forward,
@@ -633,7 +633,7 @@ def _variants() -> list[Variant]:
                 )
             )
     for head_dim, keys in ((64, 128), (128, 128), (256, 64)):
-        made.append(
+        built.append(
             Variant(
                 f"attention_forward_hopper_d{head_dim}",
                 attention_forward,
@@ -650,7 +650,7 @@ def _variants() -> list[Variant]:
         ("queries", attention_backward_queries, BACKWARD_QUERIES, TUNED_QUERIES),
     ):
         for (head_dim, rows, columns, warps), causal in product(tuned, (False, True)):
-            made.append(
+            built.append(
                 Variant(
                     f"backward/{owner}_d{head_dim}{'_causal' if causal else ''}",
                     kernel,
@@ -662,7 +662,7 @@ def _variants() -> list[Variant]:
                     aligned=[name for name, kind in signature.items() if kind.startswith("*")],
                 )
             )
-    return made
+    return built
 
 
 def cleaned(text: str) -> str:
@@ -691,12 +691,12 @@ def fixture(variant: Variant, compute: int) -> tuple[str, dict[str, Any]]:
     compiled = triton.compile(source, target=GPUTarget("cuda", compute, 32), options=options)
     text = cleaned(compiled.asm["ptx"])
     maps = compiled.metadata.tensordesc_meta
-    found = re.search(r"\.visible \.entry (\w+)\(([^)]*)\)", text)
-    assert found, f"no entry in the PTX of {variant.name}"
+    result = re.search(r"\.visible \.entry (\w+)\(([^)]*)\)", text)
+    assert result, f"no entry in the PTX of {variant.name}"
     return text, {
-        "entry": found[1],
+        "entry": result[1],
         "signature": dict(variant.signature),
-        "parameters": [line.strip().rstrip(",") for line in found[2].strip().splitlines()],
+        "parameters": [line.strip().rstrip(",") for line in result[2].strip().splitlines()],
         "constants": dict(variant.constants),
         "block": compiled.metadata.num_warps * 32,
         "shared": compiled.metadata.shared,

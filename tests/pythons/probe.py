@@ -48,8 +48,8 @@ def main(root: Path, packages: str) -> None:
                     failures.append(f"{name}: {error}")
             except Exception:
                 failures.append(f"{name}: {traceback.format_exc()}")
-    found = {"version": sys.version_info[:2], "compiled": compiled, "imported": imported}
-    sys.stdout.write(json.dumps({**found, "failures": failures}) + "\n")
+    result = {"version": sys.version_info[:2], "compiled": compiled, "imported": imported}
+    sys.stdout.write(json.dumps({**result, "failures": failures}) + "\n")
 
 
 if __name__ == "__main__":

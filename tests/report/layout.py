@@ -115,8 +115,8 @@ def layout_report() -> Report:
     """The report on `TEXT`, with a machine code of one line for each instruction."""
     launch = Launch((2,), [np.zeros(128, np.float32), np.ones(128, np.float32), 3])
     subject = Subject(TEXT, launch=launch, sources={"turned.cu": SOURCE.splitlines()}, assemble=False)
-    found = collect(subject)
-    lines = [line for line in found.ptx if line.kind == "instruction"]
+    result = collect(subject)
+    lines = [line for line in result.ptx if line.kind == "instruction"]
     names = [line.text.strip() for line in lines]
     loop = range(names.index("ld.global.f32 %f1, [%rd4];"), names.index("@%p1 bra $turn;") + 1)
     rows = tuple(
@@ -126,7 +126,7 @@ def layout_report() -> Report:
     mix = (("shared", 2), ("copies", 2), ("f32", 1), ("control", 6), ("integers, moves", 14))
     loop_mix = (("shared", 2), ("copies", 1), ("f32", 1), ("control", 3), ("integers, moves", 2))
     code = MachineCode("an assembler", 18, 0, 0, 0, rows, mix, loop_mix)
-    return dataclasses.replace(found, code=code, missing=())
+    return dataclasses.replace(result, code=code, missing=())
 
 
 def style(characters: str) -> str:
@@ -154,18 +154,18 @@ def _font(characters: str) -> bytes:
     for corner in _BAR[1:]:
         drawn.lineTo(corner)
     drawn.closePath()
-    made = FontBuilder(_EM, isTTF=True)
-    made.setupGlyphOrder([".notdef", "blank", "bar"])
-    made.setupCharacterMap({ord(c): "blank" if c.isspace() else "bar" for c in characters})
-    made.setupGlyf({".notdef": blank, "blank": blank, "bar": drawn.glyph()})
-    made.setupHorizontalMetrics(dict.fromkeys((".notdef", "blank", "bar"), (_EM // 2, 0)))
-    made.setupHorizontalHeader(ascent=800, descent=-200)
-    made.setupNameTable({"familyName": "Bars", "styleName": "Regular"})
-    made.setupOS2(sTypoAscender=800, sTypoDescender=-200, sTypoLineGap=0, usWinAscent=800, usWinDescent=200)
-    made.setupPost()
-    found = io.BytesIO()
-    made.save(found)
-    return found.getvalue()
+    built = FontBuilder(_EM, isTTF=True)
+    built.setupGlyphOrder([".notdef", "blank", "bar"])
+    built.setupCharacterMap({ord(c): "blank" if c.isspace() else "bar" for c in characters})
+    built.setupGlyf({".notdef": blank, "blank": blank, "bar": drawn.glyph()})
+    built.setupHorizontalMetrics(dict.fromkeys((".notdef", "blank", "bar"), (_EM // 2, 0)))
+    built.setupHorizontalHeader(ascent=800, descent=-200)
+    built.setupNameTable({"familyName": "Bars", "styleName": "Regular"})
+    built.setupOS2(sTypoAscender=800, sTypoDescender=-200, sTypoLineGap=0, usWinAscent=800, usWinDescent=200)
+    built.setupPost()
+    result = io.BytesIO()
+    built.save(result)
+    return result.getvalue()
 
 
 _SIZE = """

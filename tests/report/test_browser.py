@@ -47,19 +47,19 @@ def driver(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     options.binary_location = shutil.which("chromium")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = browser.ChromeService(shutil.which("chromedriver"))
-    made = browser.Chrome(options=options, service=service)
-    made.set_page_load_timeout(60)
-    yield made
-    made.quit()
+    built = browser.Chrome(options=options, service=service)
+    built.set_page_load_timeout(60)
+    yield built
+    built.quit()
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    found = {"softmax": softmax_report(), "race": report_on(RACE), "layout": layout_report()}
-    for name, report in found.items():
+    result = {"softmax": softmax_report(), "race": report_on(RACE), "layout": layout_report()}
+    for name, report in result.items():
         (folder / f"{name}.html").write_text(page(report), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in found}
+    return {name: folder / f"{name}.html" for name in result}
 
 
 @pytest.fixture
@@ -84,35 +84,35 @@ def shown(driver: Any, pages: dict[str, Path]) -> Shown:
 
 
 def boxes(driver: Any, selector: str) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = driver.execute_script(
+    result: list[dict[str, float]] = driver.execute_script(
         "return [...document.querySelectorAll(arguments[0])].map((one) => {"
         "const box = one.getBoundingClientRect();"
         "return {left: box.left, right: box.right, top: box.top + scrollY, bottom: box.bottom + scrollY}; })",
         selector,
     )
-    return found
+    return result
 
 
 def marked(driver: Any) -> dict[str, list[str]]:
     """The texts of the marked lines of each listing."""
-    found: dict[str, list[str]] = driver.execute_script(
+    result: dict[str, list[str]] = driver.execute_script(
         "const found = {}; for (const pane of document.querySelectorAll('.pane'))"
         "found[pane.querySelector('h3').firstChild.textContent.trim()] ="
         "[...pane.querySelectorAll('.hot, .exact')]"
         ".map((one) => one.querySelector('code').textContent.trim());"
         "return found"
     )
-    return found
+    return result
 
 
 def point_at(driver: Any, selector: str) -> None:
-    place = driver.execute_script(
+    location = driver.execute_script(
         "const row = document.querySelector(arguments[0]); row.scrollIntoView({block: 'center'});"
         "const box = row.querySelector('i').getBoundingClientRect();"
         "return {x: box.left + box.width / 2, y: box.top + box.height / 2}",
         selector,
     )
-    driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **location})
 
 
 def press(driver: Any, *keys: str) -> None:
@@ -141,11 +141,11 @@ def test_the_layout_fits_the_screen(
     )
     assert outside == []
     for selector in ("main > section", ".tiles > li", ".pane"):
-        found = boxes(driver, selector)
-        for n, one in enumerate(found):
+        result = boxes(driver, selector)
+        for n, one in enumerate(result):
             assert one["right"] > one["left"]
             assert one["bottom"] > one["top"]
-            for other in found[n + 1 :]:
+            for other in result[n + 1 :]:
                 apart = one["bottom"] <= other["top"] + 0.5 or other["bottom"] <= one["top"] + 0.5
                 beside = one["right"] <= other["left"] + 0.5 or other["right"] <= one["left"] + 0.5
                 assert apart or beside, selector
@@ -206,26 +206,26 @@ def test_text_has_the_contrast_of_wcag_aa(shown: Shown, name: str, theme: str) -
 
 def test_pointing_at_a_line_marks_its_source_in_all_listings(shown: Shown) -> None:
     driver = shown("softmax")
-    found = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
-    point_at(driver, f"#p{found.number}")
+    result = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
+    point_at(driver, f"#p{result.number}")
     lines = marked(driver)
     assert lines["Python"] == ["total.set(total + k.exp(x[i]))"]
-    same = [line.text.strip() for line in softmax_report().ptx if line.source == found.source]
+    same = [line.text.strip() for line in softmax_report().ptx if line.source == result.source]
     assert lines["PTX"] == same
     code = softmax_report().code
     if code is not None and code.rows:
         sources = {line.number: line.source for line in softmax_report().ptx}
-        wanted = [row.text for row in code.rows if sources.get(row.line) == found.source]
+        wanted = [row.text for row in code.rows if sources.get(row.line) == result.source]
         assert lines["Machine code"] == wanted
         assert any("MUFU.EX2" in row for row in wanted)
 
 
 def test_the_exact_line_stands_out_among_those_of_its_source(shown: Shown) -> None:
     driver = shown("softmax")
-    found = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
-    point_at(driver, f"#p{found.number}")
+    result = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
+    point_at(driver, f"#p{result.number}")
     script = "return [...document.querySelectorAll('.ptx .exact')].map((one) => one.id)"
-    assert driver.execute_script(script) == [f"p{found.number}"]
+    assert driver.execute_script(script) == [f"p{result.number}"]
 
 
 def test_a_click_keeps_a_line_and_another_lets_it_go(shown: Shown) -> None:
@@ -255,10 +255,10 @@ def test_the_keyboard_moves_in_and_between_listings(shown: Shown) -> None:
     assert driver.execute_script(ACTIVE) == ["p3", "ptx-h"]
     press(driver, "End")
     assert driver.execute_script(ACTIVE)[0] == f"p{len(softmax_report().ptx)}"
-    found = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
-    driver.execute_script(f"document.getElementById('p{found.number}').click()")
+    result = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
+    driver.execute_script(f"document.getElementById('p{result.number}').click()")
     press(driver, "ArrowLeft")
-    assert driver.execute_script(ACTIVE) == [f"y{found.source}", "source-h"]
+    assert driver.execute_script(ACTIVE) == [f"y{result.source}", "source-h"]
     # One stop of the Tab key in each listing.
     stops = driver.execute_script(
         "return [...document.querySelectorAll('.rows')]"
@@ -347,8 +347,8 @@ def golden_picture(width: int, theme: str = "light") -> Any:
 
     path = golden(width, theme)
     assert path.exists(), f"no {path.name}: run pytest --update-golden"
-    with Image.open(path) as found:
-        return found.convert("RGB")
+    with Image.open(path) as result:
+        return result.convert("RGB")
 
 
 @pytest.mark.parametrize(("width", "theme"), LAYOUTS)
@@ -358,12 +358,12 @@ def test_the_layout_is_the_golden_one(
     got = picture(laid_out(shown, driver, width, theme))
     if update_golden:
         save(got, golden(width, theme))
-    found = difference(got, golden_picture(width, theme))
+    result = difference(got, golden_picture(width, theme))
     where = tmp_path / f"{golden(width, theme).stem}-difference.png"
-    if found.words:
-        found.shown.save(where)
-    assert found.words == "", (
-        f"{found.words}; {where} shows the golden layout, this one, and where they differ"
+    if result.words:
+        result.shown.save(where)
+    assert result.words == "", (
+        f"{result.words}; {where} shows the golden layout, this one, and where they differ"
     )
 
 

@@ -29,21 +29,21 @@ def test_warps_are_named_by_ranges() -> None:
 
 
 def test_a_timeline_has_a_path_for_each_class() -> None:
-    found = charts.timeline(Pipeline(("a",) * 9, 10, 10, (Stage("s", 0, 10, 3),), (LANE,)))
-    (box,) = found["lanes"]
+    result = charts.timeline(Pipeline(("a",) * 9, 10, 10, (Stage("s", 0, 10, 3),), (LANE,)))
+    (box,) = result["lanes"]
     slot = (charts.WIDTH - charts.LEFT - 12) / 10
     right = round(charts.LEFT + 6 * slot, 1)
     assert dict(box.paths)[3] == f"M{charts.LEFT}.0 58H{right}v20H{charts.LEFT}.0z"
     assert [value for value, _ in box.paths] == [-1, 0, 3]
     assert box.most_bytes == 512
-    assert found["per"] == 1
+    assert result["per"] == 1
 
 
 def test_a_column_of_many_slots_shows_what_most_of_them_are() -> None:
     lane = Lane((0,), 3000, ((1, 0, 1399), (2, 1399, 1601)), (), ())
-    found = charts.timeline(Pipeline(("a",) * 9, 3000, 3000, (), (lane,)))
-    assert found["per"] == 3
-    (box,) = found["lanes"]
+    result = charts.timeline(Pipeline(("a",) * 9, 3000, 3000, (), (lane,)))
+    assert result["per"] == 3
+    (box,) = result["lanes"]
     edge = round(charts.LEFT + 466 * (charts.WIDTH - charts.LEFT - 12) / 1000, 1)
     assert f"H{edge}v20" in dict(box.paths)[1]
 
@@ -126,8 +126,8 @@ def test_published_rates_of_tensor_cores_follow_from_the_devices() -> None:
     printed = {80: 312, 86: 71, 89: 165.2, 90: 989.4, 120: 209.5}
     for sm, tflops in printed.items():
         device = DEVICES[sm]
-        made = 2 * device.macs * device.multiprocessors * device.mhz * 1e6 / 1e12
-        assert made == pytest.approx(tflops, rel=0.01)
+        built = 2 * device.macs * device.multiprocessors * device.mhz * 1e6 / 1e12
+        assert built == pytest.approx(tflops, rel=0.01)
 
 
 def test_types_have_their_own_rates() -> None:

@@ -55,10 +55,10 @@ def test_parameters_belong_to_the_users_function() -> None:
 
 
 def test_source_lines_count_their_instructions_and_what_ran() -> None:
-    found = next(line for line in sources().values() if line.text and "total.set" in line.text)
-    here = [line for line in softmax_report().ptx if line.source == found.id]
-    assert found.instructions == len([line for line in here if line.kind == "instruction"]) > 0
-    assert found.warps == sum(line.warps or 0 for line in here) > 0
+    result = next(line for line in sources().values() if line.text and "total.set" in line.text)
+    here = [line for line in softmax_report().ptx if line.source == result.id]
+    assert result.instructions == len([line for line in here if line.kind == "instruction"]) > 0
+    assert result.warps == sum(line.warps or 0 for line in here) > 0
 
 
 LOC = CONFLICTS.replace("\tst.shared.u32", "\t.loc 1 7 3\n\tst.shared.u32").replace(
@@ -69,10 +69,10 @@ LOC += '.file 1 "/somewhere/else/kernel.cu"\n'
 
 def test_loc_directives_give_the_source_lines() -> None:
     source = [f"// source line {n}" for n in range(1, 13)]
-    found = collect(Subject(LOC, sources={"kernel.cu": source}, assemble=False))
-    shown = {line.id: line for file in found.sources for line in file.lines}
-    at = {line.number: line.source for line in found.ptx}
-    assert [file.name for file in found.sources] == ["kernel.cu"]
+    result = collect(Subject(LOC, sources={"kernel.cu": source}, assemble=False))
+    shown = {line.id: line for file in result.sources for line in file.lines}
+    at = {line.number: line.source for line in result.ptx}
+    assert [file.name for file in result.sources] == ["kernel.cu"]
     assert shown[at[line_of(LOC, "st.shared")]].text == "// source line 7"
     assert shown[at[line_of(LOC, "bar.sync")]].number == 9
     assert at[line_of(LOC, "ld.param")] == 0
@@ -81,22 +81,22 @@ def test_loc_directives_give_the_source_lines() -> None:
 def test_a_file_that_a_text_names_is_not_read(tmp_path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret\n" * 20)
-    found = collect(Subject(LOC.replace("/somewhere/else/kernel.cu", str(secret)), assemble=False))
-    assert [line.text for file in found.sources for line in file.lines] == [None, None]
+    result = collect(Subject(LOC.replace("/somewhere/else/kernel.cu", str(secret)), assemble=False))
+    assert [line.text for file in result.sources for line in file.lines] == [None, None]
 
 
 # ------------------------------------------------------------------------------------------ registers
 
 
 def test_live_registers_are_counted_at_each_line() -> None:
-    found = report_on(CONFLICTS)
-    live = {line.text.strip(): line.registers for line in found.ptx if line.registers is not None}
+    result = report_on(CONFLICTS)
+    live = {line.text.strip(): line.registers for line in result.ptx if line.registers is not None}
     assert live["ld.param.u64 %rd0, [out];"] == 2
     assert live["mov.u32 %r0, %tid.x;"] == 3
     assert live["mad.lo.u32 %r2, %r0, 128, %r1;"] == 5  # %rd0 is two, then %r0, %r1, %r2
     assert live["st.global.u32 [%rd2], %r4;"] == 3
     assert live["ret;"] == 0
-    assert max(live.values()) == found.live_registers
+    assert max(live.values()) == result.live_registers
 
 
 # ------------------------------------------------------------------------------------- shared memory
@@ -124,8 +124,8 @@ def test_accesses_of_one_source_line_are_added_up() -> None:
 
 
 def test_the_costliest_accesses_come_first() -> None:
-    found = report_on(CONFLICTS.replace("mad.lo.u32 %r2, %r0, 128", "mad.lo.u32 %r2, %r0, 4")).shared
-    assert [access.opcode for access in found.accesses] == ["ld.shared.u32", "st.shared.u32"]
+    result = report_on(CONFLICTS.replace("mad.lo.u32 %r2, %r0, 128", "mad.lo.u32 %r2, %r0, 4")).shared
+    assert [access.opcode for access in result.accesses] == ["ld.shared.u32", "st.shared.u32"]
 
 
 def test_the_banks_shown_are_those_of_the_costliest_access() -> None:
@@ -142,28 +142,28 @@ def test_the_banks_shown_are_those_of_the_costliest_access() -> None:
 
 
 def test_a_race_is_found_at_its_line() -> None:
-    found = report_on(RACE)
-    races = [f for f in found.findings if f.kind == "sanitizer, race"]
+    result = report_on(RACE)
+    races = [f for f in result.findings if f.kind == "sanitizer, race"]
     assert {f.line for f in races} <= {line_of(RACE, "ld.shared"), line_of(RACE, "st.shared")}
     assert races
-    assert found.wrong
-    assert not found.run.clean
+    assert result.wrong
+    assert not result.run.clean
 
 
 def test_a_module_with_problems_is_reported_and_not_run() -> None:
     wrong = CONFLICTS.replace("mov.u32 %r0, %tid.x;", "mov.u32 %r0, %rd0;")
-    found = report_on(wrong)
-    assert found.run is None
-    assert found.findings[0].severity == ERROR
-    assert found.findings[0].line == line_of(wrong, "mov.u32 %r0")
-    assert dict(found.missing)["run"] == "the verifier refuses the module"
+    result = report_on(wrong)
+    assert result.run is None
+    assert result.findings[0].severity == ERROR
+    assert result.findings[0].line == line_of(wrong, "mov.u32 %r0")
+    assert dict(result.missing)["run"] == "the verifier refuses the module"
 
 
 def test_a_run_that_fails_is_a_finding() -> None:
-    found = collect(Subject(CONFLICTS, launch=Launch((1,), [np.zeros(8, np.uint8)]), assemble=False))
-    assert [f.kind for f in found.findings if f.severity == ERROR] == ["run"]
-    assert found.findings[0].line == line_of(CONFLICTS, "st.global")
-    assert dict(found.missing)["pipeline"].startswith("the run failed: st.global.u32")
+    result = collect(Subject(CONFLICTS, launch=Launch((1,), [np.zeros(8, np.uint8)]), assemble=False))
+    assert [f.kind for f in result.findings if f.severity == ERROR] == ["run"]
+    assert result.findings[0].line == line_of(CONFLICTS, "st.global")
+    assert dict(result.missing)["pipeline"].startswith("the run failed: st.global.u32")
 
 
 # CTA 0 waits until CTA 1 has stored.
@@ -197,12 +197,12 @@ $wait:
 
 
 def test_a_cta_that_cannot_end_alone_leaves_out_the_timeline() -> None:
-    found = collect(Subject(APART, launch=Launch((2,), [np.zeros(1, np.uint32)]), assemble=False))
-    assert found.pipeline is None
-    assert found.run is not None
-    assert dict(found.missing)["pipeline"].startswith("the recording of the first CTA alone failed: ")
-    assert not found.wrong
-    assert next(line.warps for line in found.ptx if "st.release" in line.text) == 1
+    result = collect(Subject(APART, launch=Launch((2,), [np.zeros(1, np.uint32)]), assemble=False))
+    assert result.pipeline is None
+    assert result.run is not None
+    assert dict(result.missing)["pipeline"].startswith("the recording of the first CTA alone failed: ")
+    assert not result.wrong
+    assert next(line.warps for line in result.ptx if "st.release" in line.text) == 1
 
 
 def test_proofs_are_for_all_launches_of_these_shapes() -> None:
@@ -218,11 +218,11 @@ def test_proofs_for_these_sizes_are_taken_where_others_would_need_more() -> None
         X[i] = X[i] + n.as_(f32)
 
     subject = subject_of_function(unguarded, (1,), (np.zeros(64, np.float32), 64))
-    found = collect(replace(subject, assemble=False))
-    proved = {p.kind: p for p in found.proved}["global memory"]
+    result = collect(replace(subject, assemble=False))
+    proved = {p.kind: p for p in result.proved}["global memory"]
     assert (proved.proved, proved.total) == (2, 2)
     assert proved.holds_for == "launches with arrays and numbers of these sizes"
-    assert not found.wrong
+    assert not result.wrong
 
 
 def test_without_a_contract_global_memory_is_not_proved() -> None:
@@ -241,13 +241,13 @@ def test_the_mix_adds_up_to_what_ran() -> None:
 
 
 def test_the_issue_model_divides_work_by_rates() -> None:
-    found = report_on(CONFLICTS).limits
-    cycles = {bound.unit: bound.cycles for bound in found.bounds}
+    result = report_on(CONFLICTS).limits
+    cycles = {bound.unit: bound.cycles for bound in result.bounds}
     assert cycles["issue"] == 13 / 4  # instructions, of four schedulers
     assert cycles["shared memory"] == 64
     assert cycles["integers"] == 8 / 2  # warps of 32 on 64 lanes; the rest is memory, a barrier, ret
     assert cycles["global memory"] == pytest.approx(128 / (1555e9 / (108 * 1410e6)))
-    assert found.bounds[0].unit == "shared memory"
+    assert result.bounds[0].unit == "shared memory"
 
 
 def test_work_is_that_of_one_cta() -> None:
@@ -265,8 +265,8 @@ def test_a_roofline_needs_operations_and_bytes() -> None:
 
 
 def test_occupancy_names_its_limit() -> None:
-    found = softmax_report().limits
-    assert (found.ctas_per_sm, found.warps_per_sm, found.limited_by) == (32, 64, "its warps or CTAs")
+    result = softmax_report().limits
+    assert (result.ctas_per_sm, result.warps_per_sm, result.limited_by) == (32, 64, "its warps or CTAs")
 
 
 # -------------------------------------------------------------------------------------------- inputs
@@ -283,19 +283,24 @@ def test_copies_keep_strides_and_shared_memory() -> None:
     left, right = whole[::-1, :3], whole[:, 3:]
     frozen = np.ones(3)
     frozen.setflags(write=False)
-    made = copies([left, right, 5, TensorMap(whole, box=(4, 2)), frozen])
-    assert [made[n].strides for n in (0, 1)] == [left.strides, right.strides]
-    assert made[1].ctypes.data - made[0].ctypes.data == right.ctypes.data - left.ctypes.data
-    made[0][...] = -1
+    built = copies([left, right, 5, TensorMap(whole, box=(4, 2)), frozen])
+    assert [built[n].strides for n in (0, 1)] == [left.strides, right.strides]
+    assert built[1].ctypes.data - built[0].ctypes.data == right.ctypes.data - left.ctypes.data
+    built[0][...] = -1
     assert whole.min() == 0
-    assert made[3].base.min() == -1
-    assert not made[4].flags.writeable
+    assert built[3].base.min() == -1
+    assert not built[4].flags.writeable
 
 
 def test_arguments_are_named_without_addresses() -> None:
     array = np.zeros((2, 3), np.float16)
-    given = [array, 7, b"abc", TensorMap(np.zeros((2, 12), np.float32), box=(4, 2))]
-    assert list(map(words_of, given)) == ["float16 [2, 3]", "7", "3 bytes", "tensor map of float32 [2, 12]"]
+    arguments = [array, 7, b"abc", TensorMap(np.zeros((2, 12), np.float32), box=(4, 2))]
+    assert list(map(words_of, arguments)) == [
+        "float16 [2, 3]",
+        "7",
+        "3 bytes",
+        "tensor map of float32 [2, 12]",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,14 +338,14 @@ def test_progress_is_told_each_step() -> None:
 
 @pytest.mark.ptxas
 def test_machine_code_is_mapped_to_lines_of_ptx() -> None:
-    found = softmax_report()
-    if found.code is None or found.code.why_not:
+    result = softmax_report()
+    if result.code is None or result.code.why_not:
         pytest.skip("no disassembler is installed")
-    text = {line.number: line.text for line in found.ptx}
-    rows = [row for row in found.code.rows if "MUFU.EX2" in row.text]
+    text = {line.number: line.text for line in result.ptx}
+    rows = [row for row in result.code.rows if "MUFU.EX2" in row.text]
     assert rows
     assert all("ex2.approx" in text[row.line] for row in rows)
-    stores = [row for row in found.code.rows if row.text.partition(" ")[0].startswith("STG")]
+    stores = [row for row in result.code.rows if row.text.partition(" ")[0].startswith("STG")]
     assert stores
     assert all("st.global" in text[row.line] for row in stores)
     assert any(row.loop for row in rows)

@@ -15,16 +15,16 @@ MACS = 16 * 8 * 16
 
 
 def counted(sectors: int = 0, **opcodes: int) -> Counters:
-    found = Counters()
-    found.by_opcode.update(opcodes)
-    found.warp_instructions = sum(opcodes.values())
-    found.memory_by_instruction = {0: MemoryTraffic("ld", sectors_read=sectors)}
-    return found
+    result = Counters()
+    result.by_opcode.update(opcodes)
+    result.warp_instructions = sum(opcodes.values())
+    result.memory_by_instruction = {0: MemoryTraffic("ld", sectors_read=sectors)}
+    return result
 
 
 def cycles(counters: Counters, name: str = "sm_80", ctas: int = 1) -> dict[str, float]:
-    found = limits(target(name), 128, 32, 0, ctas, counters)
-    return {bound.unit: bound.cycles for bound in found.bounds}
+    result = limits(target(name), 128, 32, 0, ctas, counters)
+    return {bound.unit: bound.cycles for bound in result.bounds}
 
 
 def test_products_take_as_long_as_their_type_says() -> None:
@@ -40,9 +40,9 @@ def test_lanes_of_a_target_say_how_long_f32_takes() -> None:
 
 
 def test_the_busiest_unit_is_the_first() -> None:
-    found = limits(target("sm_80"), 128, 32, 0, 2, counted(**{"ex2.approx.f32": 8, "add.s32": 4}))
-    assert [bound.unit for bound in found.bounds] == ["exp2 and others", "issue", "integers"]
-    assert found.bounds[0].amount == 4
+    result = limits(target("sm_80"), 128, 32, 0, 2, counted(**{"ex2.approx.f32": 8, "add.s32": 4}))
+    assert [bound.unit for bound in result.bounds] == ["exp2 and others", "issue", "integers"]
+    assert result.bounds[0].amount == 4
 
 
 def test_operations_of_a_roofline_are_those_of_all_lanes() -> None:
@@ -59,9 +59,9 @@ def test_operations_of_a_roofline_are_those_of_all_lanes() -> None:
 
 
 def test_a_target_without_a_known_device_has_no_roofline() -> None:
-    found = limits(target("sm_75"), 128, 32, 0, 1, counted(sectors=4, **{"fma.rn.f32": 1}))
-    assert found.roofline is None
-    assert "no device is known here for sm_75: no roofline, no tensor cores" in found.assumptions
+    result = limits(target("sm_75"), 128, 32, 0, 1, counted(sectors=4, **{"fma.rn.f32": 1}))
+    assert result.roofline is None
+    assert "no device is known here for sm_75: no roofline, no tensor cores" in result.assumptions
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_a_target_without_a_known_device_has_no_roofline() -> None:
 def test_occupancy_says_what_limits_it(
     threads: int, registers: int, shared: int, ctas: int, why: str
 ) -> None:
-    found = limits(target("sm_80"), threads, registers, shared, 1, None)
-    assert (found.ctas_per_sm, found.limited_by) == (ctas, why)
-    assert found.bounds == ()
+    result = limits(target("sm_80"), threads, registers, shared, 1, None)
+    assert (result.ctas_per_sm, result.limited_by) == (ctas, why)
+    assert result.bounds == ()

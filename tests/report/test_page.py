@@ -124,10 +124,10 @@ def test_every_line_of_ptx_is_on_the_page(report: Report, found: Page) -> None:
 
 
 def test_findings_link_to_their_lines() -> None:
-    found = Page(page(report_on(RACE)))
+    result = Page(page(report_on(RACE)))
     finding = next(f for f in report_on(RACE).findings if f.line)
-    assert f"#p{finding.line}" in {attrs["href"] for _, attrs in found.having("href")}
-    marked = [attrs["id"] for _, attrs in found.tags if "bad-r" in attrs.get("class", "").split()]
+    assert f"#p{finding.line}" in {attrs["href"] for _, attrs in result.having("href")}
+    marked = [attrs["id"] for _, attrs in result.tags if "bad-r" in attrs.get("class", "").split()]
     assert f"p{finding.line}" in marked
 
 
@@ -143,8 +143,8 @@ def test_reasons_are_said_where_something_is_missing() -> None:
 def test_the_figures_at_the_head_say_what_is_good_and_what_is_not() -> None:
     def tiles(report: Report) -> dict[str, tuple[str, ...]]:
         text = page(report)
-        found = re.findall(r'class="tile (\w*)"[^>]*><span>(.*?)</span><b>(.*?)</b><span>(.*?)</span>', text)
-        return {name: (state, value, more) for state, name, value, more in found}
+        result = re.findall(r'class="tile (\w*)"[^>]*><span>(.*?)</span><b>(.*?)</b><span>(.*?)</span>', text)
+        return {name: (state, value, more) for state, name, value, more in result}
 
     good = tiles(softmax_report())
     assert good["Proved"] == ("ok", "11 of 11", "accesses, barriers and warps, not races")
@@ -170,15 +170,15 @@ def test_what_a_text_says_is_no_part_of_the_page() -> None:
         sources={"script>.cu": source},
         assemble=False,
     )
-    found = Page(page(collect(subject)))
-    words = "".join(found.words)
+    result = Page(page(collect(subject)))
+    words = "".join(result.words)
     assert f"// {HOSTILE}" in words
     assert f"name <b> {HOSTILE}" in words
     assert f"x = {HOSTILE} </code></script>" in words
-    scripts = [tag for tag, _ in found.tags if tag == "script"]
+    scripts = [tag for tag, _ in result.tags if tag == "script"]
     assert len(scripts) == 1
-    assert not found.having("onerror")
-    assert not [tag for tag, _ in found.tags if tag == "img"]
+    assert not result.having("onerror")
+    assert not [tag for tag, _ in result.tags if tag == "img"]
 
 
 @pytest.mark.slow
@@ -207,22 +207,22 @@ def test_no_clock_path_or_hash_reaches_the_page(tmp_path: Path) -> None:
 def test_a_kernel_of_6000_lines_is_a_page_of_a_few_megabytes() -> None:
     more = "\n".join(["\tmad.lo.u32 %r2, %r0, 128, %r1;"] * 6000)
     text = CONFLICTS.replace("\tbar.sync 0;", f"{more}\n\tbar.sync 0;")
-    found = page(collect(Subject(text, assemble=False)))
-    assert 0.5e6 < len(found.encode()) < 4e6
-    assert found.count('class="k"') >= 60
+    result = page(collect(Subject(text, assemble=False)))
+    assert 0.5e6 < len(result.encode()) < 4e6
+    assert result.count('class="k"') >= 60
 
 
 def test_a_finding_links_to_its_line_of_the_source() -> None:
     text = RACE.replace("\tst.shared", "\t.loc 1 7 3\n\tst.shared").replace(
         "\tld.shared", "\t.loc 1 9 0\n\tld.shared"
     )
-    found = report_on(text + '.file 1 "/somewhere/else/kernel.cu"\n')
-    (race,) = {f.line for f in found.findings if f.kind == "sanitizer, race"}
-    id = found.ptx[race - 1].source
+    result = report_on(text + '.file 1 "/somewhere/else/kernel.cu"\n')
+    (race,) = {f.line for f in result.findings if f.kind == "sanitizer, race"}
+    id = result.ptx[race - 1].source
     assert id
-    shown = page(found)
+    shown = page(result)
     findings = shown[shown.index('<section id="findings"') : shown.index('<section id="registers"')]
-    place = r"kernel\.cu:[79]"
-    link = rf'<td class="nw"><a href="#y{id}" title="{place}">{place}</a></td>'
+    location = r"kernel\.cu:[79]"
+    link = rf'<td class="nw"><a href="#y{id}" title="{location}">{location}</a></td>'
     assert re.search(rf'<a href="#p{race}">line {race}</a></td>{link}', findings)
     assert f'id="y{id}"' in shown

@@ -680,17 +680,17 @@ WRITTEN_NAMES = [
 def test_32_concurrent_writers_hold_the_cap_and_lose_nothing_below_it(disk: DiskCache, cap: int) -> None:
     ran = python(WRITERS, disk.directory, cap)
     assert (ran.stdout, ran.stderr) == ("[0]\n", "")
-    found = 0
+    result = 0
     for name in WRITTEN_NAMES:
         entry, payload = written(name)
         data = disk.get(entry)
         assert data in (payload, None), name
-        found += data is not None
+        result += data is not None
     info = disk.info()
     assert 0 < info.total.nbytes <= cap
-    assert found == info.total.entries
-    assert (found == len(WRITTEN_NAMES)) == (cap == CAP)
-    assert disk.verify() == (found, ())
+    assert result == info.total.entries
+    assert (result == len(WRITTEN_NAMES)) == (cap == CAP)
+    assert disk.verify() == (result, ())
     assert cap < CAP or temporaries(disk) == []
 
 
@@ -1121,5 +1121,5 @@ def test_threads_get_one_cache_of_the_process(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Settings, "from_environment", read_together)
     with ThreadPoolExecutor(4) as pool:
-        caches = {id(found.result()) for found in [pool.submit(default_cache) for _ in range(4)]}
+        caches = {id(result.result()) for result in [pool.submit(default_cache) for _ in range(4)]}
     assert len(caches) == 1

@@ -63,13 +63,13 @@ k:
 
 
 def test_instructions_and_jumps_are_read() -> None:
-    found = parse_sass(LISTING)
-    assert len(found) == 23
-    assert found[0] == SassInstr("MOV", operands="R1, c[0x0][0x28]")
-    assert found[8] == SassInstr("BRA", 1, True, "`(.L_x_1)")
-    assert found[16] == SassInstr("BRA.DIV", 19, True, "~URZ, `(.L_x_6)")
-    assert found[18] == SassInstr("EXIT", None, False)
-    assert found[20] == SassInstr("BRA", 17, False, "`(.L_x_5)")
+    result = parse_sass(LISTING)
+    assert len(result) == 23
+    assert result[0] == SassInstr("MOV", operands="R1, c[0x0][0x28]")
+    assert result[8] == SassInstr("BRA", 1, True, "`(.L_x_1)")
+    assert result[16] == SassInstr("BRA.DIV", 19, True, "~URZ, `(.L_x_6)")
+    assert result[18] == SassInstr("EXIT", None, False)
+    assert result[20] == SassInstr("BRA", 17, False, "`(.L_x_5)")
 
 
 def test_the_words_of_an_instruction_say_when_the_next_may_be_issued() -> None:
@@ -122,9 +122,9 @@ def test_a_branch_back_that_is_too_far_for_bra_closes_a_loop() -> None:
     instrs = parse_sass(listing)
     assert [instr.jumps_to for instr in instrs] == [None, None, None, 0, None, None]
     assert not instrs[3].falls_through
-    found = main_loop(instrs)
-    assert found is not None
-    assert [instr.name for instr in found.path] == ["HMMA", "CALL", "EXIT", "CALL"]
+    result = main_loop(instrs)
+    assert result is not None
+    assert [instr.name for instr in result.path] == ["HMMA", "CALL", "EXIT", "CALL"]
 
 
 def test_a_loop_without_products_is_not_the_main_loop() -> None:

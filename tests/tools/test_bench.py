@@ -63,13 +63,13 @@ SM_80 = target("sm_80")
 
 
 def test_statistics_are_median_minimum_and_distance_of_quartiles() -> None:
-    found = measured("a", "ms", [4.0, 1.0, 3.0, 2.0, 10.0])
-    assert (found.repeats, found.median, found.minimum, found.iqr) == (5, 3.0, 1.0, 2.0)
+    result = measured("a", "ms", [4.0, 1.0, 3.0, 2.0, 10.0])
+    assert (result.repeats, result.median, result.minimum, result.iqr) == (5, 3.0, 1.0, 2.0)
 
 
 def test_a_single_sample_has_no_spread() -> None:
-    found = measured("a", "ms", [4.0])
-    assert (found.repeats, found.median, found.minimum, found.iqr) == (1, 4.0, 4.0, 0.0)
+    result = measured("a", "ms", [4.0])
+    assert (result.repeats, result.median, result.minimum, result.iqr) == (1, 4.0, 4.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_goal_is_met_on_its_edge(relation: str, median: float, met: bool) -> N
 
 
 def test_a_measurement_in_json_says_whether_its_goal_was_met() -> None:
-    found = measured("a", "ms", [3.0], config={"d": 64}, goal=Goal("<=", 2), headline=True)
-    assert found.as_json() == {
+    result = measured("a", "ms", [3.0], config={"d": 64}, goal=Goal("<=", 2), headline=True)
+    assert result.as_json() == {
         "name": "a",
         "config": {"d": 64},
         "unit": "ms",
@@ -97,8 +97,8 @@ def test_a_measurement_in_json_says_whether_its_goal_was_met() -> None:
 
 
 def test_what_json_cannot_say_becomes_null() -> None:
-    found = measured("a", "x", [math.inf]).as_json()
-    assert (found["median"], found["min"], found["iqr"]) == (None, None, None)
+    result = measured("a", "x", [math.inf]).as_json()
+    assert (result["median"], result["min"], result["iqr"]) == (None, None, None)
 
 
 def test_contestants_take_turns_in_alternating_order_and_first_calls_do_not_count() -> None:
@@ -171,18 +171,18 @@ def test_numbers_for_people(value: float, text: str) -> None:
 
 def test_the_document_says_where_its_numbers_come_from() -> None:
     before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-    found = json.loads(
+    result = json.loads(
         bench_report.as_text(bench_report.document([a_section()], quick=True, device={"name": "G"}))
     )
-    assert found["schema"] == bench_report.SCHEMA
-    assert datetime.datetime.fromisoformat(found["date"]) >= before
-    assert found["command"] == "ptxgen bench --only emit --quick"
-    assert found["device"] == {"name": "G"}
-    assert found["machine"]["cores"] == os.cpu_count()
-    assert found["machine"]["cpu"]
-    assert found["versions"]["numpy"] == np.__version__
-    assert found["sections"]["emit"]["remarks"] == ["quiet machine"]
-    for measurement in found["sections"]["emit"]["measurements"]:
+    assert result["schema"] == bench_report.SCHEMA
+    assert datetime.datetime.fromisoformat(result["date"]) >= before
+    assert result["command"] == "ptxgen bench --only emit --quick"
+    assert result["device"] == {"name": "G"}
+    assert result["machine"]["cores"] == os.cpu_count()
+    assert result["machine"]["cpu"]
+    assert result["versions"]["numpy"] == np.__version__
+    assert result["sections"]["emit"]["remarks"] == ["quiet machine"]
+    for measurement in result["sections"]["emit"]["measurements"]:
         assert measurement["command"] == "ptxgen bench --only emit --quick"
 
 
@@ -221,8 +221,8 @@ def test_a_result_is_named_after_its_sections_and_device(
     ("config", "goal"), [(bench_build.F32_128, 20), (bench_build.F16_128, 40)], ids=["f32", "f16"]
 )
 def test_warm_emission_is_measured_in_whole_and_by_line(config: AttentionConfig, goal: int) -> None:
-    found = by_name(bench_build._warm(config, 1))
-    whole, line = found["emit, warm"], found["per line"]
+    result = by_name(bench_build._warm(config, 1))
+    whole, line = result["emit, warm"], result["per line"]
     assert whole.goal == Goal("<=", goal)
     assert whole.config.get("dtype", "f32") == config.dtype
     lines = render(bench_build.build(config.kernel()).module).count("\n")
@@ -244,8 +244,8 @@ def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("row_sums", "hopper_gemm", "flash: f32", "flash: append", "flash: merge"):
         module = emitters[name]()
         assert module is not emitters[name]()  # nothing is kept
-        found = by_name(bench_lines.per_line(name, emitters[name], 3))
-        emission, verification = found["emission, per line"], found["verification, per line"]
+        result = by_name(bench_lines.per_line(name, emitters[name], 3))
+        emission, verification = result["emission, per line"], result["verification, per line"]
         lines = render(module).count("\n")
         assert emission.config == {"kernel": name, "lines": lines}
         assert (emission.repeats, emission.goal) == (3, Goal("<=", 8))
@@ -256,8 +256,8 @@ def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.ptxas
 def test_the_way_to_a_cubin_is_measured() -> None:
     config = AttentionConfig(16, dtype="f16", tile=16, block_q=32)
-    found = by_name(bench_build._to_cubin(config, 2))["config to cubin"]
-    assert (found.unit, found.repeats, found.goal) == ("s", 2, Goal("<=", 1))
+    result = by_name(bench_build._to_cubin(config, 2))["config to cubin"]
+    assert (result.unit, result.repeats, result.goal) == ("s", 2, Goal("<=", 1))
 
 
 def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,9 +279,9 @@ def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) 
 def test_a_fresh_process_that_fails_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = ("-c", "raise SystemExit('no')")
     monkeypatch.setattr(bench_build, "_PROGRAMS", {**bench_build._PROGRAMS, "emission": broken})
-    found = bench_build._cold(1)
-    assert remarks(found) == [f"python {shlex.join(broken)} could not be measured: no"]
-    assert list(by_name(found)) == ["cold: python -c 'import numpy, jinja2'", "cold: python -c pass"]
+    result = bench_build._cold(1)
+    assert remarks(result) == [f"python {shlex.join(broken)} could not be measured: no"]
+    assert list(by_name(result)) == ["cold: python -c 'import numpy, jinja2'", "cold: python -c pass"]
 
 
 @pytest.mark.slow
@@ -313,8 +313,8 @@ def test_a_fresh_process_finds_bytecode(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_heavy_modules_are_found_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_build, "HEAVY", ("jinja2", "torch"))  # emitting imports one of them
-    found = by_name(bench_build._imports())["heavy modules imported by ptxgen emit"]
-    assert (found.median, found.config) == (1, {"found": "jinja2"})
+    result = by_name(bench_build._imports())["heavy modules imported by ptxgen emit"]
+    assert (result.median, result.config) == (1, {"found": "jinja2"})
 
 
 def test_a_module_is_heavy_by_its_top_level_name() -> None:
@@ -343,13 +343,13 @@ def test_code_is_what_lies_in_text_sections() -> None:
 
 @pytest.mark.ptxas
 def test_assembly_is_measured_with_its_resources() -> None:
-    found = by_name(bench_build._assemble(AttentionConfig(16, tile=16, block_q=16), 1))
-    assert found["spilled"].median == 0
-    assert found["registers"].median > 16
-    assert found["shared memory"].median > 1000
-    assert 0 < found["occupancy"].median <= 100
-    assert found["SASS, padding included"].median > 100
-    assert found["time of ptxas"].unit == "ms"
+    result = by_name(bench_build._assemble(AttentionConfig(16, tile=16, block_q=16), 1))
+    assert result["spilled"].median == 0
+    assert result["registers"].median > 16
+    assert result["shared memory"].median > 1000
+    assert 0 < result["occupancy"].median <= 100
+    assert result["SASS, padding included"].median > 100
+    assert result["time of ptxas"].unit == "ms"
 
 
 def test_assembly_without_an_assembler_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,19 +394,19 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_alone")
 def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing() -> None:
-    found = bench_cpu.compare(32, True, 2, 1, heads=2, head_dim=8)
-    assert remarks(found) == [NOT_COMPILED, NO_TORCH]
-    assert list(by_name(found)) == ["ours", "numpy N²", "time of ours / numpy N²", "CPU, ours"]
-    assert by_name(found)["time of ours / numpy N²"].repeats == 2
+    result = bench_cpu.compare(32, True, 2, 1, heads=2, head_dim=8)
+    assert remarks(result) == [NOT_COMPILED, NO_TORCH]
+    assert list(by_name(result)) == ["ours", "numpy N²", "time of ours / numpy N²", "CPU, ours"]
+    assert by_name(result)["time of ours / numpy N²"].repeats == 2
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch", "compiled")
 def test_the_backends_without_kernels_are_compared_with_torch() -> None:
-    found = bench_cpu.compare(32, True, 1, 1, heads=2, head_dim=8)
-    assert remarks(found) == []
+    result = bench_cpu.compare(32, True, 1, 1, heads=2, head_dim=8)
+    assert remarks(result) == []
     for name in ("time of ours / torch", "CPU time of ours / torch", "CPU time of compiled / torch"):
-        assert by_name(found)[name].goal == Goal("<=", 1.3)
+        assert by_name(result)[name].goal == Goal("<=", 1.3)
 
 
 TOKEN = bench_cpu.Token("f32", 4, 2, 8, 48)
@@ -424,10 +424,10 @@ def test_pages_of_a_measured_token_lie_backwards_or_shuffled(shuffled: bool, tab
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("page_size", [0, 16])
 def test_a_token_on_the_cpu_is_compared_with_torch(dtype: Any, page_size: int) -> None:
-    found = bench_cpu.compare_token(replace(TOKEN, dtype=dtype, page_size=page_size), 1, 1)
-    assert remarks(found) == []
-    names = [name for name in by_name(found) if "/" in name]
-    goals = [by_name(found)[name].goal for name in names]
+    result = bench_cpu.compare_token(replace(TOKEN, dtype=dtype, page_size=page_size), 1, 1)
+    assert remarks(result) == []
+    names = [name for name in by_name(result) if "/" in name]
+    goals = [by_name(result)[name].goal for name in names]
     theirs = ["torch", "torch, contiguous"] if page_size else ["torch"]
     ours = ("ours", "compiled")
     pairs = [f"time of {own} / {name}" for own in ours for name in theirs]
@@ -437,9 +437,9 @@ def test_a_token_on_the_cpu_is_compared_with_torch(dtype: Any, page_size: int) -
 
 @pytest.mark.usefixtures("_alone")
 def test_a_token_on_the_cpu_is_measured_where_torch_is_missing() -> None:
-    found = bench_cpu.compare_token(replace(TOKEN, page_size=16), 1, 1)
-    assert remarks(found) == [NOT_COMPILED, NO_TORCH]
-    assert list(by_name(found)) == ["ours", "CPU, ours"]
+    result = bench_cpu.compare_token(replace(TOKEN, page_size=16), 1, 1)
+    assert remarks(result) == [NOT_COMPILED, NO_TORCH]
+    assert list(by_name(result)) == ["ours", "CPU, ours"]
 
 
 @pytest.mark.usefixtures("_alone")
@@ -465,8 +465,8 @@ def test_sanitizers_are_measured_against_plain_runs(dtype: str, monkeypatch: pyt
         return run(*args, **how)
 
     monkeypatch.setattr(bench_interpreter.interpreter, "run", recorded)
-    found = by_name(bench_sanitizers.watched((16, 1, 1, 32, True), dtype, 1))
-    assert list(found) == ["race / plain", "all sanitizers / plain"]
+    result = by_name(bench_sanitizers.watched((16, 1, 1, 32, True), dtype, 1))
+    assert list(result) == ["race / plain", "all sanitizers / plain"]
     assert sorted(map(str, watched)) == ["False", "False", "all", "all", "race", "race"]
 
 
@@ -493,15 +493,15 @@ def test_watched_kernels_of_triton_compute_what_they_are_for(
         return result
 
     monkeypatch.setattr(bench_sanitizers.interpreter, "run", checked)
-    found = by_name(bench_sanitizers.watched_triton(name, 1))
-    assert list(found) == ["race / plain", "all sanitizers / plain"]
+    actual = by_name(bench_sanitizers.watched_triton(name, 1))
+    assert list(actual) == ["race / plain", "all sanitizers / plain"]
     assert results == [True] * 6
 
 
 def test_proofs_are_timed_whole() -> None:
-    found = by_name(bench_sanitizers.proofs(16, "f32", 1))
-    assert list(found) == ["shared memory proved", "global memory proved"]
-    assert all(m.unit == "s" and m.median > 0 for m in found.values())
+    result = by_name(bench_sanitizers.proofs(16, "f32", 1))
+    assert list(result) == ["shared memory proved", "global memory proved"]
+    assert all(m.unit == "s" and m.median > 0 for m in result.values())
 
 
 def test_the_interpreter_is_measured_in_instructions_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,9 +513,9 @@ def test_the_interpreter_is_measured_in_instructions_of_threads(monkeypatch: pyt
         return run(*arguments, **how)
 
     monkeypatch.setattr(bench_interpreter.interpreter, "run", recorded)
-    found = by_name(bench_interpreter.kernel((8, 1, 1, 16, False), 1))
-    assert list(found) == ["interpreter", "speed", "sanitized / plain", "profiled / plain"]
-    ms, rate = found["interpreter"].median, found["speed"].median
+    result = by_name(bench_interpreter.kernel((8, 1, 1, 16, False), 1))
+    assert list(result) == ["interpreter", "speed", "sanitized / plain", "profiled / plain"]
+    ms, rate = result["interpreter"].median, result["speed"].median
     instructions = rate * ms * 1e3
     assert instructions == pytest.approx(round(instructions))
     assert instructions > 1000
@@ -524,20 +524,20 @@ def test_the_interpreter_is_measured_in_instructions_of_threads(monkeypatch: pyt
 
 
 def test_growth_says_what_grew_and_what_each_instruction_cost() -> None:
-    found = bench_interpreter.growth((8,), {"N": [16, 32]}, 1)
-    times = [x for x in found if x.name == "time"]
+    result = bench_interpreter.growth((8,), {"N": [16, 32]}, 1)
+    times = [x for x in result if x.name == "time"]
     assert [(x.config["along"], x.config["N"]) for x in times] == [("N", 16), ("N", 32)]
-    each = [x.median for x in found if x.name == "time / work"]
+    each = [x.median for x in result if x.name == "time / work"]
     assert len(each) == 2
     assert all(x > 0 for x in each)
 
 
 def test_parsing_is_measured_in_instructions() -> None:
     text = (bench_interpreter.ROOT / bench_interpreter.MMA).read_text(encoding="utf-8")
-    (found,) = bench_interpreter.parsing({"one": text}, 1)
+    (result,) = bench_interpreter.parsing({"one": text}, 1)
     lines = [x for x in text.splitlines() if x.startswith("\t") and x.rstrip().endswith(";")]
     counted = [x for x in lines if not x.lstrip("\t ").startswith((".", "//"))]
-    assert found.config["instructions"] == len(counted)
+    assert result.config["instructions"] == len(counted)
 
 
 # ---------------------------------------------------------------------------- launch
@@ -559,21 +559,21 @@ def fake() -> ModuleType:
 )
 @pytest.mark.usefixtures("fake")
 def test_a_repeated_launch_makes_few_driver_calls(kind: str, current: bool, calls: str) -> None:
-    found = bench_launch.launches(kind, current, samples=2, calls=2)
-    assert remarks(found) == [f"driver calls with {kind} arrays, current={current}: {calls}"]
-    assert by_name(found)["driver calls of one launch"].median == len(calls.split(", "))
-    assert by_name(found)["Python of one launch"].repeats == 2
+    result = bench_launch.launches(kind, current, samples=2, calls=2)
+    assert remarks(result) == [f"driver calls with {kind} arrays, current={current}: {calls}"]
+    assert by_name(result)["driver calls of one launch"].median == len(calls.split(", "))
+    assert by_name(result)["Python of one launch"].repeats == 2
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.usefixtures("fake")
 def test_a_token_takes_one_copy_of_lengths_and_two_kernels(turned: bool) -> None:
-    found = bench_launch.decoding(0, turned, samples=2, calls=2)
+    result = bench_launch.decoding(0, turned, samples=2, calls=2)
     attends, merges = "cuCtxGetCurrent, cuLaunchKernel", "cuCtxGetCurrent, cuLaunchKernelEx"  # begins early
     calls = f"cuCtxGetCurrent, cuMemcpyHtoDAsync, {attends}, {merges}"
-    assert remarks(found) == [f"driver calls of it with page=0, turned={turned}: {calls}"] * 2
-    assert by_name(found)["Python of one decode step"].goal is not None
+    assert remarks(result) == [f"driver calls of it with page=0, turned={turned}: {calls}"] * 2
+    assert by_name(result)["Python of one decode step"].goal is not None
 
 
 def test_answering_at_once_keeps_the_answers_and_records_nothing(fake: ModuleType) -> None:
@@ -598,8 +598,8 @@ def test_launches_without_the_fake_driver_are_a_remark(
 
 @pytest.mark.usefixtures("torch")
 def test_reading_stand_ins_and_real_tensors_is_measured() -> None:
-    found = bench_launch.readings(1, calls=1)
-    kinds = [item.config["arrays"] for item in found if isinstance(item, Measurement)]
+    result = bench_launch.readings(1, calls=1)
+    kinds = [item.config["arrays"] for item in result if isinstance(item, Measurement)]
     assert kinds == ["stand-ins", "tensors on the CPU"]
 
 
@@ -726,18 +726,18 @@ def gpu(driver: Any) -> bench_device.Gpu:
 
 
 def test_the_fma_ceiling_is_operations_over_time(gpu: bench_device.Gpu, driver: Any) -> None:
-    found = by_name(bench_gpu.fma_ceiling(gpu, repeats=3, rounds=4))
+    result = by_name(bench_gpu.fma_ceiling(gpu, repeats=3, rounds=4))
     flops = 2 * 16 * 16 * 4 * 2048 * 132  # chains, unroll, turns, threads of an SM, SMs
-    assert found["FMA ceiling"].median == pytest.approx(flops / 1.5e-3 / 1e12)
+    assert result["FMA ceiling"].median == pytest.approx(flops / 1.5e-3 / 1e12)
     assert gpu.fma_flops == pytest.approx(flops / 1.5e-3)
-    assert found["FMA peak on paper"].config == {"clock_mhz": 1980}
+    assert result["FMA peak on paper"].config == {"clock_mhz": 1980}
     assert driver.launches[-1].grid == (132 * 8, 1, 1)
     assert driver.memory == {}
 
 
 def test_the_copy_ceiling_counts_bytes_in_and_out(gpu: bench_device.Gpu, driver: Any) -> None:
-    found = by_name(bench_gpu.copy_ceiling(gpu, repeats=3, nbytes=1 << 20))
-    rate = found["copy ceiling, read + written"].median
+    result = by_name(bench_gpu.copy_ceiling(gpu, repeats=3, nbytes=1 << 20))
+    rate = result["copy ceiling, read + written"].median
     assert rate == pytest.approx(2 * (1 << 20) / 1.5e-3 / 1e12)
     assert driver.launches[-1].grid == (64, 1, 1)
     assert driver.memory == {}
@@ -745,9 +745,9 @@ def test_the_copy_ceiling_counts_bytes_in_and_out(gpu: bench_device.Gpu, driver:
 
 def test_our_kernel_is_measured_by_what_it_computes(gpu: bench_device.Gpu, driver: Any) -> None:
     gpu.fma_flops = 1e9
-    found = bench_gpu.against_torch(gpu, SHAPE, 2, 2)
-    assert remarks(found) == ["no comparison"]
-    named = by_name(found)
+    result = bench_gpu.against_torch(gpu, SHAPE, 2, 2)
+    assert remarks(result) == ["no comparison"]
+    named = by_name(result)
     assert named["ours"].median == pytest.approx(1.5)
     pairs = 2 * 2 * (32 * 33 // 2)  # batch, heads, pairs of query and key
     assert named["ours, useful"].median == pytest.approx(4 * 8 * pairs / 1.5e-3 / 1e12)
@@ -763,16 +763,16 @@ def test_the_goal_of_the_ceiling_is_for_long_sequences(gpu: bench_device.Gpu) ->
     gpu.fma_flops = 1e9
     shape = bench_gpu.Shape(8, 4096, False, tokens=4096, width=8)
     with bench_gpu.on_device(gpu, shape) as arrays:
-        _, made, geometry = arrays.contestant(gpu)
-    found = bench_gpu._rates(gpu, shape, [[1.0]], made, geometry, {})
-    assert found[-1].goal == Goal(">=", 50)
+        _, built, geometry = arrays.contestant(gpu)
+    result = bench_gpu._rates(gpu, shape, [[1.0]], built, geometry, {})
+    assert result[-1].goal == Goal(">=", 50)
 
 
 def test_a_wrong_kernel_has_an_error_far_beyond_its_goal(gpu: bench_device.Gpu, driver: Any) -> None:
     driver.on_launch = lambda _: None  # O stays zero
-    found = by_name(bench_gpu.against_torch(gpu, SHAPE, 1, 1))["error of ours / numpy f32"]
-    assert found.goal is not None
-    assert not found.goal.met_by(found.median)
+    result = by_name(bench_gpu.against_torch(gpu, SHAPE, 1, 1))["error of ours / numpy f32"]
+    assert result.goal is not None
+    assert not result.goal.met_by(result.median)
 
 
 def test_torch_is_measured_beside_our_kernel(
@@ -787,9 +787,9 @@ def test_torch_is_measured_beside_our_kernel(
     torch = SimpleNamespace(from_numpy=lambda _: SimpleNamespace(to=lambda _: None))
     monkeypatch.setattr(bench_gpu, "torch_with_gpu", lambda: (torch, ""))
     monkeypatch.setattr(bench_gpu, "torch_contestants", lambda *_: ({"T": attend}, ["U refuses"]))
-    found = bench_gpu.against_torch(gpu, SHAPE, 2, 1)
-    assert remarks(found) == ["U refuses"]
-    named = by_name(found)
+    result = bench_gpu.against_torch(gpu, SHAPE, 2, 1)
+    assert remarks(result) == ["U refuses"]
+    named = by_name(result)
     assert named["speed of ours / T"].median == pytest.approx(2.0)
     assert named["T, useful"].median == pytest.approx(named["ours, useful"].median / 2)
     assert named["error of T / numpy f32"].median < 1e-6
@@ -816,17 +816,17 @@ def test_the_ceilings_come_before_what_is_held_against_them(gpu: bench_device.Gp
 
 
 def test_the_device_is_described_with_its_clocks(gpu: bench_device.Gpu) -> None:
-    found = gpu.describe()
-    assert (found["name"], found["target"], found["driver_version"]) == ("Fake H100", "sm_90a", (1, 0))
-    assert found["nvidia_smi"] == {"clocks.max.sm": "1980 MHz"}
+    result = gpu.describe()
+    assert (result["name"], result["target"], result["driver_version"]) == ("Fake H100", "sm_90a", (1, 0))
+    assert result["nvidia_smi"] == {"clocks.max.sm": "1980 MHz"}
 
 
 def test_what_nvidia_smi_says_is_taken_apart() -> None:
     cells = ["NVIDIA H200", "570.1", "1980 MHz", "1980 MHz", "3201 MHz", "3201 MHz"]
     said = ", ".join([*cells, "77 W", "700 W", "30", "Enabled"])
-    found = bench_device.parse_smi(said + "\nsecond, device\n")
-    assert found["clocks.max.sm"] == "1980 MHz"
-    assert found["ecc.mode.current"] == "Enabled"
+    result = bench_device.parse_smi(said + "\nsecond, device\n")
+    assert result["clocks.max.sm"] == "1980 MHz"
+    assert result["ecc.mode.current"] == "Enabled"
     assert bench_device.parse_smi("No devices were found\n") == {}
 
 
@@ -852,13 +852,13 @@ def test_no_gpu_is_a_backend_error(fake: ModuleType) -> None:
 def test_every_backend_of_torch_is_tried_with_both_precisions(torch: ModuleType) -> None:
     # On the CPU PyTorch has no kernel for most of them, which is what a refusal looks like.
     tensors = [torch.zeros(1, 1, 4, 8) for _ in range(3)]
-    found, refusals = bench_torch.torch_contestants(torch, tensors, True)
-    tried = [*found, *(refusal.partition(" refuses ")[0] for refusal in refusals)]
+    result, refusals = bench_torch.torch_contestants(torch, tensors, True)
+    tried = [*result, *(refusal.partition(" refuses ")[0] for refusal in refusals)]
     assert sorted(tried) == sorted(
         f"torch {name} tf32={tf32}" for name in bench_torch.BACKENDS for tf32 in ("off", "on")
     )
-    assert "torch MATH tf32=off" in found
-    assert found["torch MATH tf32=off"]().shape == (1, 1, 4, 8)
+    assert "torch MATH tf32=off" in result
+    assert result["torch MATH tf32=off"]().shape == (1, 1, 4, 8)
 
 
 def test_tensorfloat32_is_as_it_was_after_a_contestant() -> None:
@@ -909,9 +909,9 @@ def test_a_section_is_measured_shown_and_written(tmp_path: Path, capsys: pytest.
         "  * of emit\n"
     )
     assert said.err == f"[1/1] emit: the emit\nwritten to {path}\n"
-    found = json.loads(path.read_text())
-    assert list(found["sections"]) == ["emit"]
-    assert found["sections"]["emit"]["measurements"][0]["median"] == 1.0
+    result = json.loads(path.read_text())
+    assert list(result["sections"]) == ["emit"]
+    assert result["sections"]["emit"]["measurements"][0]["median"] == 1.0
 
 
 @pytest.mark.usefixtures("sections")
@@ -933,8 +933,8 @@ def test_a_warning_comes_before_the_measurements_and_the_load_into_the_result(
     monkeypatch.setattr(tool, "load", lambda: [900.0, 1.0, 1.0])
     assert tool.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
     assert capsys.readouterr().err.startswith("ptxgen bench: the machine was busy before the")
-    found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())
-    assert found["machine"]["load_before"] == [900.0, 1.0, 1.0]
+    result = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())
+    assert result["machine"]["load_before"] == [900.0, 1.0, 1.0]
 
 
 @pytest.mark.usefixtures("sections")
@@ -949,9 +949,9 @@ def test_json_on_standard_output_is_what_is_written(tmp_path: Path, call: Comman
 
 def test_without_a_gpu_everything_else_is_measured(sections: dict[str, list[Job]], tmp_path: Path) -> None:
     assert tool.main(["--output", str(tmp_path / "results")]) == 0
-    found = json.loads((tmp_path / "results" / "all-cpu.json").read_text())
-    assert list(found["sections"]) == [*sections, "gpu"]
-    assert found["sections"]["gpu"]["remarks"] == ["not measured: cannot open the GPU: none"]
+    result = json.loads((tmp_path / "results" / "all-cpu.json").read_text())
+    assert list(result["sections"]) == [*sections, "gpu"]
+    assert result["sections"]["gpu"]["remarks"] == ["not measured: cannot open the GPU: none"]
 
 
 @pytest.mark.usefixtures("sections")
@@ -988,10 +988,10 @@ def test_a_gpu_is_part_of_the_result(
     for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
         monkeypatch.setattr(tool, name, lambda *_: [])
     assert tool.main(["--only", "gpu", "--output", str(tmp_path / "results")]) == 0
-    found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
-    assert found["device"]["name"] == "Fake H100"
-    assert found["device"]["nvidia_smi_after"] == {"clocks.max.sm": "1980 MHz"}
-    assert found["sections"]["gpu"]["measurements"][0]["name"] == "FMA ceiling"
+    result = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
+    assert result["device"]["name"] == "Fake H100"
+    assert result["device"]["nvidia_smi_after"] == {"clocks.max.sm": "1980 MHz"}
+    assert result["sections"]["gpu"]["measurements"][0]["name"] == "FMA ceiling"
 
 
 @pytest.mark.usefixtures("sections")
@@ -1005,9 +1005,9 @@ def test_a_part_in_which_torch_fails_does_not_end_the_others(
     monkeypatch.setattr(tool, "gpu_jobs", lambda *_: [Job("part", fail), Job("other", lambda: ["told"])])
     for name in ("attention_jobs", "gradient_gpu_jobs", "serving_gpu_jobs", "gpu_decode_jobs"):
         monkeypatch.setattr(tool, name, lambda *_: [])
-    found = call.document("--only", "gpu", "--json", code=1)["sections"]["gpu"]
-    assert found["failed"] == 1
-    assert found["remarks"][-2:] == ["FAILED: part: PyTorch: out of memory", "told"]
+    result = call.document("--only", "gpu", "--json", code=1)["sections"]["gpu"]
+    assert result["failed"] == 1
+    assert result["remarks"][-2:] == ["FAILED: part: PyTorch: out of memory", "told"]
 
 
 def test_a_failed_part_does_not_end_the_others(
@@ -1019,10 +1019,10 @@ def test_a_failed_part_does_not_end_the_others(
     sections["emit"].insert(0, Job("bad part", fail))
     sections["emit"].append(Job("same", lambda: ["of emit"]))  # a remark is made once
     assert tool.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 1
-    found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())["sections"]["emit"]
-    assert found["failed"] == 1
-    assert found["remarks"] == ["FAILED: bad part: refused", "of emit"]
-    assert len(found["measurements"]) == 1
+    result = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())["sections"]["emit"]
+    assert result["failed"] == 1
+    assert result["remarks"] == ["FAILED: bad part: refused", "of emit"]
+    assert len(result["measurements"]) == 1
     assert capsys.readouterr().err.startswith("[1/3] emit: bad part\n[2/3] emit: the emit\n")
 
 

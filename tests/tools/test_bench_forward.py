@@ -48,18 +48,18 @@ def test_a_row_has_ours_then_the_peers_then_goals(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(forward.Reading, "of", of)
     monkeypatch.setattr(forward, "triton", lambda *_: ("64x128x128", reading(75.0)))
-    place = "sm_80", 64, "f16", False
-    known = {place: ("128x128x128", forward.figures(place, reading(48.0)))}
+    location = "sm_80", 64, "f16", False
+    known = {location: ("128x128x128", forward.figures(location, reading(48.0)))}
     monkeypatch.setattr(forward, "flash_attention_2", lambda: known)
-    found = forward.forward_quality(SMALL)
-    ours, theirs, other = rows(found)
+    result = forward.forward_quality(SMALL)
+    ours, theirs, other = rows(result)
     assert ours[:5] == ["sm_80", "64", "f16", "full", "ours"]
     waits = ["50.0", "25.0", "12.5"]
     assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0", "78.0", *waits]
     assert (theirs[4], theirs[-6]) == ("Triton", "75.0")
     assert (other[4:6], other[-6]) == (["FlashAttention-2", "128x128x128"], "48.0")
-    assert {len(row) for row in rows(found)} == {len(forward._COLUMNS)}
-    assert goals_met(found) == {
+    assert {len(row) for row in rows(result)} == {len(forward._COLUMNS)}
+    assert goals_met(result) == {
         "tensor cores: ours / Triton": False,
         "tensor cores: ours / FlashAttention-2": True,
         "spilled": True,
@@ -99,10 +99,10 @@ def test_three_products_of_f16_are_one_of_f32(monkeypatch: pytest.MonkeyPatch) -
     assert subject.columns == 3 * (128 + 128)
     # 48 products for 48 * 2048 / 768 = 128 scores of 512 operations, in 640 clocks of one scheduler of four.
     path = (PRODUCT,) * 48
-    made = Assembled(200, 0, 4096, 2, 0.125, subject.columns, Loop(path, len(path)))
-    of = forward.Reading(made, path, 60.0, 50.0, 640.0, WAITS)
+    built = Assembled(200, 0, 4096, 2, 0.125, subject.columns, Loop(path, len(path)))
+    of = forward.Reading(built, path, 60.0, 50.0, 640.0, WAITS)
     monkeypatch.setattr(forward.Reading, "of", lambda *_: of)
-    found = forward.forward_quality(config)
-    (row,) = rows(found)
+    result = forward.forward_quality(config)
+    (row,) = rows(result)
     assert (row[2], row[9], row[-4]) == ("f32_grade", "768.0", "62.4")  # 128 * 512 * 4 / 640 * 108 * 1.41e9
-    assert goals_met(found) == {"spilled": True, "modelled": False}
+    assert goals_met(result) == {"spilled": True, "modelled": False}

@@ -16,8 +16,8 @@ FLAT = Numbers("flat", 0.02, 1.0)
 
 def test_both_methods_are_attention_and_ours_errs_less_where_scores_are_alike() -> None:
     jobs = {job.label: job for job in fp8_jobs(quick=True)}
-    found = jobs["fp8 d=64 keys=512 flat"].run()
-    ours, theirs, ratio = (one.median for one in found if isinstance(one, Measurement))
+    result = jobs["fp8 d=64 keys=512 flat"].run()
+    ours, theirs, ratio = (one.median for one in result if isinstance(one, Measurement))
     # A weight errs by up to 2^-4 of itself.
     assert 0 < ours < 2.0**-9
     assert ours < theirs < 2.0**-4
@@ -57,8 +57,8 @@ def test_numbers_over_their_scales_are_those_within_half_a_unit() -> None:
     x = np.random.default_rng(0).standard_normal((1, 1, 256, 16)).astype("f4")
     x[:, :, 64:128] *= 2.0**-20
     for block in (None, 64):
-        found = scaled_numbers(*narrowed(x, block), block)
-        error = np.abs(found - x) / np.abs(x).max(axis=(2, 3) if block is None else 3, keepdims=True)
+        result = scaled_numbers(*narrowed(x, block), block)
+        error = np.abs(result - x) / np.abs(x).max(axis=(2, 3) if block is None else 3, keepdims=True)
         assert error.max() <= 2.0**-4
 
 

@@ -84,16 +84,16 @@ lines"""
 def test_a_kernel_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "find_disassembler", StubDisassembler)
     monkeypatch.setattr(gallery, "peer_module", StubPeer)
-    found = gallery.compared("gemm", 1)
-    ours = figures(found, "ptxgen")
+    result = gallery.compared("gemm", 1)
+    ours = figures(result, "ptxgen")
     assert ours["machine instructions", "instr."] == 6
     assert ours["main loop", "instr. per HMMA"] == 5
     assert ours["spilled", "bytes"] == 0
     for by in ("Triton", "CuTe DSL"):
-        its = figures(found, by)
+        its = figures(result, by)
         assert its["main loop", "instr. per HMMA"] == 5
         assert its["lines", "lines"] == 3
-    ratios = [m for m in found if isinstance(m, Measurement) and m.headline]
+    ratios = [m for m in result if isinstance(m, Measurement) and m.headline]
     assert [(m.name, m.median, str(m.goal)) for m in ratios] == [
         ("main loop, instructions per HMMA: ours / Triton", 1, "<= 1.1"),
         ("main loop, instructions per HMMA: ours / CuTe DSL", 1, "<= 1.1"),
@@ -104,14 +104,14 @@ def test_a_kernel_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) 
 def test_without_peers_and_disassembler_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "find_disassembler", missing)
     monkeypatch.setattr(gallery, "peer_module", no_peer)
-    found = gallery.compared("softmax", 1)
-    assert set(figures(found, "ptxgen")) == {
+    result = gallery.compared("softmax", 1)
+    assert set(figures(result, "ptxgen")) == {
         ("lines", "lines"),
         ("from a function to a cubin", "ms"),
         ("registers", "per thread"),
         ("spilled", "bytes"),
     }
-    assert [item for item in found if isinstance(item, str)] == [
+    assert [item for item in result if isinstance(item, str)] == [
         "machine code was not counted: there is no nvdisasm",
         "Triton's kernels were not measured: No module named 'triton'; pip install triton",
         "CuTe DSL's kernels were not measured: No module named 'nvidia-cutlass-dsl'; "

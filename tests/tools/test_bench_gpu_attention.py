@@ -55,9 +55,9 @@ def gpu(driver: Machine) -> bench_device.Gpu:
 )
 def test_a_call_is_measured_by_what_its_result_needs(call: Any, error: float, gpu: bench_device.Gpu) -> None:
     gpu.tensor_flops = 1e9
-    found = gpu_attention.forward(gpu, call, 1, 2)
-    assert found[0] == "no comparison"
-    named = by_name(found)
+    result = gpu_attention.forward(gpu, call, 1, 2)
+    assert result[0] == "no comparison"
+    named = by_name(result)
     assert named["ours"].median == pytest.approx(20)
     batch, heads, seq, dim = call.size
     pairs = batch * heads * (seq * (seq + 1) // 2 if call.causal else seq * seq)
@@ -106,15 +106,15 @@ def test_a_gpu_that_is_not_hopper_is_not_asked_for_what_only_hopper_computes() -
 
 def test_a_kernel_that_writes_nothing_has_no_small_error(gpu: bench_device.Gpu, driver: Machine) -> None:
     driver.on_launch = lambda _: None
-    found = by_name(gpu_attention.forward(gpu, Call("f16", 16, 48, False, **SMALL), 1, 1))
-    assert not found["ours, error"].median < 1
+    result = by_name(gpu_attention.forward(gpu, Call("f16", 16, 48, False, **SMALL), 1, 1))
+    assert not result["ours, error"].median < 1
 
 
 @pytest.mark.slow
 def test_all_tiles_are_measured_beside_the_one_that_a_launch_chooses(gpu: bench_device.Gpu) -> None:
     call = Call("f16", 64, 96, True, tokens=96, width=64)
-    *found, last = gpu_attention.tiles(gpu, call, 1, 1, least_tile=176)
-    names = [item.config["tile"] for item in found if isinstance(item, Measurement)]
+    *result, last = gpu_attention.tiles(gpu, call, 1, 1, least_tile=176)
+    names = [item.config["tile"] for item in result if isinstance(item, Measurement)]
     assert names == ["chosen", "64x176", "128x176"]
     assert isinstance(last, Measurement)
     assert (last.name, last.median) == ("time of the chosen tile / the best", pytest.approx(1.0))
@@ -123,9 +123,9 @@ def test_all_tiles_are_measured_beside_the_one_that_a_launch_chooses(gpu: bench_
 @pytest.mark.slow
 def test_gradients_are_measured(gpu: bench_device.Gpu) -> None:
     call = Call("f16", 16, 48, True, **SMALL)
-    found = gpu_gradients.backward(gpu, call, 1, 1)
-    assert found[0] == "no comparison"
-    named = by_name(found)
+    result = gpu_gradients.backward(gpu, call, 1, 1)
+    assert result[0] == "no comparison"
+    named = by_name(result)
     launches = named["gradients, ours"].median / 20
     assert launches == pytest.approx(round(launches))
     useful = 2.5 * call.flops / (named["gradients, ours"].median / 1e3) / 1e12
@@ -164,12 +164,12 @@ def test_a_kernel_that_is_not_launched_leaves_a_remark(
         return fail if config.target == "sm_90" else launches(arrays, gpu, config)
 
     monkeypatch.setattr(OnDevice, "launches", refuse)
-    found = gpu_attention.forward(gpu, Call("f16", 16, 48, True, **SMALL), 1, 1)
-    assert found[:2] == [
+    result = gpu_attention.forward(gpu, Call("f16", 16, 48, True, **SMALL), 1, 1)
+    assert result[:2] == [
         "ours, mma.sync of {'dtype': 'f16', 'd': 16, 'N': 48, 'causal': True} was not launched: refused",
         "no comparison",
     ]
-    assert "ours" in by_name(found)
+    assert "ours" in by_name(result)
 
 
 @pytest.fixture
@@ -190,14 +190,14 @@ def with_torch(driver: Machine, torch: ModuleType, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("with_torch")
 def test_backends_of_torch_are_measured_beside_ours(gpu: bench_device.Gpu, torch: ModuleType) -> None:
     call = Call("f16", 16, 48, True, **SMALL)
-    found = gpu_attention.forward(gpu, call, 1, 1)
-    assert found[0] == f"torch {torch.__version__} has no backend NONE"
-    assert by_name(found)["torch MATH, error"].median < 2e-3
-    assert "speed of ours / torch MATH" in by_name(found)
-    found = gpu_gradients.backward(gpu, call, 1, 1)
-    assert found[-1].name == "gradients, speed of ours / torch MATH"  # type: ignore[union-attr]
-    assert by_name(found)["largest difference from torch MATH"].median < 1e-2
-    (remark,) = [item for item in found if isinstance(item, str)]
+    result = gpu_attention.forward(gpu, call, 1, 1)
+    assert result[0] == f"torch {torch.__version__} has no backend NONE"
+    assert by_name(result)["torch MATH, error"].median < 2e-3
+    assert "speed of ours / torch MATH" in by_name(result)
+    result = gpu_gradients.backward(gpu, call, 1, 1)
+    assert result[-1].name == "gradients, speed of ours / torch MATH"  # type: ignore[union-attr]
+    assert by_name(result)["largest difference from torch MATH"].median < 1e-2
+    (remark,) = [item for item in result if isinstance(item, str)]
     assert remark.startswith("gradients by torch NONE were not measured: ")
 
 
@@ -211,10 +211,10 @@ def test_the_product_of_torch_is_beside_the_peak_on_paper(
     torch = SimpleNamespace(randn=lambda *_, **__: Matrix(), bfloat16=None)
     monkeypatch.setattr(gpu_attention, "torch_with_gpu", lambda: (torch, ""))
     monkeypatch.setattr(bench_device.Gpu, "clocks", lambda _: {"clocks.max.sm": "1980 MHz"})
-    found = by_name(gpu_attention.tensor_ceiling(gpu, repeats=1))
-    assert found["tensor core ceiling"].median == pytest.approx(2 * 8192**3 / 1.5e-3 / 1e12)
-    assert found["tensor core peak on paper"].median == pytest.approx(1070, rel=1e-3)
-    assert found["tensor core peak on paper"].config == {"clock_mhz": 1980}
+    result = by_name(gpu_attention.tensor_ceiling(gpu, repeats=1))
+    assert result["tensor core ceiling"].median == pytest.approx(2 * 8192**3 / 1.5e-3 / 1e12)
+    assert result["tensor core peak on paper"].median == pytest.approx(1070, rel=1e-3)
+    assert result["tensor core peak on paper"].config == {"clock_mhz": 1980}
 
 
 @pytest.mark.slow
@@ -229,14 +229,14 @@ def test_kernels_are_assembled_by_several_threads(gpu: bench_device.Gpu, driver:
 def test_one_thread_makes_the_kernels_of_a_config(
     gpu: bench_device.Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: dict[AttentionConfig, set[int]] = {}
+    built: dict[AttentionConfig, set[int]] = {}
     calls = 0
 
     def launches(arrays: OnDevice, _: bench_device.Gpu, config: AttentionConfig) -> Work:
         def launch() -> None:
             nonlocal calls
             calls += 1
-            made.setdefault(config, set()).add(threading.get_ident())
+            built.setdefault(config, set()).add(threading.get_ident())
             time.sleep(0.02)  # another thread would have begun the next call
             if arrays.call.seq == 16:
                 raise BackendError("of this call")
@@ -246,5 +246,5 @@ def test_one_thread_makes_the_kernels_of_a_config(
     monkeypatch.setattr(OnDevice, "launches", launches)
     every = [Call("f16", dim, seq, True, **SMALL) for seq in (16, 48, 96) for dim in (16, 32)]
     gpu_attention.prepared(gpu, every)
-    assert [len(threads) for threads in made.values()] == [1, 1]
+    assert [len(threads) for threads in built.values()] == [1, 1]
     assert calls == 6

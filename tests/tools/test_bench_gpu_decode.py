@@ -48,27 +48,27 @@ def test_the_share_of_the_copy_bandwidth_is_bytes_over_time(
 ) -> None:
     gpu.copy_rate = 1e9
     one = Decoding("bf16", 16, 4, 2, 96, 1, page_size)
-    found = by_name(bench_gpu_decode.bandwidth(gpu, Batch(one, 2), repeats=2))
-    splits = found["decoding"].config["splits"]
+    result = by_name(bench_gpu_decode.bandwidth(gpu, Batch(one, 2), repeats=2))
+    splits = result["decoding"].config["splits"]
     assert splits == 2  # of 64 keys each: the fake GPU has room for all
     entries = [launch.entry.split("_")[0] for launch in driver.launches]
     assert entries == ["attention", "merge"] * 4
-    assert found["decoding"].median == pytest.approx(2 * LAUNCH_S * 1e6)
+    assert result["decoding"].median == pytest.approx(2 * LAUNCH_S * 1e6)
     # K and V, Q and O, and parts with their lse that are written and read.
     nbytes = 2 * (2 * 2 * 96 * 16 * 2 + 2 * 4 * 16 * 2 + 2 * 4 * splits * 17 * 4)
     rate = nbytes / (2 * LAUNCH_S)
-    assert found["decoding, read + written"].median == pytest.approx(rate / 1e12)
-    share = found["decoding, of the copy ceiling"]
+    assert result["decoding, read + written"].median == pytest.approx(rate / 1e12)
+    share = result["decoding, of the copy ceiling"]
     assert share.median == pytest.approx(100 * rate / 1e9)
     assert (share.goal, share.headline) == (Goal(">=", 85), True)
-    assert 0 < found["error of decoding / numpy"].median < 2
+    assert 0 < result["error of decoding / numpy"].median < 2
     assert driver.memory == {}
 
 
 @pytest.mark.slow
 def test_without_a_copy_ceiling_there_is_no_share(gpu: bench_device.Gpu) -> None:
-    found = by_name(bench_gpu_decode.bandwidth(gpu, SMALL, repeats=1))
-    assert "decoding, of the copy ceiling" not in found
+    result = by_name(bench_gpu_decode.bandwidth(gpu, SMALL, repeats=1))
+    assert "decoding, of the copy ceiling" not in result
 
 
 def test_the_copy_ceiling_is_kept_for_what_is_held_against_it(
@@ -97,11 +97,11 @@ def test_a_kernel_that_reads_one_page_only_is_found_out(gpu: bench_device.Gpu, d
 
 @pytest.mark.slow
 def test_a_token_is_timed_without_torch(gpu: bench_device.Gpu) -> None:
-    found = bench_gpu_decode.latency(gpu, SMALL, 2, 1)
-    assert found[0] == "no comparison"
+    result = bench_gpu_decode.latency(gpu, SMALL, 2, 1)
+    assert result[0] == "no comparison"
     launches = 2  # in two splits: attention and the merge
-    assert by_name(found)["a token, ours"].median == pytest.approx(launches * LAUNCH_S * 1e6)
-    step = by_name(found)["a token, ours, step"]
+    assert by_name(result)["a token, ours"].median == pytest.approx(launches * LAUNCH_S * 1e6)
+    step = by_name(result)["a token, ours, step"]
     assert step.median == pytest.approx(launches * LAUNCH_S * 1e6)  # it also appends, in the first
 
 
@@ -124,12 +124,12 @@ def test_a_token_is_compared_with_torch_in_launches_and_in_graphs(
     graphs = iter([takes(1.0), takes(2.0), takes(4.0)])
     monkeypatch.setattr(bench_gpu_decode, "graphed", lambda *_: next(graphs))
     step = Batch(Decoding("f32", 16, 4, 2, 96, 1))
-    found = by_name(bench_gpu_decode.latency(gpu, step, 2, 1))
-    ours = found["a token, ours"].median
-    assert found["a token, torch"].median == pytest.approx(6000)
-    assert found["latency of ours / torch"].median == pytest.approx(ours / 6000)
-    assert found["a token, ours, step, graph"].median == pytest.approx(2000)
-    assert found["latency of ours / torch, graph"].median == pytest.approx(0.25)
+    result = by_name(bench_gpu_decode.latency(gpu, step, 2, 1))
+    ours = result["a token, ours"].median
+    assert result["a token, torch"].median == pytest.approx(6000)
+    assert result["latency of ours / torch"].median == pytest.approx(ours / 6000)
+    assert result["a token, ours, step, graph"].median == pytest.approx(2000)
+    assert result["latency of ours / torch, graph"].median == pytest.approx(0.25)
 
 
 @pytest.mark.slow
@@ -137,9 +137,9 @@ def test_nothing_comes_to_the_host_while_tokens_are_decoded(
     gpu: bench_device.Gpu, driver: FakeDriver
 ) -> None:
     driver.on_launch = lambda _: None
-    (found,) = bench_gpu_decode.copied(gpu, layers=1, tokens=2, head_dim=16)
-    assert isinstance(found, Measurement)
-    assert (found.median, found.goal) == (0, Goal("<=", 0))
+    (result,) = bench_gpu_decode.copied(gpu, layers=1, tokens=2, head_dim=16)
+    assert isinstance(result, Measurement)
+    assert (result.median, result.goal) == (0, Goal("<=", 0))
     assert "cuMemcpyDtoHAsync" not in driver.names()
     assert {launch.entry.split("_")[0] for launch in driver.launches} >= {"append", "attention"}
 

@@ -26,8 +26,8 @@ PATH = (*(S,) * 4, *(PV,) * 8, WAIT_ONE, EXP2, WAIT, EXP2, MOVE)
 
 
 def reading(tensor: float = 50.0, special: float = 40.0, exponentials: float = 45.0) -> hopper.Reading:
-    made = Assembled(168, 0, 4096, 1, 0.1, 128, Loop(PATH, len(PATH)))
-    return hopper.Reading(made, "128x128", tensor, special, exponentials)
+    built = Assembled(168, 0, 4096, 1, 0.1, 128, Loop(PATH, len(PATH)))
+    return hopper.Reading(built, "128x128", tensor, special, exponentials)
 
 
 def measurements(found: Rows) -> list[Measurement]:
@@ -53,11 +53,11 @@ def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(hopper.Reading, "of", of)
     monkeypatch.setattr(hopper, "triton", lambda _: reading(30.0, 20.0))
     monkeypatch.setattr(hopper, "flash_attn_4", missing)
-    found = hopper.hopper_quality(64)
-    ours, triton, other = rows(found)
+    result = hopper.hopper_quality(64)
+    ours, triton, other = rows(result)
     assert (ours[1], triton[1]) == ("ours", "Triton")
     assert other == ["64", "flash-attn-4: it is not installed (pip install --pre flash-attn-4)"]
-    assert goals_met(found) == {
+    assert goals_met(result) == {
         "tensor cores: ours / Triton": True,
         "instructions: ours / Triton": True,
         "main loop": True,
@@ -107,10 +107,10 @@ def test_f32_has_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> None:
         return reading(50.0)
 
     monkeypatch.setattr(hopper.Reading, "of", of)
-    found = hopper_f32.precise_quality(128)
-    (ours,) = rows(found)
+    result = hopper_f32.precise_quality(128)
+    (ours,) = rows(result)
     assert ours[1] == "ours, f32_grade"
-    rates = {m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(found)}
+    rates = {m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(result)}
     # 132 multiprocessors at 1,830 MHz with 2 x 2,048 operations a clock, of which half for a third; and
     # 128 x 64 scores of 128 + 128 columns in 3,840 clocks.
     assert rates == {
@@ -135,13 +135,13 @@ def test_latents_have_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> 
         return reading(90.0)
 
     monkeypatch.setattr(hopper.Reading, "of", of)
-    found = hopper_workloads.workload_quality("latents", 64)
-    assert rows(found)[0][1] == "ours, latents"
+    result = hopper_workloads.workload_quality("latents", 64)
+    assert rows(result)[0][1] == "ours, latents"
     # 64 x 64 scores of 576 + 512 columns take 2,176 clocks of tensor cores. One consumer reads
     # 36 x (64 + 64) x 16 elements for the scores, and each 4 x 256 x 16 for its columns of O; 64 x 576 of K
     # arrive, and 64 x 64 weights are written and read once: 2,368 clocks of 128 bytes.
     assert {
-        m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(found)
+        m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(result)
     } == {
         "tensor cores by the issue model": (90.0, True),
         "tensor cores by shared memory": (91.9, True),
@@ -159,11 +159,11 @@ def test_latents_have_a_job_for_each_tile() -> None:
 @pytest.mark.slow
 @pytest.mark.ptxas
 def test_the_producer_of_pages_is_counted() -> None:
-    found = {m.name: m for m in measurements(gathered.gathered_quality(64, 1))}
-    for_tile = found["instructions of the producer for a tile"].median
-    assert for_tile > found["integers of the producer for a tile"].median > 0
-    assert found["instructions of the producer for 16 bytes"].median == for_tile * 4 / (2 * 128 * 64 // 8)
-    assert 0 < found["instructions of the producer, of all"].median < 100
-    spilled = found["spilled beside a producer that gathers"]
+    result = {m.name: m for m in measurements(gathered.gathered_quality(64, 1))}
+    for_tile = result["instructions of the producer for a tile"].median
+    assert for_tile > result["integers of the producer for a tile"].median > 0
+    assert result["instructions of the producer for 16 bytes"].median == for_tile * 4 / (2 * 128 * 64 // 8)
+    assert 0 < result["instructions of the producer, of all"].median < 100
+    spilled = result["spilled beside a producer that gathers"]
     assert spilled.goal is not None
     assert spilled.goal.met_by(spilled.median)

@@ -30,8 +30,8 @@ def test_instructions_are_set_beside_the_bytes_of_a_turn(monkeypatch: pytest.Mon
         return Assembled(147, 0, 20480, 6, 0.2, 128, Loop(PATH, len(PATH)))
 
     monkeypatch.setattr(loops, "assembled", of)
-    found = loops.loop_quality(loops.Stored(64, "f16", None, 16), "sm_90")
-    assert figures(found) == {
+    result = loops.loop_quality(loops.Stored(64, "f16", None, 16), "sm_90")
+    assert figures(result) == {
         "registers": 147,
         "spilled": 0,
         "CTAs": 6,
@@ -42,7 +42,7 @@ def test_instructions_are_set_beside_the_bytes_of_a_turn(monkeypatch: pytest.Mon
         # Six CTAs with one stage have one tile of K or V each in flight.
         "in flight": 6 * 64 * 128 / 1024,
     }
-    (settings,) = {tuple(m.config.items()) for m in found if isinstance(m, Measurement)}
+    (settings,) = {tuple(m.config.items()) for m in result if isinstance(m, Measurement)}
     assert dict(settings) | {"target": "sm_90", "kv": "f16", "page": 16, "threads": 64} == dict(settings)
 
 

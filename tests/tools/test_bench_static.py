@@ -49,9 +49,9 @@ class StubDisassembler:
 def triton(monkeypatch: pytest.MonkeyPatch) -> bench_static._Quality:
     """A kernel of Triton's that no assembler and no interpreter has seen."""
     settings: dict[str, Setting] = {"by": "Triton", "target": "sm_80"}
-    found = bench_static._Quality("Triton's", settings, ASSEMBLED, COUNTED)
-    monkeypatch.setattr(bench_static, "triton", lambda *_: found)
-    return found
+    result = bench_static._Quality("Triton's", settings, ASSEMBLED, COUNTED)
+    monkeypatch.setattr(bench_static, "triton", lambda *_: result)
+    return result
 
 
 # ---------------------------------------------------------------------------- what is counted
@@ -60,14 +60,14 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> bench_static._Quality:
 @pytest.mark.parametrize(("causal", "scores"), [(False, 64 * 64), (True, 64 * 65 // 2)])
 def test_counts_are_for_a_thousand_scores_that_are_seen(causal: bool, scores: int) -> None:
     config = dataclasses.replace(SMALL, causal=causal)
-    found = count(config, 64)
+    result = count(config, 64)
     assert seen_scores(64, causal) == scores
     # Four tiles of keys for each of two CTAs of two warps; causality hides two of the first CTA's.
     tiles = (4 + 2 if causal else 4 + 4) * 2
     products = tiles * (16 * 16 * (16 + 16)) // (16 * 8 * 16)
-    assert found.product_share * found.instructions == pytest.approx(1000 * products / scores)
-    assert found.conflicts == 0
-    assert found.wavefronts > 0
+    assert result.product_share * result.instructions == pytest.approx(1000 * products / scores)
+    assert result.conflicts == 0
+    assert result.wavefronts > 0
 
 
 def test_bank_conflicts_and_shares_are_those_of_the_launch() -> None:
@@ -95,18 +95,18 @@ def test_a_turn_of_the_loop_is_for_so_many_scores() -> None:
 @pytest.mark.ptxas
 def test_a_kernel_is_assembled_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_quality, "find_disassembler", StubDisassembler)
-    made = build(SMALL.kernel())
-    found = assembled(Subject.of(made), target("sm_80"))
-    assert found.registers > 20
-    assert found.spilled_bytes == 0
-    assert found.shared_bytes == made.kernel.dynamic_shared_bytes
-    assert found.ctas_per_sm == target("sm_80").blocks_per_sm_for(
-        made.config.tiling.threads, found.registers, found.shared_bytes
+    built = build(SMALL.kernel())
+    result = assembled(Subject.of(built), target("sm_80"))
+    assert result.registers > 20
+    assert result.spilled_bytes == 0
+    assert result.shared_bytes == built.kernel.dynamic_shared_bytes
+    assert result.ctas_per_sm == target("sm_80").blocks_per_sm_for(
+        built.config.tiling.threads, result.registers, result.shared_bytes
     )
-    assert found.occupancy == found.ctas_per_sm * made.config.tiling.threads / 2048
-    assert found.columns == 32
-    assert found.loop is not None
-    assert (found.loop.products, found.why_no_loop) == (2, "")
+    assert result.occupancy == result.ctas_per_sm * built.config.tiling.threads / 2048
+    assert result.columns == 32
+    assert result.loop is not None
+    assert (result.loop.products, result.why_no_loop) == (2, "")
 
 
 @pytest.mark.ptxas
@@ -115,8 +115,8 @@ def test_without_a_disassembler_there_is_no_loop(monkeypatch: pytest.MonkeyPatch
         raise BackendError("there is no nvdisasm")
 
     monkeypatch.setattr(static_quality, "find_disassembler", none)
-    found = assembled(Subject.of(build(SMALL.kernel())), target("sm_80"))
-    assert (found.loop, found.why_no_loop) == (None, "there is no nvdisasm")
+    result = assembled(Subject.of(build(SMALL.kernel())), target("sm_80"))
+    assert (result.loop, result.why_no_loop) == (None, "there is no nvdisasm")
 
 
 # ---------------------------------------------------------------------------- beside Triton's
@@ -150,13 +150,13 @@ def test_ratios_are_ours_to_the_other(triton: bench_static._Quality) -> None:
         dataclasses.replace(ASSEMBLED, registers=100, loop=None),
         dataclasses.replace(COUNTED, instructions=330.0, product_share=0.2),
     )
-    found = by_name([*ours.compared(triton)])
-    assert {name: item.median for name, item in found.items()} == {
+    result = by_name([*ours.compared(triton)])
+    assert {name: item.median for name, item in result.items()} == {
         "registers: ours / Triton": 0.5,
         "instructions: ours / Triton": 1.1,
         "HMMA share: ours / Triton": 0.8,
     }
-    met = [item.goal.met_by(item.median) for item in found.values() if item.goal]
+    met = [item.goal.met_by(item.median) for item in result.values() if item.goal]
     assert met == [True, False, False]
 
 
@@ -174,12 +174,12 @@ def test_a_kernel_that_nothing_assembles_is_a_remark(monkeypatch: pytest.MonkeyP
 def test_tritons_kernel_is_measured_like_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_quality, "find_disassembler", StubDisassembler)
     monkeypatch.setattr(bench_static, "SEQ", {"f16": 256})
-    found = bench_static.triton.__wrapped__(64, True, "sm_80")
-    assert found.settings["by"] == "Triton"
-    assert found.assembled.registers > 100
+    result = bench_static.triton.__wrapped__(64, True, "sm_80")
+    assert result.settings["by"] == "Triton"
+    assert result.assembled.registers > 100
     # Tiles of 64 keys for two CTAs of 128 queries: two and four.
     products = (2 + 4) * 128 * 64 * (64 + 64) // (16 * 8 * 16)
-    per_score = found.counted.product_share * found.counted.instructions
+    per_score = result.counted.product_share * result.counted.instructions
     assert per_score == pytest.approx(1000 * products / seen_scores(256, True))
 
 
@@ -207,13 +207,13 @@ def test_every_gradient_has_a_kernel_of_tritons() -> None:
 @pytest.mark.parametrize("owner", OWNERS)
 def test_kernels_of_gradients_are_set_beside_tritons(owner: str) -> None:
     pytest.importorskip("cuda.pathfinder")
-    found = static_gradients.gradient_quality(AttentionConfig(64, dtype="f16"), owner, "sm_80")
-    if isinstance(found[0], str):
-        pytest.skip(found[0])
-    ratios = [item for item in found if isinstance(item, Measurement) and item.headline]
+    result = static_gradients.gradient_quality(AttentionConfig(64, dtype="f16"), owner, "sm_80")
+    if isinstance(result[0], str):
+        pytest.skip(result[0])
+    ratios = [item for item in result if isinstance(item, Measurement) and item.headline]
     assert len(ratios) == 2
     assert all(item.goal is not None and item.goal.met_by(item.median) for item in ratios)
-    spilled = next(item for item in found if isinstance(item, Measurement) and item.name == "spilled")
+    spilled = next(item for item in result if isinstance(item, Measurement) and item.name == "spilled")
     assert spilled.median == 0
 
 
@@ -221,14 +221,14 @@ def test_kernels_of_gradients_are_set_beside_tritons(owner: str) -> None:
 @pytest.mark.nightly
 def test_a_kernel_of_tritons_that_does_not_fit_is_told_and_not_compared() -> None:
     pytest.importorskip("cuda.pathfinder")
-    found = static_gradients.gradient_quality(AttentionConfig(256, dtype="f16"), KEYS, "sm_120")
-    if len(found) == 1:
-        pytest.skip(str(found[0]))
-    assert found[-1] == (
+    result = static_gradients.gradient_quality(AttentionConfig(256, dtype="f16"), KEYS, "sm_120")
+    if len(result) == 1:
+        pytest.skip(str(result[0]))
+    assert result[-1] == (
         "Triton's attention_backward_keys d=256 full takes 102656 bytes of shared memory, which a CTA has "
         "not on sm_120"
     )
-    assert not any("ours / Triton" in item.name for item in found if isinstance(item, Measurement))
+    assert not any("ours / Triton" in item.name for item in result if isinstance(item, Measurement))
 
 
 def test_products_that_two_ctas_make_are_not_needed() -> None:

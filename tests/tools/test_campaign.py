@@ -104,24 +104,24 @@ def test_a_right_kernel_passes_all_its_problems(kernel: str) -> None:
 def test_every_barrier_wait_and_commit_is_needed(kernel: str) -> None:
     for kind in ("barrier", "copy-wait", "copy-commit"):
         for number in numbers(kernel, kind):
-            found = judge(kernel, number)
-            assert found.caught_by == "sanitizer", found
+            result = judge(kernel, number)
+            assert result.caught_by == "sanitizer", result
 
 
 @pytest.mark.slow
 def test_what_is_caught_says_by_whom_and_why() -> None:
     (first, *_) = numbers(COPYING, "copy-wait", "deleted")
-    found = judge(COPYING, first)
-    assert (found.caught_by, found.problem) == ("sanitizer", 0)
-    assert found.before == "cp.async.wait_group 0;"
-    assert found.after == ""
-    assert "may still be written by the copy" in found.what
+    result = judge(COPYING, first)
+    assert (result.caught_by, result.problem) == ("sanitizer", 0)
+    assert result.before == "cp.async.wait_group 0;"
+    assert result.after == ""
+    assert "may still be written by the copy" in result.what
 
 
 @pytest.mark.slow
 def test_what_is_known_before_a_run_needs_none() -> None:
-    found = [judge(COPYING, n) for n in numbers(COPYING, "shared-offset", "operand 0 +4")]
-    before = [(v.caught_by, v.problem) for v in found if v.before.startswith("cp.async")]
+    result = [judge(COPYING, n) for n in numbers(COPYING, "shared-offset", "operand 0 +4")]
+    before = [(v.caught_by, v.problem) for v in result if v.before.startswith("cp.async")]
     assert set(before) == {("proof", -1)}
     wide = numbers(COPYING, "shared-offset", "operand 1 +4")[0]
     assert judge(COPYING, wide).caught_by == "verifier"
@@ -129,24 +129,24 @@ def test_what_is_known_before_a_run_needs_none() -> None:
 
 @pytest.mark.nightly
 def test_a_barrier_of_one_warp_may_be_that_of_the_warp() -> None:
-    found = [judge(SMALL, n) for n in numbers(SMALL, "barrier", "of each warp alone")]
-    assert [v.caught_by for v in found] == ["equivalent", "equivalent"]
-    assert {v.what for v in found} == {"proved: the block is one warp"}
+    result = [judge(SMALL, n) for n in numbers(SMALL, "barrier", "of each warp alone")]
+    assert [v.caught_by for v in result] == ["equivalent", "equivalent"]
+    assert {v.what for v in result} == {"proved: the block is one warp"}
 
 
 @pytest.mark.slow
 def test_a_constant_that_changes_nothing_in_any_thread_is_proved_equivalent() -> None:
     # One split: its number is always 0, and so is its part of head_dim, whatever the factor.
     subject = subjects()[COPYING]
-    found = {
+    result = {
         m.before: reason(m, subject.block, reasons())
         for m in mutants_of(COPYING)
         if m.kind == "shared-address" and m.where.endswith("Products.__init__")
     }
     proved = "proved: computed for every thread of the block, all that is read elsewhere has the "
-    times_zero = [why for before, why in found.items() if before.startswith("mul.lo.u32")]
+    times_zero = [why for before, why in result.items() if before.startswith("mul.lo.u32")]
     assert times_zero == [f"{proved}same value"] * 2 + [None] * (len(times_zero) - 2)
-    assert any(why is None for why in found.values())
+    assert any(why is None for why in result.values())
 
 
 @pytest.mark.slow
@@ -163,9 +163,9 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
         for n, m in enumerate(mutants_of(TENSOR_CORES))
         if m.name.startswith("mask: always the first") and m.mark == "lazy softmax: new base"
     }
-    found = judge(TENSOR_CORES, places[min(places)])
-    assert found.caught_by == "value"
-    assert subjects()[TENSOR_CORES].problems[found.problem].scores == "none"
+    result = judge(TENSOR_CORES, places[min(places)])
+    assert result.caught_by == "value"
+    assert subjects()[TENSOR_CORES].problems[result.problem].scores == "none"
 
 
 @pytest.mark.slow
@@ -185,9 +185,9 @@ def test_what_only_a_special_problem_shows_is_noticed_there(
     kernel: str, kind: str, change: str, function: str, noticed_by: Callable[[Any], bool]
 ) -> None:
     at = [n for n in numbers(kernel, kind, change) if mutants_of(kernel)[n].where.endswith(function)]
-    found = judge(kernel, at[-1])
-    assert found.caught_by == "value", found
-    assert noticed_by(subjects()[kernel].problems[found.problem])
+    result = judge(kernel, at[-1])
+    assert result.caught_by == "value", result
+    assert noticed_by(subjects()[kernel].problems[result.problem])
 
 
 @pytest.mark.slow
@@ -211,29 +211,29 @@ def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
         for n in numbers(TF32, "mask", "always the first")
         if mutants_of(TF32)[n].mark == "panel loader: piece"
     ]
-    found = judge(TF32, copies[-1])  # of a tile of K that the end does not cut
-    assert found.caught_by == "trap"
-    assert subjects()[TF32].problems[found.problem].alike
+    result = judge(TF32, copies[-1])  # of a tile of K that the end does not cut
+    assert result.caught_by == "trap"
+    assert subjects()[TF32].problems[result.problem].alike
 
 
 @pytest.mark.nightly
 def test_a_read_behind_the_last_key_of_a_cache_stops_the_kernel() -> None:
     kernel = "f32-sm_80-cache"
     rows = [n for n in numbers(kernel, "bound", "-1") if mutants_of(kernel)[n].mark == "tile loader: turns"]
-    found = judge(kernel, rows[-1])  # of the next tile of K
-    assert found.caught_by == "trap"
-    assert subjects()[kernel].problems[found.problem].full
+    result = judge(kernel, rows[-1])  # of the next tile of K
+    assert result.caught_by == "trap"
+    assert subjects()[kernel].problems[result.problem].full
 
 
 def test_a_condition_that_holds_in_every_thread_may_be_dropped() -> None:
     # 136 columns are more than the 128 that a warp has at once, and 4 a lane: all lanes have some.
     proved = "proved: computed for every thread of the block, the condition holds"
-    found = [
+    result = [
         reason(mutants_of(MERGE)[n], subjects()[MERGE].block, reasons())
         for n in numbers(MERGE, "mask", "dropped")
         if mutants_of(MERGE)[n].where.endswith("_add_part")
     ]
-    assert found == [proved, None] * 4
+    assert result == [proved, None] * 4
 
 
 @pytest.mark.slow
@@ -274,9 +274,9 @@ def test_new_rows_are_written_once_in_time_by_the_part_that_reads_them(
 ) -> None:
     all_of = mutants_of(APPENDING)
     at = [n for n in numbers(APPENDING, kind, change) if all_of[n].where.endswith(function)]
-    found = judge(APPENDING, at[0])
-    assert found.caught_by == catcher, found
-    assert what in found.what
+    result = judge(APPENDING, at[0])
+    assert result.caught_by == catcher, result
+    assert what in result.what
 
 
 def test_a_part_that_has_seen_no_key_may_hold_anything() -> None:
@@ -290,14 +290,14 @@ def test_a_part_that_has_seen_no_key_may_hold_anything() -> None:
 def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> None:
     config = AttentionConfig(16, dtype="f16", dropout=0.3)
     queries, keys = np.arange(32), np.arange(32)
-    place = 4 * (queries % 16 // 8)[:, None] + keys % 16 // 8 * 2 + keys % 2
-    found: set[int] = set()
+    location = 4 * (queries % 16 // 8)[:, None] + keys % 16 // 8 * 2 + keys % 2
+    result: set[int] = set()
     seeds = {p.dropout_seed for p in subjects()[FEATURES].problems if p.dropout_seed < 1 << 32}
     for seed in seeds:
         kept_now = keep_mask(config.dropout, seed, np.zeros(1, int), queries, keys)
         kept_more = keep_mask(config.dropout - 2**-16, seed, np.zeros(1, int), queries, keys)
-        found |= set(place[(kept_now != kept_more)[0]].tolist())
-    assert found == set(range(8))
+        result |= set(location[(kept_now != kept_more)[0]].tolist())
+    assert result == set(range(8))
 
 
 @pytest.mark.slow
@@ -305,9 +305,9 @@ def test_what_is_read_behind_the_last_column_reaches_a_result() -> None:
     guarded = [
         n for n in numbers(NARROW, "mask", "dropped") if "ld.global.b16" in mutants_of(NARROW)[n].before
     ]
-    found = judge(NARROW, guarded[-1])
-    assert found.caught_by == "value"
-    assert "nan" in found.what
+    result = judge(NARROW, guarded[-1])
+    assert result.caught_by == "value"
+    assert "nan" in result.what
 
 
 @pytest.mark.parametrize("element", ["f16", "f32"])
@@ -388,14 +388,14 @@ def test_a_wrong_kernel_ends_the_campaign(monkeypatch: pytest.MonkeyPatch, call:
 
 def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     root = Path(__file__).parents[2]
-    found = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
-    names = [kernel["name"] for kernel in found["kernels"]]
+    result = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
+    names = [kernel["name"] for kernel in result["kernels"]]
     columns = ("judged", "equivalent", *CATCHERS, "hole")
     counts = [
         [sum(kind[column] for kind in kernel["kinds"].values()) for column in columns]
-        for kernel in found["kernels"]
+        for kernel in result["kernels"]
     ]
-    counts.append([found["counts"][column] for column in columns])
+    counts.append([result["counts"][column] for column in columns])
     wanted = [
         f"| {name} | {' | '.join(map(str, row))} |"
         for name, row in zip([*(f"`{name}`" for name in names), "all"], counts, strict=True)
@@ -407,19 +407,19 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     missing = ", ".join(f"`{name}`" for name in subjects() if name not in names)
     said = re.findall(r"Not judged whole yet: (.*?)\.", " ".join(lines))
     assert said == ([missing] if missing else [])
-    assert all(kernel["judged"] == kernel["mutants"] for kernel in found["kernels"])
-    assert (found["holes"], found["share_caught"]) == ([], 1)
+    assert all(kernel["judged"] == kernel["mutants"] for kernel in result["kernels"])
+    assert (result["holes"], result["share_caught"]) == ([], 1)
 
 
 @pytest.mark.slow
 def test_the_recorded_kernels_are_those_that_ship() -> None:
     root = Path(__file__).parents[2]
-    found = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
+    result = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
     shipped = {
         name: hashlib.sha256(render(subject.module).encode()).hexdigest()
         for name, subject in subjects().items()
     }
-    assert {kernel["name"]: kernel["sha256"] for kernel in found["kernels"]}.items() <= shipped.items()
+    assert {kernel["name"]: kernel["sha256"] for kernel in result["kernels"]}.items() <= shipped.items()
 
 
 # ----------------------------------------------------------------------------------------- the tool
@@ -427,10 +427,10 @@ def test_the_recorded_kernels_are_those_that_ship() -> None:
 
 @pytest.mark.nightly
 def test_the_short_campaign_has_no_hole(call: Command) -> None:
-    found = call.document("--short", "--kernel", SMALL, "--jobs", "1", "--json")
-    assert found["holes"] == []
-    assert found["share_caught"] == 1
-    assert found["counts"]["judged"] == 3
+    result = call.document("--short", "--kernel", SMALL, "--jobs", "1", "--json")
+    assert result["holes"] == []
+    assert result["share_caught"] == 1
+    assert result["counts"]["judged"] == 3
 
 
 @pytest.mark.nightly
@@ -513,11 +513,11 @@ def test_an_update_keeps_the_kernels_that_are_not_judged(judging: list[Verdict],
     argv = ["--kernel", COPYING, "--jobs", "1", "--update", "--output", str(path)]
     assert tool.main(argv) == 1
     kernels = sorted(both["kernels"], key=lambda kernel: list(subjects()).index(kernel["name"]))
-    found = json.loads(path.read_text())
-    assert found["kernels"] == kernels
-    assert [row["kernel"] for row in found["equivalent"]] == [COPYING, SMALL]
-    assert [row["kernel"] for row in found["holes"]] == [COPYING, SMALL]
-    assert (found["counts"], found["share_caught"]) == (both["counts"], 0.5)
+    result = json.loads(path.read_text())
+    assert result["kernels"] == kernels
+    assert [row["kernel"] for row in result["equivalent"]] == [COPYING, SMALL]
+    assert [row["kernel"] for row in result["holes"]] == [COPYING, SMALL]
+    assert (result["counts"], result["share_caught"]) == (both["counts"], 0.5)
     judging[:] = [verdict("value")]
     assert tool.main([*argv[:1], SMALL, *argv[2:]]) == 1  # the hole of the other kernel is there
     assert json.loads(path.read_text())["counts"]["judged"] == 4
@@ -540,9 +540,9 @@ def test_only_what_has_changed_is_judged(
     text = path.read_text()
     assert tool.main(update) == 0
     assert (asked, path.read_text()) == ([COPYING] * 2, text)
-    found = json.loads(text)
-    found["kernels"][0]["sha256"] = "0"
-    path.write_text(json.dumps(found))
+    result = json.loads(text)
+    result["kernels"][0]["sha256"] = "0"
+    path.write_text(json.dumps(result))
     assert tool.main(update) == 0
     assert asked[2:] == [SMALL] * 2
     assert path.read_text() == text
@@ -588,13 +588,13 @@ def test_what_a_journal_has_is_not_judged_again(
     assert asked == [0, 1, 2, 2]
     assert tool.main(argv) == 1
     assert asked == [0, 1, 2, 2]
-    found = json.loads(path.read_text())
-    assert found == tool.document(judging, {SMALL: 3})
+    result = json.loads(path.read_text())
+    assert result == tool.document(judging, {SMALL: 3})
     other = [json.dumps(json.loads(line) | {"sha256": "0"}) for line in journal.read_text().splitlines()]
     journal.write_text("\n".join(other) + "\n")  # of another text
     assert tool.main(argv) == 1
     assert asked == [0, 1, 2, 2, 0, 1, 2]
-    assert json.loads(path.read_text()) == found
+    assert json.loads(path.read_text()) == result
 
 
 @pytest.mark.parametrize(
@@ -752,10 +752,10 @@ def test_progress_is_told_now_and_then(
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_an_interrupt_ends_the_processes_of_a_campaign() -> None:
-    found = mutant_verdicts.verdicts(judge, [(SMALL, number) for number in range(24)], jobs=2)
-    assert next(found).name == mutants_of(SMALL)[0].name
+    result = mutant_verdicts.verdicts(judge, [(SMALL, number) for number in range(24)], jobs=2)
+    assert next(result).name == mutants_of(SMALL)[0].name
     with pytest.raises(KeyboardInterrupt):
-        found.throw(KeyboardInterrupt())
+        result.throw(KeyboardInterrupt())
     end = time.monotonic() + 60
     for process in multiprocessing.active_children():
         # The pool's own thread waits for the process, too: who comes second learns its end from the first.
@@ -774,5 +774,5 @@ def test_a_mutant_that_the_interpreter_refuses_is_caught(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(KernelUnderTest, "run", refuses)
     (first, *_) = numbers(SMALL, "barrier")
-    found = judge(SMALL, first)
-    assert (found.caught_by, found.what) == ("verifier", "no such instruction")
+    result = judge(SMALL, first)
+    assert (result.caught_by, result.what) == ("verifier", "no such instruction")

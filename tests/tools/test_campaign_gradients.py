@@ -61,13 +61,13 @@ def test_a_write_outside_of_the_rows_of_a_gradient_is_wrong(kernel: str, nth: in
 
 @pytest.mark.parametrize("kernel", ["f16-sm_80-dq-features", "f16-sm_80-dkv-features"])
 def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kernel: str) -> None:
-    found: set[int] = set()
+    result: set[int] = set()
     for problem in subjects()[kernel].problems:
         if problem.dropout_seed >= 1 << 32:
             continue
         queries, keys = np.arange(problem.seq_q), np.arange(problem.seq_k)
         rows, columns = (keys[None], queries[:, None]) if "dkv" in kernel else (queries[:, None], keys[None])
-        place = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
+        location = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
         args = subjects()[kernel].prepare(problem).how["args"]
         (mask,) = (a for a in args if isinstance(a, np.ndarray) and a.dtype == np.bool_)
         distance = queries[:, None] - keys
@@ -76,8 +76,8 @@ def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kerne
             keep_mask(dropout, problem.dropout_seed, np.zeros(1, int), queries, keys)[0]
             for dropout in (0.3, 0.3 - 2**-16)
         )
-        found |= set(place[(kept_now != kept_more) & counts].tolist())
-    assert found == set(range(8))
+        result |= set(location[(kept_now != kept_more) & counts].tolist())
+    assert result == set(range(8))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_what_is_not_finite_is_right_where_the_exact_gradient_is_not(
         args[nth][row, 0, 0] = number
         return done
 
-    found = subject.run(subject.module, problem, launch=meddling).wrong
-    assert found.startswith(message)
-    assert bool(found) == bool(message)
+    result = subject.run(subject.module, problem, launch=meddling).wrong
+    assert result.startswith(message)
+    assert bool(result) == bool(message)
 
 
 @pytest.mark.slow
@@ -133,5 +133,5 @@ def test_a_mistake_in_a_kernel_of_gradients_is_noticed(
         for n, m in enumerate(mutants_of(kernel))
         if m.name.startswith(f"{kind}: {change}") and m.where.endswith(function)
     ]
-    found = judge(kernel, at[-1])
-    assert found.caught_by == catcher, found
+    result = judge(kernel, at[-1])
+    assert result.caught_by == catcher, result

@@ -25,15 +25,15 @@ def test_problems_of_fp8_have_numbers_alone_in_queries_and_keys() -> None:
     config = AttentionConfig(64, dtype="e4m3", causal=True)
     for scores, longest in ((s, max(p.seq_k for p in problems if p.scores == s)) for s in by_scores):
         (problem, *_) = (p for p in problems if (p.scores, p.seq_k) == (scores, longest))
-        given = arrays_of(config, problem)
-        assert np.isfinite(given.q.astype(np.float32)).all()
-        assert np.isfinite(given.k.astype(np.float32)).all()
+        arguments = arrays_of(config, problem)
+        assert np.isfinite(arguments.q.astype(np.float32)).all()
+        assert np.isfinite(arguments.k.astype(np.float32)).all()
 
 
 def test_scores_that_part_in_fp8_differ_alike_from_key_to_key() -> None:
     (problem,) = (p for p in subjects()[FP8].problems if p.scores == "parting in fp8" and p.times == 1)
-    given = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
-    scores = given.q[0, 0].astype(np.float64)[:, :3] @ given.k[0, 0].astype(np.float64)[:, :3].T
+    arguments = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
+    scores = arguments.q[0, 0].astype(np.float64)[:, :3] @ arguments.k[0, 0].astype(np.float64)[:, :3].T
     steps = np.diff(scores, axis=1)
     assert (steps == steps[:, :1]).all()
     assert set(steps[:, 0]) == {-48.0, 0.0, 48.0}
@@ -41,9 +41,9 @@ def test_scores_that_part_in_fp8_differ_alike_from_key_to_key() -> None:
 
 def test_every_other_scale_is_negative() -> None:
     (problem, *_) = (p for p in subjects()[FP8].problems if p.batch == 2)
-    given = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
+    arguments = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
     for name in ("q_scale", "k_scale", "v_scale"):
-        assert np.sign(given.operands[name]).tolist() == [[1], [-1]]
+        assert np.sign(arguments.operands[name]).tolist() == [[1], [-1]]
 
 
 def given_pairs(scores: str) -> Arrays:
@@ -53,17 +53,17 @@ def given_pairs(scores: str) -> Arrays:
 
 
 def test_infinity_is_in_every_element_of_a_thread_with_and_without_a_weight() -> None:
-    given = given_pairs("infinite panels")
-    key, column = np.nonzero(np.isinf(given.v[0, 0]))
-    assert np.argwhere(np.isinf(given.v[0, 1:])).tolist() == [[0, 0, 0], [1, 16, 0], [1, 70, 1]]
+    arguments = given_pairs("infinite panels")
+    key, column = np.nonzero(np.isinf(arguments.v[0, 0]))
+    assert np.argwhere(np.isinf(arguments.v[0, 1:])).tolist() == [[0, 0, 0], [1, 16, 0], [1, 70, 1]]
     for weighs in (False, True):
-        of_tile = (key < 16) & ((given.k[0, 0, key, 0] > -16) == weighs)
+        of_tile = (key < 16) & ((arguments.k[0, 0, key, 0] > -16) == weighs)
         assert column[of_tile].tolist() == [0, 1, 2, 3, 32, 33, 34, 35]
 
 
 def test_infinity_is_in_both_panels_of_queries_and_keys() -> None:
-    given = given_pairs("infinite")
-    for x, first in ((given.q, 0), (given.k, 4)):
+    arguments = given_pairs("infinite")
+    for x, first in ((arguments.q, 0), (arguments.k, 4)):
         row, column = np.nonzero(np.isinf(x[0, 0]))
         for panel in range(2):
             assert set(column[row % 3 == panel]) == {32 * panel + first + n for n in range(4)}

@@ -44,9 +44,9 @@ RUN = [
 @pytest.mark.nightly
 def test_torchrun_starts_the_command(torch: ModuleType, tmp_path: Path) -> None:  # noqa: ARG001
     picture = tmp_path / "timeline.svg"
-    found = _torchrun(*RUN, "--timeline", str(picture))
-    assert found.returncode == 0, found.stderr
-    _check_run(found.stdout, picture)
+    result = _torchrun(*RUN, "--timeline", str(picture))
+    assert result.returncode == 0, result.stderr
+    _check_run(result.stdout, picture)
 
 
 @pytest.mark.slow
@@ -79,18 +79,18 @@ def _check_run(said: str, picture: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_scheme_that_cannot_be_used_is_refused_by_all(torch: ModuleType) -> None:  # noqa: ARG001
-    found = _torchrun("--seq", "64", "--heads", "3", "--scheme", "ulysses")
-    assert found.returncode != 0
+    result = _torchrun("--seq", "64", "--heads", "3", "--scheme", "ulysses")
+    assert result.returncode != 0
     assert (
         "ptxgen context-parallel: error: ContextParallel: scheme 'ulysses' cannot be used: 3 heads are not a "
         "multiple of 2 ranks; use scheme='ring', '2d' or 'auto'"
-    ) in found.stderr
+    ) in result.stderr
 
 
 def _estimates(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
     assert context_parallel.main([*SIZES, *options, "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["estimates"]
-    return found
+    result: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["estimates"]
+    return result
 
 
 def test_estimates_are_those_of_the_cost_rule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_what_cannot_work_is_said(
     options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        found = context_parallel.main(options)
+        result = context_parallel.main(options)
     except SystemExit as end:
-        found = end.code
-    assert found == code
+        result = end.code
+    assert result == code
     assert capsys.readouterr().err.endswith(f"ptxgen context-parallel: error: {said}\n")
 
 

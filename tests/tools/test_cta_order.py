@@ -35,15 +35,15 @@ def test_the_order_of_the_kernels_is_that_of_the_model(causal: bool, packed: boo
 def test_results_do_not_depend_on_the_section(section: int) -> None:
     config = AttentionConfig(16, dtype="f16", causal=True, tile=16, block_q=BLOCK_Q)
     arrays = Problem(2 * BLOCK_Q + 3, 20, 16, 16, 2, 3, 1).arrays(dtype=np.float16)
-    wanted, given = (run_forward(config, arrays, section=n)[0] for n in (3, section))
-    np.testing.assert_array_equal(given, wanted)
+    wanted, arguments = (run_forward(config, arrays, section=n)[0] for n in (3, section))
+    np.testing.assert_array_equal(arguments, wanted)
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
 @pytest.mark.parametrize(("heads", "section"), [(1, 1), (6, 4), (6, 6), (7, 2)])
 def test_every_order_has_every_cta_once(order: tool.Order, heads: int, section: int) -> None:
-    found = order(Launch(heads, 1, (1, 2, 3), section))
-    assert sorted(found) == [(head, block) for head in range(heads) for block in range(3)]
+    result = order(Launch(heads, 1, (1, 2, 3), section))
+    assert sorted(result) == [(head, block) for head in range(heads) for block in range(3)]
 
 
 def test_a_section_begins_with_the_last_blocks_of_all_its_heads() -> None:
@@ -69,8 +69,8 @@ def test_a_section_begins_with_the_last_blocks_of_all_its_heads() -> None:
 def test_a_launch_takes_as_long_as_by_hand(
     order: tool.Order, heads: int, tiles: tuple[int, ...], time: float, live: float
 ) -> None:
-    found = simulated(Launch(heads, 1, tiles, 1), order, 2)
-    assert found == pytest.approx((time, live))
+    result = simulated(Launch(heads, 1, tiles, 1), order, 2)
+    assert result == pytest.approx((time, live))
 
 
 def test_heads_that_share_keys_count_once() -> None:

@@ -33,22 +33,22 @@ Change = Callable[[Body], Body]
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A machine without a GPU, and with an assembler that spills as many bytes as the test says."""
-    found = SimpleNamespace(spilled=0, gpu=None)
+    result = SimpleNamespace(spilled=0, gpu=None)
 
     def assemble(ptx: str, target: str) -> Assembly:
         name = ptx.split(".visible .entry ")[1].split("(")[0]
-        usage = KernelUsage(name, 80, spill_store_bytes=found.spilled)
+        usage = KernelUsage(name, 80, spill_store_bytes=result.spilled)
         return Assembly(b"", "ptxas", "13.0.88", target, (usage,), (), "")
 
     assembler = SimpleNamespace(name="ptxas", version="13.0.88", assemble=assemble)
     gpu = SimpleNamespace(
-        why_unavailable=lambda: "" if found.gpu else "no driver",
+        why_unavailable=lambda: "" if result.gpu else "no driver",
         current_device=lambda: 0,
-        device_properties=lambda _: found.gpu,
+        device_properties=lambda _: result.gpu,
     )
     monkeypatch.setattr(tool, "find_assembler", lambda **_: assembler)
     monkeypatch.setattr(tool, "cuda_backend", lambda: gpu)
-    return found
+    return result
 
 
 @pytest.fixture
@@ -80,17 +80,17 @@ _RIGHT: list[dict[str, Any]] = []
 def right(call: Command) -> dict[str, Any]:
     """What is known of the small kernel when all is well, from one run for all tests."""
     if not _RIGHT:
-        code, found = demonstrate(SMALL, call)
+        code, result = demonstrate(SMALL, call)
         assert code == 0
-        _RIGHT.extend(found["kernels"])
+        _RIGHT.extend(result["kernels"])
     return _RIGHT[0]
 
 
 def failing(call: Command) -> tuple[list[str], dict[str, Any]]:
     """What fails for the small kernel, and all that is known of it."""
-    code, found = demonstrate(SMALL, call)
-    assert (code, found["passed"]) == (1, False)
-    return found["kernels"][0]["failures"], found["kernels"][0]
+    code, result = demonstrate(SMALL, call)
+    assert (code, result["passed"]) == (1, False)
+    return result["kernels"][0]["failures"], result["kernels"][0]
 
 
 # --------------------------------------------------------------------------------- when all is well
@@ -144,15 +144,15 @@ def test_errors_are_real_and_small(call: Command) -> None:
 
 
 def test_json_names_the_kernel_and_what_is_missing(call: Command) -> None:
-    code, found = demonstrate([*SMALL, "--target", "sm_90"], call)
+    code, result = demonstrate([*SMALL, "--target", "sm_90"], call)
     assert code == 0
-    assert found["passed"] is True
-    assert found["problem"] == {"heads": 2, "kv_heads": 1, "seq": 24}
-    assert found["missing"] == {"GPU": "no driver"}
-    (kernel,) = found["kernels"]
-    made = build(tool.AttentionConfig(16, causal=True, return_lse=True, target="sm_90").kernel())
-    assert (kernel["kernel"], kernel["target"]) == (made.kernel.name, "sm_90")
-    assert kernel["ptx_lines"] == len(made.text.splitlines())
+    assert result["passed"] is True
+    assert result["problem"] == {"heads": 2, "kv_heads": 1, "seq": 24}
+    assert result["missing"] == {"GPU": "no driver"}
+    (kernel,) = result["kernels"]
+    built = build(tool.AttentionConfig(16, causal=True, return_lse=True, target="sm_90").kernel())
+    assert (kernel["kernel"], kernel["target"]) == (built.kernel.name, "sm_90")
+    assert kernel["ptx_lines"] == len(built.text.splitlines())
     assert (kernel["problems"], kernel["reports"], kernel["failures"]) == ([], [], [])
     assert kernel["reads_back"] is True
 
@@ -203,13 +203,13 @@ def test_a_gpu_is_used_and_says_the_target(
 
     machine.gpu = SimpleNamespace(major=9, minor=0)
     monkeypatch.setattr(AttentionKernel, "launch", on_cpu)
-    code, found = demonstrate(SMALL, call)
-    kernel = found["kernels"][0]
-    assert (code, used, found["missing"]) == (0, ["cpu", "cuda"], {})
+    code, result = demonstrate(SMALL, call)
+    kernel = result["kernels"][0]
+    assert (code, used, result["missing"]) == (0, ["cpu", "cuda"], {})
     assert list(kernel["errors"]) == ["interpreter", "cpu", "cuda"]
     assert kernel["target"] == "sm_90a"
-    code, found = demonstrate([*SMALL, "--target", "sm_80"], call)
-    assert found["kernels"][0]["target"] == "sm_80"
+    code, result = demonstrate([*SMALL, "--target", "sm_80"], call)
+    assert result["kernels"][0]["target"] == "sm_80"
 
 
 # -------------------------------------------------------------------------- when something is wrong
@@ -337,8 +337,8 @@ def test_help_shows_examples_and_exit_codes(call: Command) -> None:
 
 
 def test_half_precision_is_judged_in_its_own_type(call: Command) -> None:
-    code, found = demonstrate([*SMALL, "--dtype", "bf16"], call)
-    kernel = found["kernels"][0]
+    code, result = demonstrate([*SMALL, "--dtype", "bf16"], call)
+    kernel = result["kernels"][0]
     assert code == 0
     assert kernel["configuration"] == "bf16 d=16 causal"
     assert 1e-4 < kernel["errors"]["interpreter"] <= kernel["allowed_error"] < 0.1

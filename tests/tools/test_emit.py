@@ -56,8 +56,8 @@ def assembling(monkeypatch: pytest.MonkeyPatch) -> Callable[[Assembly], None]:
     """Makes the tool's assembler give what the test wants."""
 
     def use(assembly: Assembly) -> None:
-        found = SimpleNamespace(assemble=lambda *_: assembly)
-        monkeypatch.setattr(assembler_module, "find_assembler", lambda **_: found)
+        result = SimpleNamespace(assemble=lambda *_: assembly)
+        monkeypatch.setattr(assembler_module, "find_assembler", lambda **_: result)
 
     return use
 
@@ -186,18 +186,18 @@ def test_the_proof_is_reported_and_is_part_of_the_json(call: Command) -> None:
         f"{of_global.kernel}: {count} of {count} global accesses proved",
         "races: not judged; a run with the sanitizer `race` looks for them",
     ]
-    found = call.document(*SMALL, "--prove", "--json")
-    assert (found["proof"]["complete"], found["global_proof"]["complete"]) == (True, True)
-    assert found["proof"]["races"] == "not judged"
+    result = call.document(*SMALL, "--prove", "--json")
+    assert (result["proof"]["complete"], result["global_proof"]["complete"]) == (True, True)
+    assert result["proof"]["races"] == "not judged"
 
 
 def test_a_kernel_with_a_violation_never_leaves_the_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = build(SMALL_CONFIG.kernel())
-    kernel = made.kernel
+    built = build(SMALL_CONFIG.kernel())
+    kernel = built.kernel
     small = tuple(replace(r, nbytes=r.nbytes - 256) for r in kernel.regions)
-    module = replace(made.module, kernels=(replace(kernel, regions=small),))
+    module = replace(built.module, kernels=(replace(kernel, regions=small),))
     monkeypatch.setattr(tool, "build", lambda config: flash.contract.catalogue.Build(config, module))
     out = tmp_path / "out.ptx"
     assert tool.main([*SMALL, "--prove", "-o", str(out)]) == 1
@@ -507,10 +507,10 @@ def test_assemble_reports_on_standard_error(call: Command, assembling: Callable[
     assembling(fake_assembly(SMALL_CONFIG))
     printed = call(*SMALL, "--assemble")
     assert printed.code == 0
-    made = build(SMALL_CONFIG.kernel())
-    threads, shared = made.kernel.threads, made.kernel.dynamic_shared_bytes
+    built = build(SMALL_CONFIG.kernel())
+    threads, shared = built.kernel.threads, built.kernel.dynamic_shared_bytes
     ctas = TARGETS["sm_80"].blocks_per_sm_for(threads, 96, shared)
-    assert printed.out == made.text
+    assert printed.out == built.text
     assert printed.err == (
         "kernel     attention_forward_f32_d16_m16_n16\n"
         "assembler  ptxas 13.0.88, for sm_80\n"

@@ -57,9 +57,9 @@ def launch(kernel: Host, arrays: dict[str, Any], numbers: dict[str, Any]) -> Non
 def summed(kernel: Host, terms: Any, shape: tuple[int, ...]) -> Any:
     """The terms, summed to the four axes of an array of scores by a launch of the sum kernel."""
     ratio = [a // b for a, b in zip(terms.shape, shape, strict=True)]
-    found = kernel.empty("Y", **{f"m{n}": extent for n, extent in enumerate(shape)})
-    kernel.launch({"X": terms, "Y": found}, **{f"r{n}": extent for n, extent in enumerate(ratio)})
-    return found
+    result = kernel.empty("Y", **{f"m{n}": extent for n, extent in enumerate(shape)})
+    kernel.launch({"X": terms, "Y": result}, **{f"r{n}": extent for n, extent in enumerate(ratio)})
+    return result
 
 
 class Step(NamedTuple):
@@ -123,12 +123,12 @@ def gradients_of(
         arrays["dQ_sums"] = np.zeros(arrays["Q"].shape, np.float32)
     for owner in (*owners, *(["scores"] if "bias" in shapes else [])):
         launch(make("backward", "--owner", owner, *how), arrays, numbers)
-    found = {n: arrays[f"d{n.upper()}"] for n in "qkv"}
+    result = {n: arrays[f"d{n.upper()}"] for n in "qkv"}
     for n, shape in shapes.items():
         (terms,) = [arrays[f"{of}{n}"] for of in ("row_", "key_", "d") if f"{of}{n}" in arrays]
         terms = terms.reshape(in_four_axes(terms.shape))
-        found[n] = summed(make("sum"), terms, in_four_axes(shape)).reshape(shape)
-    return found
+        result[n] = summed(make("sum"), terms, in_four_axes(shape)).reshape(shape)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def train(make: Callable[..., Host], name: str) -> None:
         shared = step.shapes["bias"][:2]
         numbers |= {"bias_batch": shared[0], "bias_heads": shared[1]}
         numbers |= {"over_batch": BATCH // shared[0], "over_heads": HEADS // shared[1]}
-    found = gradients_of(make, step.options, step.shapes, arrays, numbers)
+    result = gradients_of(make, step.options, step.shapes, arrays, numbers)
 
     scores: dict[str, Any] = {"window": (9, 4)} if "--window" in step.options else {}
     assert_gradients_are_accurate(
-        found, arrays["O"], dout, dlse, q, k, v, of_scores,
+        result, arrays["O"], dout, dlse, q, k, v, of_scores,
         softmax_scale=SCALE, causal="--causal" in step.options, **scores,
     )  # fmt: skip
 
@@ -211,24 +211,24 @@ def test_a_host_computes_gradients_of_packed_sequences(call: Command) -> None:
         "row_alibi_slopes": np.zeros((3, HEADS, 18), np.float32),
         **lengths,
     }
-    given = {name: arrays[name] for name in ("Q", "K", "V", "dO", "alibi_slopes")}
+    arguments = {name: arrays[name] for name in ("Q", "K", "V", "dO", "alibi_slopes")}
     numbers = {
         "batch": 3, "heads": HEADS, "kv_heads": KV_HEADS, "group": HEADS // KV_HEADS, "total_q": 25,
         "total_k": 34, "max_seqlen_q": 18, "max_seqlen_k": 21, "softmax_scale": np.float32(SCALE),
         "section": 1,
     }  # fmt: skip
     options = ("--causal", "--alibi", "--varlen", "--seqused-k")
-    found = gradients_of(
+    result = gradients_of(
         functools.partial(emitted_host, call), options, {"alibi_slopes": (3, HEADS)}, arrays, numbers
     )
     unwritten = {"q": np.ones(25, bool), "k": np.ones(34, bool)}
     for b, queries, keys in each_sequence(**lengths):
         rows = {"q": queries, "k": keys, "v": keys}
-        of_one = {n: found[n][None, :, part] for n, part in rows.items()}
-        q, k, v = (given[n.upper()][None, :, part] for n, part in rows.items())
+        of_one = {n: result[n][None, :, part] for n, part in rows.items()}
+        q, k, v = (arguments[n.upper()][None, :, part] for n, part in rows.items())
         dout, out = (arrays[n][None, :, queries] for n in ("dO", "O"))
-        slopes = {"alibi_slopes": given["alibi_slopes"][b : b + 1]}
-        of_one["alibi_slopes"] = found["alibi_slopes"][b : b + 1]
+        slopes = {"alibi_slopes": arguments["alibi_slopes"][b : b + 1]}
+        of_one["alibi_slopes"] = result["alibi_slopes"][b : b + 1]
         assert_gradients_are_accurate(
             of_one, out, dout, np.zeros(dout.shape[:3]), q, k, v, slopes, softmax_scale=SCALE, causal=True
         )
@@ -236,7 +236,7 @@ def test_a_host_computes_gradients_of_packed_sequences(call: Command) -> None:
     assert unwritten["q"].sum() == 2
     assert unwritten["k"].sum() == 2
     for n, rows_of in (("q", "q"), ("k", "k"), ("v", "k")):
-        assert np.isnan(found[n][:, unwritten[rows_of]]).all()
+        assert np.isnan(result[n][:, unwritten[rows_of]]).all()
 
 
 # ------------------------------------------------------------------------------------ options
@@ -255,13 +255,13 @@ def test_emission_depends_on_the_options_alone() -> None:
     """A fresh process with another hash seed writes the same bytes."""
     argv = ["--alibi", "--sink", "--wanted", "alibi_slopes,sink", "--json"]
     argv = [sys.executable, "-m", "ptxgen", "emit", *SMALL["backward"], *argv]
-    found = {
+    result = {
         subprocess.run(
             argv, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("language", ["c", "rust"])
@@ -312,9 +312,9 @@ def test_hosts_refuse_a_bias_that_is_not_shared_evenly(
         ({"bias_heads": 3, "over_heads": 1}, ": over_heads must be heads / bias_heads = 0, got 1\n"),
         ({"bias_heads": 0}, ": bias_heads must be from 1 to 2147483647, got 0\n"),
     ):
-        given = {**numbers, **wrong}
+        arguments = {**numbers, **wrong}
         names = [array["name"] for array in kernel.contract["arrays"]]
-        arrays = {name: kernel.empty(name, **sizes_in(given)) for name in names}
+        arrays = {name: kernel.empty(name, **sizes_in(arguments)) for name in names}
         capfd.readouterr()
-        assert kernel.run(arrays, given) == ("exit code 1" if says else "")
+        assert kernel.run(arrays, arguments) == ("exit code 1" if says else "")
         assert capfd.readouterr().err.endswith(says)

@@ -67,14 +67,14 @@ def test_a_host_computes_attention(make: Make, argv: list[str], features: dict[s
     dtype, dim, dim_v = (host.contract[key] for key in ("dtype", "head_dim", "head_dim_v"))
     q, k, v = inputs(dtype, dim, dim_v)
     rng = np.random.default_rng(1)
-    given = dict(features)
+    arguments = dict(features)
     arrays = {"Q": q, "K": k, "V": v, "O": np.full((BATCH, HEADS, SEQ_Q, dim_v), np.nan, TYPES[dtype])}
     for name in ("bias", "sink"):
         if name in features:
             element = TYPES[host.array_of(name)["type"]]
-            given[name] = rng.standard_normal(features[name]).astype(element)
+            arguments[name] = rng.standard_normal(features[name]).astype(element)
             arrays[name] = np.broadcast_to(
-                given[name], (BATCH, *given[name].shape[-3:])[: len(host.array_of(name)["dims"])]
+                arguments[name], (BATCH, *arguments[name].shape[-3:])[: len(host.array_of(name)["dims"])]
             )
     lse = None
     if "--return-lse" in argv:
@@ -85,9 +85,11 @@ def test_a_host_computes_attention(make: Make, argv: list[str], features: dict[s
     numbers = {"softmax_scale": SCALE, "group": HEADS // KV_HEADS, "section": HEADS, "softcap": 20.0}
     numbers |= {"window_left": 9, "window_right": 3}
     host.launch(arrays, **{name: value for name, value in numbers.items() if name in host.numbers})
-    found = None if lse is None else lse.reshape(BATCH, HEADS, SEQ_Q)
+    result = None if lse is None else lse.reshape(BATCH, HEADS, SEQ_Q)
     tops = arrays["MAX_LOGIT"].reshape(BATCH, HEADS) if "MAX_LOGIT" in arrays else None
-    assert_attention_is_accurate(arrays["O"], found, q, k, v, max_logit=tops, softmax_scale=SCALE, **given)
+    assert_attention_is_accurate(
+        arrays["O"], result, q, k, v, max_logit=tops, softmax_scale=SCALE, **arguments
+    )
 
 
 def test_a_host_computes_packed_sequences(make: Make) -> None:
@@ -146,8 +148,10 @@ def test_a_program_says_what_is_wrong_with_its_arguments(
     q, k, v = inputs("f32", 16, 16)
     arrays = {"Q": q, "K": k, "V": v, "O": np.zeros_like(q)}
     sizes = {"batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "group": 2, "seq_q": SEQ_Q, "seq_k": SEQ_K}
-    given = {**sizes, "softmax_scale": SCALE, **change}
-    assert plain.run(arrays, {n: value for n, value in given.items() if value is not None}) == "exit code 1"
+    arguments = {**sizes, "softmax_scale": SCALE, **change}
+    assert (
+        plain.run(arrays, {n: value for n, value in arguments.items() if value is not None}) == "exit code 1"
+    )
     assert says in capfd.readouterr().err
 
 

@@ -19,7 +19,7 @@ def test_a_stage_is_filled_when_it_is_empty_and_read_when_it_is_full() -> None:
 
 
 def test_the_order_that_the_barrier_picture_shows_is_one_of_barriers() -> None:
-    found = gen_barrier_picture.rounds()
-    for one, later in pairwise(found):
+    result = gen_barrier_picture.rounds()
+    for one, later in pairwise(result):
         assert one.empty < one.full < min(one.loaded)
         assert max(one.loaded) == later.empty

@@ -34,9 +34,9 @@ Attention = Callable[..., Any]
 def run(argv: list[str], call: Command) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the runs by name."""
     code, out, _ = call(*SMALL, *argv, "--json")
-    found = json.loads(out)
-    assert found["passed"] == (code == 0)
-    return code, {each["run"]: each for each in found["runs"]}
+    result = json.loads(out)
+    assert result["passed"] == (code == 0)
+    return code, {each["run"]: each for each in result["runs"]}
 
 
 def prompts_of(lengths: list[int], seed: int = 0) -> list[Any]:
@@ -89,9 +89,9 @@ def test_the_table_says_how_close_each_run_is(call: Command) -> None:
 
 
 def test_json_says_what_was_run(call: Command) -> None:
-    found = call.document(*SMALL, "--page-size", "4", "--tied", "--seed", "3", "--json")
-    runs = found.pop("runs")
-    assert found == {
+    result = call.document(*SMALL, "--page-size", "4", "--tied", "--seed", "3", "--json")
+    runs = result.pop("runs")
+    assert result == {
         "schema": 1,
         "passed": True,
         "model": {
@@ -176,19 +176,19 @@ def test_the_least_of_everything_works(argv: list[str], call: Command) -> None:
 
 def test_what_padding_is_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     weights, prompts = model.random_weights(SIZES, 0), prompts_of([2, 5])
-    found = []
+    result = []
     for token in (0, 1):
         monkeypatch.setattr(tool, "PADDING", token)
         cache = KVCache(2, 2, 2, 8, capacity=8)
-        found.append(tool.left_padded(weights, prompts, 4, cache, silent))
-    assert found[0].tobytes() == found[1].tobytes()
+        result.append(tool.left_padded(weights, prompts, 4, cache, silent))
+    assert result[0].tobytes() == result[1].tobytes()
 
 
 def test_judging_what_was_written_is_to_write_it_in_float64() -> None:
     weights, prompts = model.random_weights(SIZES, 0), prompts_of([4, 2])
     logits = tool.unpadded(weights, prompts, 9, KVCache(2, 2, 2, 8, capacity=12), silent)
-    found = tool.judged(weights, prompts, logits, "f32")
-    for prompt, tokens in zip(prompts, found["tokens"], strict=True):
+    result = tool.judged(weights, prompts, logits, "f32")
+    for prompt, tokens in zip(prompts, result["tokens"], strict=True):
         text = list(prompt)
         for _ in range(9):
             read = np.array(text)[None]
@@ -263,8 +263,8 @@ def test_near_ties_are_excused_in_16_bits_only() -> None:
     for seed in range(100):  # until the two likeliest tokens are as close as bf16 can tell
         prompts = prompts_of([4], seed)
         exact = model.forward(weights, prompts[0][None], attend, np.float64)[:, -1:]
-        found = tool.judged(weights, prompts, exact, "bf16")
-        if found["closest_choice"] < found["allowed_error"]:
+        result = tool.judged(weights, prompts, exact, "bf16")
+        if result["closest_choice"] < result["allowed_error"]:
             tie = prompts
             break
     assert tie is not None
@@ -391,6 +391,6 @@ def test_positions_go_on_where_the_cache_ends(bridge: ModuleType, torch: ModuleT
     register(llama)
     past = FlashCache(KVCache(2, 1, 2, 8, capacity=9))
     with torch.inference_mode():
-        found = [llama(tokens[:, begin:end], cache=past).logits for begin, end in ((0, 4), (4, 5), (5, 9))]
+        result = [llama(tokens[:, begin:end], cache=past).logits for begin, end in ((0, 4), (4, 5), (5, 9))]
     assert past.get_seq_length() == 9
-    assert np.abs(torch.cat(found, dim=1).numpy() - wanted).max() < 1e-5
+    assert np.abs(torch.cat(result, dim=1).numpy() - wanted).max() < 1e-5

@@ -63,8 +63,8 @@ def test_a_block_says_that_it_runs() -> None:
 
 def test_a_mutant_has_the_block_that_it_is_in() -> None:
     source = Source("a.py", BRANCHES)
-    found = {m.before: str(source.blocks[m.block]) for m in mutants_of(source)}
-    assert found == {
+    result = {m.before: str(source.blocks[m.block]) for m in mutants_of(source)}
+    assert result == {
         "if a:": "f#0",
         "return 1": "f#1",
         "g(b)": "f#2",
@@ -106,11 +106,11 @@ def test_what_a_child_says_is_an_outcome(said: list[tuple[str, str]], ended_by: 
 
 def recorded(**seconds: float) -> TestMap:
     """Tests that all enter all of FLOW."""
-    found, source = TestMap(), source_of(FLOW)
-    found.tests = {name.replace("__", "/"): s for name, s in seconds.items()}
-    found.functions = {f"{FLOW}:{name}": source.function_hash(name) for name in source.functions}
-    found.enters = {f"{FLOW}:{block}": set(found.tests) for block in source.blocks}
-    return found
+    result, source = TestMap(), source_of(FLOW)
+    result.tests = {name.replace("__", "/"): s for name, s in seconds.items()}
+    result.functions = {f"{FLOW}:{name}": source.function_hash(name) for name in source.functions}
+    result.enters = {f"{FLOW}:{block}": set(result.tests) for block in source.blocks}
+    return result
 
 
 def of_function(file: str = FLOW) -> Mutant:
@@ -208,8 +208,8 @@ ROW = '["a.py", "f", "flag", "x = True", "x = False"]'
 
 
 def test_reasons_are_read() -> None:
-    found = analysis_reasons.load(f'[[reason]]\nwhy = "Speed."\nmutants = [{ROW}]\n')
-    assert found == {("a.py", "f", "flag", "x = True", "x = False"): "Speed."}
+    result = analysis_reasons.load(f'[[reason]]\nwhy = "Speed."\nmutants = [{ROW}]\n')
+    assert result == {("a.py", "f", "flag", "x = True", "x = False"): "Speed."}
 
 
 @pytest.mark.parametrize(
@@ -292,10 +292,10 @@ def test_a_survivor_with_a_reason_is_no_error(
     known = {m.key: "Only spares work." for m in mutants(FLOW) if m.kind == "guard"}
     monkeypatch.setattr(tool, "reasons", lambda: known)
     monkeypatch.setattr(analysis_reasons, "files", lambda: TWO)
-    found = call.document(*MODULE_ARGUMENTS, "--json")
+    result = call.document(*MODULE_ARGUMENTS, "--json")
     guards = sum(m.kind == "guard" for m in judging)
-    assert (found["counts"]["reason"], found["counts"]["survivor"]) == (guards, 0)
-    reasons = {m.get("reason") for m in found["mutants"] if m["kind"] == "guard"}
+    assert (result["counts"]["reason"], result["counts"]["survivor"]) == (guards, 0)
+    reasons = {m.get("reason") for m in result["mutants"] if m["kind"] == "guard"}
     assert reasons == {"Only spares work."}
 
 
@@ -314,8 +314,8 @@ def test_what_is_said_of_other_modules_is_kept(judging: list[Mutant], tmp_path: 
     other = ["--module", "ptxgen.check.verify.budget", "--count", "3"]
     tool.main([*other, "--output", file, "--update"])
     assert len(judging) == 8
-    found = json.loads(Path(file).read_text())
-    assert [(m["name"], m["judged"]) for m in found["modules"]] == [
+    result = json.loads(Path(file).read_text())
+    assert [(m["name"], m["judged"]) for m in result["modules"]] == [
         ("ptxgen.check.flow", 5),
         ("ptxgen.check.verify.budget", 3),
     ]
@@ -324,11 +324,11 @@ def test_what_is_said_of_other_modules_is_kept(judging: list[Mutant], tmp_path: 
 def test_a_function_that_changed_is_judged_again(judging: list[Mutant], tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     tool.main([*MODULE_ARGUMENTS, "--output", str(file)])
-    found = json.loads(file.read_text())
-    changed = found["mutants"][3]["function"]
-    for row in found["mutants"]:
+    result = json.loads(file.read_text())
+    changed = result["mutants"][3]["function"]
+    for row in result["mutants"]:
         row["sha256"] = "older" if row["function"] == changed else row["sha256"]
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(result))
     judging.clear()
     tool.main([*MODULE_ARGUMENTS, "--output", str(file), "--update"])
     assert {m.function for m in judging} == {changed}
@@ -404,8 +404,8 @@ def test_a_small_campaign_from_the_beginning(
     monkeypatch.setattr(tool, "LAST", ())
     arguments = [*MODULE_ARGUMENTS, "--jobs", "1", "--json", "--map", str(tmp_path / "map.npz")]
     tool.main([*arguments, "--count", "8"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["counts"]["judged"] == 8
-    assert found["counts"]["test"] > 4
-    caught = {m["caught_by"].partition("::")[0] for m in found["mutants"] if m["caught_by"]}
+    result = json.loads(capsys.readouterr().out)
+    assert result["counts"]["judged"] == 8
+    assert result["counts"]["test"] > 4
+    caught = {m["caught_by"].partition("::")[0] for m in result["mutants"] if m["caught_by"]}
     assert "tests/check/test_flow.py" in caught

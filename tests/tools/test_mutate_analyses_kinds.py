@@ -14,8 +14,8 @@ TWO = (FLOW, BUDGET)
 
 def made(text: str, kind: str = "") -> list[tuple[str, str]]:
     """The kinds of a text's mutants, and the line that each has instead."""
-    found = mutants_of(Source("a.py", text))
-    return [(m.kind, m.after) for m in found if kind in ("", m.kind)]
+    result = mutants_of(Source("a.py", text))
+    return [(m.kind, m.after) for m in result if kind in ("", m.kind)]
 
 
 # --------------------------------------------------------------------------------------- operators
@@ -141,8 +141,8 @@ def test_offsets_are_bytes() -> None:
 
 
 def test_mutants_of_the_same_line_are_numbered() -> None:
-    found = mutants_of(Source("a.py", "def f():\n    g()\n    g()\n"))
-    assert [(m.after, m.nth) for m in found] == [("pass", 0), ("pass", 1)]
+    result = mutants_of(Source("a.py", "def f():\n    g()\n    g()\n"))
+    assert [(m.after, m.nth) for m in result] == [("pass", 0), ("pass", 1)]
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def test_results_are_compared_with_the_largest_of_the_reference(
     trial = Trial()
     trial.close("x", got, wanted, 0.02)
     assert bool(trial.differences) == bool(difference)
-    assert all(found.startswith(difference) for found in trial.differences)
+    assert all(result.startswith(difference) for result in trial.differences)
 
 
 def test_a_verdict_for_another_reason_is_not_the_expected_one() -> None:
@@ -212,10 +212,10 @@ def test_the_command_fails_for_another_verdict(
     here, _ = two
     here.row()(refused)
     monkeypatch.setattr(tool, "ROWS", tuple(here.rows[2:]))
-    found = call.document("--json", code=1)
-    (row,) = found["kernels"]
+    result = call.document("--json", code=1)
+    (row,) = result["kernels"]
     assert (row["verdict"], row["expected"], row["as_expected"]) == (STOPPED, RIGHT, False)
-    assert found["counts"] == {"right": 0, "reported": 0, "stopped": 1, "wrong": 0}
+    assert result["counts"] == {"right": 0, "reported": 0, "stopped": 1, "wrong": 0}
     assert "expected right\n    no kernel for Trial\n" in call.out(code=1)
 
 

@@ -97,9 +97,9 @@ def test_kernels_whose_text_never_ran_are_listed(
         f"{third.words}\n"
         "2 of 3 texts never ran on a GPU\n"
     )
-    found = json.loads(_said(capsys, *arguments, "--json"))
-    assert found["shipped"] == 3
-    assert [(row["kernel"], row["an earlier text ran on"]) for row in found["missing"]] == [
+    result = json.loads(_said(capsys, *arguments, "--json"))
+    assert result["shipped"] == 3
+    assert [(row["kernel"], row["an earlier text ran on"]) for row in result["missing"]] == [
         (second.words, ["NVIDIA A100 (driver 1)"]),
         (third.words, []),
     ]
@@ -120,11 +120,11 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.slow
 def test_each_shipped_kernel_is_there_once_under_the_name_that_its_text_has() -> None:
-    found = list(shipped(("sm_90a",)))
-    assert {one.family for one in found} == set(FAMILIES)
-    assert len({one.words for one in found}) == len(found) > 150
+    result = list(shipped(("sm_90a",)))
+    assert {one.family for one in result} == set(FAMILIES)
+    assert len({one.words for one in result}) == len(result) > 150
     for family in FAMILIES:
-        one = next(one for one in found if one.family == family)
+        one = next(one for one in result if one.family == family)
         assert kernel_of(one.text()) == one.words
         assert parse(one.text()).kernels[0].name == one.name
 

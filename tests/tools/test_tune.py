@@ -65,34 +65,34 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def result(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    actual: dict[str, Any] = json.loads(path.read_text())
+    return actual
 
 
 # ---------------------------------------------------------------------------- candidates, ranks
 
 
 def test_the_default_is_the_first_candidate_and_none_comes_twice() -> None:
-    found = candidates(PROBLEM)
-    names = [candidate.config.kernel().name for candidate in found]
+    actual = candidates(PROBLEM)
+    names = [candidate.config.kernel().name for candidate in actual]
     assert names[0] == AttentionConfig(16, dtype="f16").kernel().name
-    assert [candidate.is_default for candidate in found] == [True] + [False] * (len(found) - 1)
+    assert [candidate.is_default for candidate in actual] == [True] + [False] * (len(actual) - 1)
     assert len(set(names)) == len(names)
-    assert {candidate.stages for candidate in found} == {1, 2, 3, 4}
+    assert {candidate.stages for candidate in actual} == {1, 2, 3, 4}
 
 
 def test_stages_that_do_not_fit_are_no_candidates() -> None:
     wide = dataclasses.replace(PROBLEM, head_dim=256, head_dim_v=256, target="sm_86")
-    found = {(c.config.kernel().tiling.tile, c.stages) for c in candidates(wide)}
-    assert (16, 4) in found
-    assert (32, 2) in found
-    assert (32, 3) not in found
+    actual = {(c.config.kernel().tiling.tile, c.stages) for c in candidates(wide)}
+    assert (16, 4) in actual
+    assert (32, 2) in actual
+    assert (32, 3) not in actual
 
 
 def test_f32_has_candidates_of_one_stage() -> None:
-    found = candidates(dataclasses.replace(PROBLEM, dtype="f32"))
-    assert {candidate.stages for candidate in found} == {1}
-    assert len(found) > 3
+    actual = candidates(dataclasses.replace(PROBLEM, dtype="f32"))
+    assert {candidate.stages for candidate in actual} == {1}
+    assert len(actual) > 3
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_f32_has_candidates_of_one_stage() -> None:
     ],
 )
 def test_what_spills_has_few_warps_or_costs_more_comes_behind(worse: Entry) -> None:
-    found = ranked([CLEAN | worse, CLEAN], "static")
-    assert found == [{**CLEAN, "rank": 1}, {**CLEAN, **worse, "rank": 2}]
+    actual = ranked([CLEAN | worse, CLEAN], "static")
+    assert actual == [{**CLEAN, "rank": 1}, {**CLEAN, **worse, "rank": 2}]
 
 
 def test_of_two_that_spill_the_one_that_spills_less_comes_first() -> None:
@@ -132,12 +132,12 @@ def test_few_warps_do_not_rank_where_the_model_knows_what_they_cost() -> None:
 def test_a_candidate_is_judged_by_assembler_and_interpreter(causal: bool) -> None:
     problem = dataclasses.replace(PROBLEM, causal=causal)
     first, *_ = candidates(problem)
-    found = Static(problem).judge(first)
-    assert found["registers"] > 20
-    assert (found["spilled_bytes"], found["bank_conflicts"]) == (0, 0)
-    assert found["warps_per_sm"] == 64 * found["occupancy"]
-    assert found["cost"] >= max(found["instructions"] / 4, found["wavefronts"])
-    assert 0 < found["hmma_share"] < 1
+    actual = Static(problem).judge(first)
+    assert actual["registers"] > 20
+    assert (actual["spilled_bytes"], actual["bank_conflicts"]) == (0, 0)
+    assert actual["warps_per_sm"] == 64 * actual["occupancy"]
+    assert actual["cost"] >= max(actual["instructions"] / 4, actual["wavefronts"])
+    assert 0 < actual["hmma_share"] < 1
     assert Static(problem).means.startswith("ptxas ")
 
 
@@ -145,9 +145,9 @@ def test_a_candidate_is_judged_by_assembler_and_interpreter(causal: bool) -> Non
 @pytest.mark.ptxas
 def test_the_issue_model_weighs_the_products_that_a_launch_executes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "count", lambda *_: Counted(320.0, 1.0, 0, 0.25))
-    found = Static(PROBLEM).judge(candidates(PROBLEM)[0])
+    actual = Static(PROBLEM).judge(candidates(PROBLEM)[0])
     # 80 products of m16n8k16 for 1000 scores, each of which takes a quarter of a multiprocessor for 8 clocks.
-    assert found["cost"] * found["tensor_share"] == pytest.approx(80 * 8 / 4, rel=0.05)
+    assert actual["cost"] * actual["tensor_share"] == pytest.approx(80 * 8 / 4, rel=0.05)
 
 
 # ---------------------------------------------------------------------------- the result
@@ -157,9 +157,9 @@ def test_a_result_has_a_schema_and_says_how_it_came_about(
     judged: list[str], results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tool.main([*ARGUMENTS, "--json"]) == 0
-    found = result(results / "tune-static.json")
-    assert (found["schema"], found["device"], found["versions"]) == (1, "static", {"python": "3"})
-    record = found["problems"][KEY]
+    actual = result(results / "tune-static.json")
+    assert (actual["schema"], actual["device"], actual["versions"]) == (1, "static", {"python": "3"})
+    record = actual["problems"][KEY]
     assert record["problem"] == dataclasses.asdict(PROBLEM)
     assert (record["method"], record["means"]) == ("static", "an assembler 1.0")
     assert record["rule"] == RULES["static"]
@@ -230,11 +230,11 @@ def test_a_run_that_was_stopped_goes_on(
 def test_another_text_or_assembler_is_judged_again(judged: list[str], results: Path, change: str) -> None:
     assert tool.main(ARGUMENTS) == 0
     path = results / "tune-static.json"
-    found = result(path)
-    record = found["problems"][KEY]
+    actual = result(path)
+    record = actual["problems"][KEY]
     changed = record if change == "means" else record["candidates"][0]
     changed[change] = "by hand"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(actual))
     assert tool.main(ARGUMENTS) == 0
     assert len(judged) == (6 if change == "means" else 4)
     again = result(path)["problems"][KEY]
@@ -291,9 +291,9 @@ def test_on_a_gpu_candidates_rank_by_time_beside_the_default(
 ) -> None:
     arguments = ["--head-dim", "16", "--head-dim-v", "32", "--dtype", "bf16", "--seq", "64"]
     assert tool.main([*arguments, "--output", "results"]) == 0
-    found = result(results / "tune-fake-h100.json")
-    assert found["device"] == "Fake H100"
-    record = found["problems"]["bf16_d16v32_full_sm_90a_n64 gpu"]
+    actual = result(results / "tune-fake-h100.json")
+    assert actual["device"] == "Fake H100"
+    record = actual["problems"]["bf16_d16v32_full_sm_90a_n64 gpu"]
     assert (record["means"], record["rule"]) == ("Fake H100, driver 1.0", RULES["gpu"])
     first, second, third = record["candidates"]
     assert [e["ms"] for e in (first, second, third)] == pytest.approx([1.0, 1.0, 1.5])

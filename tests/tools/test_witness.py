@@ -133,8 +133,8 @@ def test_each_report_is_a_finding_with_its_lines() -> None:
     ],
 )
 def test_the_reports_of_all_checks_are_read(log: str, first: str) -> None:
-    (found,) = judged("any", log, 86).findings
-    assert found.split("\n")[0] == first
+    (result,) = judged("any", log, 86).findings
+    assert result.split("\n")[0] == first
 
 
 def test_what_is_not_known_is_a_finding() -> None:
@@ -207,23 +207,23 @@ log = sys.argv[sys.argv.index("--log-file") + 1]
 
 
 def test_only_options_that_it_has_are_used(tmp_path: Path) -> None:
-    found = find_sanitizer(program(tmp_path, ANSWERS))
-    assert found.version == "2025.2.1.0"
-    assert found.options == {
+    result = find_sanitizer(program(tmp_path, ANSWERS))
+    assert result.version == "2025.2.1.0"
+    assert result.options == {
         "memcheck": ("--padding", "4096", "--report-api-errors", "no"),
         "racecheck": (),
         "initcheck": (),
         "synccheck": (),
     }
-    assert found.general == ()
+    assert result.general == ()
 
 
 def test_the_packages_library_is_named_where_it_is_not_found(tmp_path: Path) -> None:
     library = tmp_path / "lib" / "libsanitizer-collection.so"
     library.parent.mkdir()
     library.touch()
-    found = find_sanitizer(program(tmp_path / "bin", ANSWERS))
-    assert found.general == ("--injection-path", str(library.parent))
+    result = find_sanitizer(program(tmp_path / "bin", ANSWERS))
+    assert result.general == ("--injection-path", str(library.parent))
 
 
 def test_it_is_found_on_the_path_and_in_the_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,11 +470,11 @@ def test_the_table_tells_what_only_they_find(tmp_path: Path, call: Command) -> N
     assert f"{SMALL}: barrier: of each warp alone @" in text
     assert "  racecheck: Race reported\n" in text
     assert text.endswith("5 launches: 2 both, 1 neither, 0 ours only, 2 theirs only, 0 no verdict\n")
-    found = json.loads(out.read_text())
-    assert found["schema"] == 1
-    assert found["compute_sanitizer"] == "2026.4"
-    assert found["counts"] == {"both": 2, "neither": 1, "ours only": 0, "theirs only": 2, "no verdict": 0}
-    assert [row["ours"] for row in found["rows"]][:2] == ["right", "sanitizer"]
+    result = json.loads(out.read_text())
+    assert result["schema"] == 1
+    assert result["compute_sanitizer"] == "2026.4"
+    assert result["counts"] == {"both": 2, "neither": 1, "ours only": 0, "theirs only": 2, "no verdict": 0}
+    assert [row["ours"] for row in result["rows"]][:2] == ["right", "sanitizer"]
 
 
 @pytest.mark.nightly

@@ -35,8 +35,8 @@ def by_mypy() -> dict[Place, str]:
     """What mypy finds, by line."""
     command = ["mypy", "--strict", "--no-error-summary", "--no-pretty", "--show-error-codes"]
     said = _output([sys.executable, "-m", *command, *(str(FOLDER / name) for name in PROGRAMS)])
-    found = re.findall(r"^(?:.*[/\\])?(\w+\.py):(\d+): error: (.*)$", said, re.MULTILINE)
-    return {(name, int(line)): text for name, line, text in found}
+    result = re.findall(r"^(?:.*[/\\])?(\w+\.py):(\d+): error: (.*)$", said, re.MULTILINE)
+    return {(name, int(line)): text for name, line, text in result}
 
 
 def by_pyright() -> dict[Place, str]:
@@ -73,9 +73,9 @@ def main() -> int:
     checkers: dict[str, Callable[[], dict[Place, str]]] = {"mypy": by_mypy, "pyright": by_pyright}
     problems = []
     for name, checker in checkers.items():
-        found = checker()
-        problems += [f"{p[0]}:{p[1]}: {name} finds nothing wrong" for p in sorted(marked() - set(found))]
-        problems += [f"{p[0]}:{p[1]}: {name}: {found[p]}" for p in sorted(set(found) - marked())]
+        result = checker()
+        problems += [f"{p[0]}:{p[1]}: {name} finds nothing wrong" for p in sorted(marked() - set(result))]
+        problems += [f"{p[0]}:{p[1]}: {name}: {result[p]}" for p in sorted(set(result) - marked())]
     for problem in problems:
         print(problem, file=sys.stderr)
     if not problems:

@@ -57,9 +57,9 @@ class Case:
 
     @property
     def _head(self) -> re.Match[str]:
-        found = _HEAD.match(self.ptx)
-        assert found is not None
-        return found
+        result = _HEAD.match(self.ptx)
+        assert result is not None
+        return result
 
     def on(self, target: str) -> Case:
         """The case with its text for another target, whose tensor cores may add in another way."""
@@ -69,9 +69,9 @@ class Case:
 
     def arguments(self, out: Array, inputs: Sequence[Array] | None = None) -> list[Any]:
         """What the kernel is launched with."""
-        given = self.inputs if inputs is None else inputs
-        maps = self.maps or (None,) * len(given)
-        pairs = zip(given, maps, strict=True)
+        arguments = self.inputs if inputs is None else inputs
+        maps = self.maps or (None,) * len(arguments)
+        pairs = zip(arguments, maps, strict=True)
         return [*(x if m is None else TensorMap(x, **m) for x, m in pairs), out]
 
 

@@ -88,8 +88,8 @@ def _floats(bits: Array, kind: str) -> Array:
     """The numbers as float64, flat."""
     dtype = np.dtype(_DTYPES[kind])
     with np.errstate(all="ignore"):
-        made: Array = _units(bits, dtype.itemsize).view(dtype).astype(np.float64)
-    return made
+        built: Array = _units(bits, dtype.itemsize).view(dtype).astype(np.float64)
+    return built
 
 
 def _ordinals(bits: Array, kind: str) -> Array:

@@ -102,16 +102,16 @@ def matrices() -> Iterator[Case]:
             else f"    ld.global.b32 {r}, [%rd1+{128 * n}];\n"
             for n, r in enumerate(registers)
         )
-        place = f"    ld.param.b64 %rd1, [{'out' if loading else 'a'}];\n"
-        place += "    add.u64 %rd1, %rd1, %rd0;\n"
+        location = f"    ld.param.b64 %rd1, [{'out' if loading else 'a'}];\n"
+        location += "    add.u64 %rd1, %rd1, %rd0;\n"
         if loading:
             body += to_shared(IMAGE_WORDS, 32, "words", "image") + "    bar.sync 0;\n" + OFFSET
-            body += f"    {op.opcode} {vector}, [%r1];\n" + place + each
+            body += f"    {op.opcode} {vector}, [%r1];\n" + location + each
             inputs = rng.integers(0, 1 << 32, IMAGE_WORDS, dtype=np.uint32), row_offsets(rng)
             params, shape = ["words", "offsets", "out"], (32 * count,)
         else:
             body += poisoned(IMAGE_WORDS, 32, "image") + "    bar.sync 0;\n" + OFFSET
-            body += place + each + f"    {op.opcode} [%r1], {vector};\n    bar.sync 0;\n"
+            body += location + each + f"    {op.opcode} [%r1], {vector};\n    bar.sync 0;\n"
             body += from_shared(IMAGE_WORDS, 32, "image")
             inputs = rng.integers(0, 1 << 32, 32 * count, dtype=np.uint32), row_offsets(rng)
             params, shape = ["a", "offsets", "out"], (IMAGE_WORDS,)
@@ -378,7 +378,7 @@ def awkward() -> Array:
     ]
     tops = rng.integers(0, 1 << 19, 256, dtype=np.uint32) << np.uint32(13)
     lows = rng.choice(np.array([0x0FFF, 0x1000, 0x1001, 0x1FFF, 0], np.uint32), 256)
-    made = np.concatenate(
+    built = np.concatenate(
         [
             np.array(special, np.uint32),
             np.array(special, np.uint32) | np.uint32(1 << 31),
@@ -386,7 +386,7 @@ def awkward() -> Array:
             rng.integers(0, 1 << 32, 1024 - 256 - 2 * len(special), dtype=np.uint32),
         ]
     )
-    return made.reshape(16, 64)
+    return built.reshape(16, 64)
 
 
 def tensor_copies() -> Iterator[Case]:

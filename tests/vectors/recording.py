@@ -174,17 +174,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE, help="the folder of sm_NN (default: tests/vectors)")
     parser.add_argument("--compare", action="store_true", help="print differences, record nothing")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    if given.compare:
-        return print_comparison(given.out)
+    arguments = parser.parse_args(argv)
+    if arguments.compare:
+        return print_comparison(arguments.out)
     backend = cuda_backend()
     if why := backend.why_unavailable():
         sys.stderr.write(f"record.py: needs a GPU to record from: {why}\n")
         return 2
-    names = given.family or list(FAMILIES)
-    if given.alone:
-        status = max(record_family(name, backend, given.out) for name in names)
+    names = arguments.family or list(FAMILIES)
+    if arguments.alone:
+        status = max(record_family(name, backend, arguments.out) for name in names)
         if threading.active_count() > 1:
             os._exit(status)  # a thread waits for a kernel that hangs; it would wait at the end too
         return status
-    return in_processes(names, given.out)
+    return in_processes(names, arguments.out)

@@ -71,19 +71,19 @@ def ops_named(*names: str) -> Iterator[Op]:
 def values(type: str, kind: str, n: int, rng: np.random.Generator) -> Array:
     """Finite numbers of a kind, and for `special` a few that are not, as the bits of the type."""
     dtype, low, high = FLOATS[type]
-    made = rng.normal(size=n)
+    built = rng.normal(size=n)
     if kind == "cancelling":
         large, small = 1.5 * 2.0 ** (high // 2), 2.0 ** (low // 2)
-        made = np.where(rng.random(n) < 0.75, np.sign(made) * large, made * small)
+        built = np.where(rng.random(n) < 0.75, np.sign(built) * large, built * small)
     elif kind == "wide":
-        made = np.sign(made) * rng.uniform(1, 2, n) * 2.0 ** rng.integers(low, high, n)
+        built = np.sign(built) * rng.uniform(1, 2, n) * 2.0 ** rng.integers(low, high, n)
     elif kind == "small":
-        made = rng.integers(-4, 5, n).astype(np.float64)
+        built = rng.integers(-4, 5, n).astype(np.float64)
     elif kind == "special":
         tiny = float(np.ones(1, f"u{np.dtype(dtype).itemsize}").view(dtype)[0])  # subnormal
         rare = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, tiny, -3 * tiny])
-        made = np.where(rng.random(n) < 0.04, rng.choice(rare, n), made)
-    bits: Array = made.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
+        built = np.where(rng.random(n) < 0.04, rng.choice(rare, n), built)
+    bits: Array = built.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
     if type == "tf32" and kind == "random":
         bits |= rng.integers(0, 1 << 13, n, dtype=np.uint32)  # which are said to be ignored
     return bits
@@ -187,9 +187,9 @@ def f32_spread(rng: np.random.Generator, *, center: bool = True) -> Array:
 def f64_spread(rng: np.random.Generator) -> Array:
     """Bits of LANES doubles: special ones, and random ones of all exponents."""
     special = np.array([0.0, 1.0, 2.0, 5e-324, 2.2250738585072014e-308, math.inf, math.nan, 1e308])
-    made = rng.integers(0, 1 << 64, LANES, dtype=np.uint64)
-    made[:16] = np.concatenate([special, -special]).view(np.uint64)
-    return made.reshape(1, -1)
+    built = rng.integers(0, 1 << 64, LANES, dtype=np.uint64)
+    built[:16] = np.concatenate([special, -special]).view(np.uint64)
+    return built.reshape(1, -1)
 
 
 def all_halves(rng: np.random.Generator) -> Array:

@@ -284,8 +284,8 @@ def test_roles_that_come_together_are_proved_and_run(name: str) -> None:
 def test_roles_that_do_not_come_together_are_not_proved(name: str) -> None:
     kernel, verdict, reason = WRONG[name]
     block = kernel.block - (16 if "whole warps" in name else 0)
-    found = told(prove_shared(kernel.ptx, block=block))
-    assert (found.verdict, found.reason) == (verdict, reason)
+    result = told(prove_shared(kernel.ptx, block=block))
+    assert (result.verdict, result.reason) == (verdict, reason)
 
 
 # What runs on the interpreter in the launches that are tried, some in lockstep only, and some although
@@ -337,8 +337,8 @@ def test_a_barrier_does_not_wait_for_threads_that_have_ended_however_they_do(
 ) -> None:
     before = f"{condition} {ENDS[how]} bar.sync 0;"
     kernel = roles((2, ""), before=before)
-    (found,) = kernel.proof().barriers
-    assert (found.verdict, found.reason) == ("proved", "")
+    (result,) = kernel.proof().barriers
+    assert (result.verdict, result.reason) == ("proved", "")
     assert kernel.outcomes() == {""}
     counted = roles((2, ""), before=before.replace("sync 0", "sync 0, 64"))
     assert not counted.proof().complete
@@ -403,11 +403,11 @@ def test_barriers_in_a_function_that_is_not_followed_may_be_any() -> None:
     assert kernel.proof().complete
     head = ".version 8.0\n.target sm_80\n.address_size 64\n"
     function = ".func f()\n{\ncall f, ();\nbar.sync 1;\nret;\n}\n"
-    found = prove_shared(
+    result = prove_shared(
         kernel.ptx.replace(head, head + function).replace("join:", "join:\ncall f, ();"), block=96
     )
-    assert {v.verdict for v in found.barriers} == {"unknown"}
-    assert found.barriers[0].reason == "a function that is called is not followed, and may come to barriers"
+    assert {v.verdict for v in result.barriers} == {"unknown"}
+    assert result.barriers[0].reason == "a function that is called is not followed, and may come to barriers"
 
 
 def judged(seed: int, launches: int, schedules: int) -> str:
@@ -425,8 +425,8 @@ def judged(seed: int, launches: int, schedules: int) -> str:
         )
     for n, m, memory in ((3, 4, 1), (2, 2, 0), (3, 1, 1), (4, 5, 0), (0, 0, 0))[:launches]:
         for schedule in (None, 1, 2)[: schedules + 1]:
-            found = outcome(ptx, kernel.block, n, m, memory, schedule)
-            assert bool(found) != proof.complete, (seed, n, m, schedule, found, proof.report(), ptx)
+            result = outcome(ptx, kernel.block, n, m, memory, schedule)
+            assert bool(result) != proof.complete, (seed, n, m, schedule, result, proof.report(), ptx)
     return "proved" if proof.complete else "violation"
 
 
@@ -436,9 +436,9 @@ def test_warps_that_are_followed_as_one_come_together_as_each_alone(monkeypatch:
     sizes: list[int] = []
 
     def told_sizes(control: Any, values: Any) -> list[list[int]]:
-        found = teams(control, values)
-        sizes.extend(map(len, found))
-        return found
+        result = teams(control, values)
+        sizes.extend(map(len, result))
+        return result
 
     def alone(_: Any, values: Any) -> list[list[int]]:
         return [[number] for number in range(len(values))]
@@ -463,13 +463,13 @@ def test_a_warp_that_is_told_apart_is_no_part_of_a_team() -> None:
 
 @pytest.mark.slow
 def test_random_roles_run_as_proved() -> None:
-    found = Counter(judged(seed, 2, 1) for seed in range(12))
-    assert found["proved"] > 5, found
-    assert found["unknown"] > 3, found
+    result = Counter(judged(seed, 2, 1) for seed in range(12))
+    assert result["proved"] > 5, result
+    assert result["unknown"] > 3, result
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("first", range(0, 2000, 100))
 def test_more_random_roles_run_as_proved(first: int) -> None:
-    found = Counter(judged(seed, 5, 2) for seed in range(first, first + 100))
-    assert min(found[v] for v in ("proved", "violation", "unknown")) > 0, found
+    result = Counter(judged(seed, 5, 2) for seed in range(first, first + 100))
+    assert min(result[v] for v in ("proved", "violation", "unknown")) > 0, result

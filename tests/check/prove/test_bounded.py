@@ -58,8 +58,8 @@ def exits(count: int) -> str:
 
 def choices(count: int) -> str:
     """A choice of a choice, and so on."""
-    made = "setp.eq.u32 %p1, %r1, {}; add.u32 %r4, %r5, 1; selp.u32 %r5, %r4, %r5, %p1;"
-    return "mov.u32 %r5, 0;" + "".join(made.format(n) for n in range(count)) + STORES
+    built = "setp.eq.u32 %p1, %r1, {}; add.u32 %r4, %r5, 1; selp.u32 %r5, %r4, %r5, %p1;"
+    return "mov.u32 %r5, 0;" + "".join(built.format(n) for n in range(count)) + STORES
 
 
 def powers(count: int) -> str:
@@ -84,9 +84,9 @@ FEW: dict[str, tuple[Callable[[], str], str]] = {
 
 
 def verdict_of(body: str) -> str:
-    found = prove(kernel(body, 64), block=32, contract=CONTRACT)
-    assert found.global_memory is not None
-    return found.shared.accesses[-1].verdict
+    result = prove(kernel(body, 64), block=32, contract=CONTRACT)
+    assert result.global_memory is not None
+    return result.shared.accesses[-1].verdict
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -96,8 +96,8 @@ def test_a_search_of_few_has_a_verdict(name: str) -> None:
 
 
 def test_many_joins_do_not_go_as_deep_as_the_stack() -> None:
-    (found,) = prove(kernel(of_pointers(250), 64), block=32).shared.accesses
-    assert found.verdict == "unknown"
+    (result,) = prove(kernel(of_pointers(250), 64), block=32).shared.accesses
+    assert result.verdict == "unknown"
 
 
 @pytest.mark.parametrize("name", [nightly(name) for name in BODIES])

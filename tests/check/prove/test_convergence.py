@@ -233,9 +233,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_lanes_that_come_together_are_proved_and_run(name: str) -> None:
-    found = told(RIGHT[name])
-    assert [(v.verdict, v.reason) for v in found] == [("proved", "")] * len(found)
-    assert found
+    result = told(RIGHT[name])
+    assert [(v.verdict, v.reason) for v in result] == [("proved", "")] * len(result)
+    assert result
     for n in (0, 3, 40, 64):
         outcome(text(RIGHT[name]), 64, n)
 
@@ -243,8 +243,8 @@ def test_lanes_that_come_together_are_proved_and_run(name: str) -> None:
 @pytest.mark.parametrize("name", WRONG)
 def test_lanes_that_may_be_missing_are_not_proved(name: str) -> None:
     body, verdict, reason = WRONG[name]
-    found = next(v for v in told(body) if v.verdict != "proved")
-    assert (found.verdict, found.reason) == (verdict, reason)
+    result = next(v for v in told(body) if v.verdict != "proved")
+    assert (result.verdict, result.reason) == (verdict, reason)
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -263,17 +263,17 @@ def test_each_aligned_instruction_is_executed_by_all_lanes(name: str) -> None:
     assert [v.verdict for v in told(only(HALF, ALIGNED[name]), 128, target)] == ["violation"]
     of_warp = "proved" if name != "wgmma" else "violation"
     assert [v.verdict for v in told(only(WARP, ALIGNED[name]), 128, target)] == [of_warp]
-    (found,) = told(EARLY.format(HALF) + ALIGNED[name], 128, target)
-    assert found.verdict == ("violation" if name == "mma" else "unknown")  # PTX ISA, "mma": one has exited
-    assert "lanes 16 to 31 of warp" in found.reason or name == "wgmma"
+    (result,) = told(EARLY.format(HALF) + ALIGNED[name], 128, target)
+    assert result.verdict == ("violation" if name == "mma" else "unknown")  # PTX ISA, "mma": one has exited
+    assert "lanes 16 to 31 of warp" in result.reason or name == "wgmma"
 
 
 @pytest.mark.parametrize(
     ("block", "distance", "verdict"), [(64, 16, "proved"), (48, 16, "unknown"), (48, 8, "proved")]
 )
 def test_lanes_that_a_block_lacks_are_not_read(block: int, distance: int, verdict: str) -> None:
-    (found,) = told(shuffle(distance), block)
-    assert found.verdict == verdict
+    (result,) = told(shuffle(distance), block)
+    assert result.verdict == verdict
 
 
 def test_elections_wait_for_the_lanes_that_they_name() -> None:
@@ -285,8 +285,8 @@ def test_elections_wait_for_the_lanes_that_they_name() -> None:
 def test_an_instruction_in_a_function_that_is_not_followed_is_unknown() -> None:
     before, head, rest = text("call again;").partition(".visible")
     again = f".func again() {{ .reg .b32 %r<99>; mov.u32 %r3, 1; {shuffle()} call again; ret; }}\n"
-    found = prove_shared(before + again + head + rest, block=64).convergence
-    assert {v.verdict for v in found} == {"unknown"}
+    result = prove_shared(before + again + head + rest, block=64).convergence
+    assert {v.verdict for v in result} == {"unknown"}
 
 
 @pytest.mark.parametrize("threads", [32, 48, 64, 96, 1000])
@@ -333,11 +333,11 @@ class RandomKernel:
         rng = self._rng
         a = rng.choice(["%r3", "%r4", "%r5", "%r6", "%r7", "%r1", "%r20", "%r21", "%r22"])
         b = rng.choice(["%r1", str(rng.randrange(6)), str(rng.choice([8, 16, 31, 32, 33, 48, 64]))])
-        made = rng.choice(
+        built = rng.choice(
             ["", "", "shr.u32 %r20, %r7, 5;", "shr.u32 %r20, %r7, 4;", "and.b32 %r21, %r7, -32;"]
         )
-        made += rng.choice(["", "", "ld.global.u32 %r22, [%rd1];", "add.u32 %r21, %r7, %r1;"])
-        return f"{made} setp.{rng.choice(['lt', 'ge', 'eq'])}.u32 %p1, {a}, {b};"
+        built += rng.choice(["", "", "ld.global.u32 %r22, [%rd1];", "add.u32 %r21, %r7, %r1;"])
+        return f"{built} setp.{rng.choice(['lt', 'ge', 'eq'])}.u32 %p1, {a}, {b};"
 
     def _block(self, depth: int) -> list[str]:
         return [self._statement(depth) for _ in range(self._rng.randrange(1, 4))]
@@ -370,15 +370,15 @@ class RandomKernel:
         clamp = 0 if mode == "up" else 31
         # On the interpreter, lanes of divergent code wait at an instruction that none of them executes.
         guard = rng.choice(["", "", "", "@%p1 "]) if may_be_guarded else ""
-        made = rng.choice(
+        built = rng.choice(
             [f"shfl.sync.{mode}.b32 %r12, %r3, {distance}, {clamp}, {members};"] * 3
             + [f"vote.sync.ballot.b32 %r12, %p1, {members};", f"match.any.sync.b32 %r12, %r4, {members};"]
         )
-        made += "" if "shfl" in made else (f" {guard}popc.b32 %r12, %r12;")
+        built += "" if "shfl" in built else (f" {guard}popc.b32 %r12, %r12;")
         if number in self.left_out:
             return ""
         self.sites.append(number)
-        return f"{guard}{made}\n{guard}st.global.u32 [%rd2+{4 * number}], %r12;"
+        return f"{guard}{built}\n{guard}st.global.u32 [%rd2+{4 * number}], %r12;"
 
 
 def proved_part(seed: int, block: int) -> tuple[str, int]:
@@ -401,9 +401,9 @@ def check_random(first: int, many: int, schedules: int) -> int:
     proved = 0
     for seed in range(first, first + many):
         block = (32, 48, 64, 96)[seed % 4]
-        ptx, found = proved_part(seed, block)
-        proved += found
-        for n in (0, 1, 5, 33, 64) if found else ():
+        ptx, result = proved_part(seed, block)
+        proved += result
+        for n in (0, 1, 5, 33, 64) if result else ():
             for schedule in (None, *range(schedules)):
                 try:
                     y = outcome(ptx, block, n, schedule)

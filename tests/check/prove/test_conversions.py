@@ -91,10 +91,10 @@ def trap(cases: list[Case]) -> str:
 
 def proved(cases: list[Case]) -> list[Case]:
     """Those of the cases of which each verdict is `proved`."""
-    found = proofs(cases)
-    assert found.global_memory is not None
+    result = proofs(cases)
+    assert result.global_memory is not None
     verdicts: dict[str, set[str]] = {}
-    for verdict in (*found.shared.accesses, *found.global_memory.accesses):
+    for verdict in (*result.shared.accesses, *result.global_memory.accesses):
         verdicts.setdefault(verdict.where, set()).add(verdict.verdict)
     first = kernel(cases).split("\n").index("mov.u32 %r8, buf;") + 2
     return [
@@ -110,9 +110,9 @@ def proved(cases: list[Case]) -> list[Case]:
 def test_no_access_to_a_converted_address_that_faults_is_proved(most: int, accesses: Sequence[int]) -> None:
     chains = [c for n in range(most + 1) for c in itertools.product(CONVERSIONS, repeat=n)]
     tried = [ACCESSES[n] for n in accesses]
-    found = proved([Case(*parts) for parts in itertools.product(BEGINNINGS, chains, tried)])
-    assert trap(found) == ""
-    right = Counter(case.beginning for case in found if len(case.conversions) <= 1)
+    result = proved([Case(*parts) for parts in itertools.product(BEGINNINGS, chains, tried)])
+    assert trap(result) == ""
+    right = Counter(case.beginning for case in result if len(case.conversions) <= 1)
     to_global = [access for access in tried if "tensor" not in access and "shared.u32" not in access]
     # A pointer as it is, and converted to or from global memory; a shared variable in its space, and
     # converted to generic addresses; a tensor map in parameter memory converted once.

@@ -282,14 +282,14 @@ class Program:
 def proved_of(program: Program, block: int) -> frozenset[int]:
     """The places of the accesses that are proved, which either proof may know."""
     params = {"c": SIGNED, "d": SMALL}
-    found = prove(program.text(), block=block, contract=CONTRACT, params=params)
-    assert found.global_memory is not None
+    result = prove(program.text(), block=block, contract=CONTRACT, params=params)
+    assert result.global_memory is not None
     line_of = {}
     text_before = HEAD.count("\n")
     for at in program.accesses:
         line_of[text_before + 1 + "\n".join(program.lines[:at]).count("\n") + (at > 0)] = at
     verdicts: dict[int, set[str]] = {}
-    for verdict in (*found.shared.accesses, *found.global_memory.accesses):
+    for verdict in (*result.shared.accesses, *result.global_memory.accesses):
         line = int(verdict.where.split()[1])
         verdicts.setdefault(line, set()).add(verdict.verdict)
     return frozenset(at for line, at in line_of.items() if verdicts.get(line, set()) == {PROVED})

@@ -308,10 +308,10 @@ PATTERNS = {case.id: case.values[0] for case in CASES}
 
 @pytest.mark.parametrize(("body", "findings"), CASES)
 def test_each_pattern_has_its_verdict(body: str, findings: list[str]) -> None:
-    found = prove(body).accesses[-1]
+    result = prove(body).accesses[-1]
     verdict, _, reason = findings[0].partition(": ")
-    assert (found.verdict, found.reason[: len(reason)]) == (verdict, reason), str(found)
-    assert (found.witness is not None) == (verdict == "violation")
+    assert (result.verdict, result.reason[: len(reason)]) == (verdict, reason), str(result)
+    assert (result.witness is not None) == (verdict == "violation")
 
 
 @pytest.mark.parametrize(("most", "verdict"), [((1 << 31) - 200, "proved"), ((1 << 31) - 1, "unknown")])
@@ -321,8 +321,8 @@ def test_a_sum_counts_only_where_it_cannot_overflow(most: int, verdict: str) -> 
         "@%p1 st.global.u32 [%rd3], %r0;"
     )
     contract = replace(CONTRACT, bounds={"n": (0, 9), "m": (1, most)})
-    (found,) = prove_global(text(body), block=THREADS, contract=contract).accesses
-    assert found.verdict == verdict
+    (result,) = prove_global(text(body), block=THREADS, contract=contract).accesses
+    assert result.verdict == verdict
 
 
 @pytest.mark.parametrize(("step", "verdict"), [(1 << 29, "proved"), (1 << 30, "unknown")])
@@ -333,15 +333,15 @@ def test_a_counter_of_a_loop_counts_only_where_it_cannot_overflow(step: int, ver
         "setp.lt.s32 %p1, %r5, %r2; @%p1 bra L;"
     )
     contract = replace(CONTRACT, bounds={"n": (0, 9), "m": (1, (1 << 30) + 5)})
-    (found,) = prove_global(text(body), block=THREADS, contract=contract).accesses
-    assert found.verdict == verdict
+    (result,) = prove_global(text(body), block=THREADS, contract=contract).accesses
+    assert result.verdict == verdict
 
 
 def test_an_access_needs_the_alignment_that_the_contract_promises() -> None:
     arrays = tuple(replace(a, align=4) for a in CONTRACT.arrays)
-    found = prove_global(text(PATTERNS["a guard"]), block=THREADS, contract=replace(CONTRACT, arrays=arrays))
-    assert only(found).verdict == "unknown"
-    assert only(found).reason == (
+    result = prove_global(text(PATTERNS["a guard"]), block=THREADS, contract=replace(CONTRACT, arrays=arrays))
+    assert only(result).verdict == "unknown"
+    assert only(result).reason == (
         "its address is not shown to be a multiple of 16 bytes; X and its rows are promised at multiples of 4"
     )
 
@@ -349,10 +349,10 @@ def test_an_access_needs_the_alignment_that_the_contract_promises() -> None:
 def test_an_array_without_a_promised_alignment_is_accessed_by_bytes_only() -> None:
     contract = replace(CONTRACT, arrays=(GlobalArray("Y", (Axis("m", 4),), 4),))
     body = "mov.u32 %r5, 0;" + Y_AT
-    found = prove_global(text(body + "st.global.u8 [%rd3], %r0;"), block=1, contract=contract)
-    assert found.complete
-    found = prove_global(text(body + "st.global.u16 [%rd3], %r0;"), block=1, contract=contract)
-    assert only(found).reason == (
+    result = prove_global(text(body + "st.global.u8 [%rd3], %r0;"), block=1, contract=contract)
+    assert result.complete
+    result = prove_global(text(body + "st.global.u16 [%rd3], %r0;"), block=1, contract=contract)
+    assert only(result).reason == (
         "its address is not shown to be a multiple of 2 bytes; Y and its rows are promised at multiples of 1"
     )
 
@@ -368,8 +368,8 @@ def test_an_array_without_a_promised_alignment_is_accessed_by_bytes_only() -> No
     ],
 )
 def test_what_only_names_an_address_may_name_any(hint: str) -> None:
-    found = prove("mad.wide.s32 %rd5, %r0, 4096, %rd1;" + hint)
-    assert (found.accesses, found.complete) == ((), True)
+    result = prove("mad.wide.s32 %rd5, %r0, 4096, %rd1;" + hint)
+    assert (result.accesses, result.complete) == ((), True)
 
 
 @pytest.mark.parametrize(
@@ -381,14 +381,14 @@ def test_what_only_names_an_address_may_name_any(hint: str) -> None:
     ],
 )
 def test_of_a_copy_between_two_memories_the_global_part_is_judged(access: str) -> None:
-    found = prove("mov.u64 %rd9, buf; cvta.shared.u64 %rd9, %rd9;" + access)
-    assert only(found).verdict == "violation"
+    result = prove("mov.u64 %rd9, buf; cvta.shared.u64 %rd9, %rd9;" + access)
+    assert only(result).verdict == "violation"
 
 
 def test_a_violation_is_told_with_its_thread_and_launch() -> None:
     body = PATTERNS["a guard with one row too many"]
-    found = prove(body)
-    verdict = only(found)
+    result = prove(body)
+    verdict = only(result)
     witness = verdict.witness
     assert witness is not None
     held = dict(witness.values)
@@ -400,10 +400,12 @@ def test_a_violation_is_told_with_its_thread_and_launch() -> None:
         f"where n is {n}: thread ({n}, 0, 0), n = {n}, m = {held['m']}, row_stride = {stride}, "
         f"block = {held['block']}"
     )
-    assert str(found) == "k: 0 of 1 global accesses proved, 1 of 1 global accesses violation"
-    assert found.report() == f"{found}\n{verdict}"
-    assert found.to_dict()["accesses"][0]["verdict"] == "violation"
-    assert message_of(lambda: require_global(found), VerifyError) == f"global memory: 1 problem:\n* {verdict}"
+    assert str(result) == "k: 0 of 1 global accesses proved, 1 of 1 global accesses violation"
+    assert result.report() == f"{result}\n{verdict}"
+    assert result.to_dict()["accesses"][0]["verdict"] == "violation"
+    assert (
+        message_of(lambda: require_global(result), VerifyError) == f"global memory: 1 problem:\n* {verdict}"
+    )
     require_global(prove(PATTERNS["a guard of data"]))  # unknown passes
 
 
@@ -429,11 +431,11 @@ MANY_TURNS = (
 
 
 def test_a_search_for_launches_ends_at_the_same_step_and_leaves_some_for_other_accesses() -> None:
-    found = prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;")
-    _, summed, other = found.accesses
+    result = prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;")
+    _, summed, other = result.accesses
     assert summed.reason == f"{Y_NOT_LESS}; the search for a launch that goes wrong ended after 25000 steps"
     assert other.verdict == "violation"
-    assert prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;") == found
+    assert prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;") == result
 
 
 def test_a_search_for_proofs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,18 +456,18 @@ RECURSIVE = (
 def test_a_function_that_is_called_is_judged_where_it_is_called(guard: str, verdict: str) -> None:
     body = f"mov.u32 %r5, %r0; {Y_AT} setp.{guard}.s32 %p1, %r5, %r2; @%p1 call f, (%rd3, %r0);"
     module = text(body).replace(".visible", CALLED + ".visible")
-    (found,) = prove_global(module, block=THREADS, contract=CONTRACT).accesses
-    assert (found.verdict, found.kernel) == (verdict, "f")
-    assert verdict == "proved" or found.reason.endswith(", called from line 17 of the PTX text")
+    (result,) = prove_global(module, block=THREADS, contract=CONTRACT).accesses
+    assert (result.verdict, result.kernel) == (verdict, "f")
+    assert verdict == "proved" or result.reason.endswith(", called from line 17 of the PTX text")
 
 
 def test_a_function_that_calls_itself_is_unknown() -> None:
     module = text("call f, (%rd1, %r0);").replace(".visible", RECURSIVE + ".visible")
-    found = prove_global(module, block=THREADS, contract=CONTRACT)
-    assert {(v.verdict, v.reason) for v in found.accesses if v.verdict == "unknown"} == {
+    result = prove_global(module, block=THREADS, contract=CONTRACT)
+    assert {(v.verdict, v.reason) for v in result.accesses if v.verdict == "unknown"} == {
         ("unknown", "a function that calls itself is not followed")
     }
-    assert not found.complete
+    assert not result.complete
 
 
 def _contract(**changed: Any) -> GlobalContract:
@@ -562,18 +564,18 @@ BEYOND = (
 def test_each_thread_counts_where_threads_have_other_multiples_of_a_size(more: int, verdict: str) -> None:
     contract = replace(CONTRACT, bounds={"n": (1, 1 << 20), "m": (1, 1 << 30)}, equal={"m": f"{THREADS} * n"})
     body = f"add.u32 %r5, %r0, {more}; mul.lo.u32 %r5, %r5, %r1; {Y_AT} st.global.u32 [%rd3], %r0;"
-    found = only(prove_global(text(body), block=THREADS, contract=contract))
-    assert found.verdict == verdict
-    assert (found.witness is None) or found.witness.thread == (THREADS - 1, 0, 0)
+    result = only(prove_global(text(body), block=THREADS, contract=contract))
+    assert result.verdict == verdict
+    assert (result.witness is None) or result.witness.thread == (THREADS - 1, 0, 0)
 
 
 @pytest.mark.parametrize(("grid", "verdict"), [("m", "unknown"), ("m + 1", "violation")])
 def test_an_example_is_a_block_of_the_grid(grid: str, verdict: str) -> None:
     contract = _contract(grid=(1, 1, grid), bounds={"n": (1, 9), "m": (0, 60)})
-    found = only(prove_global(text(BEYOND), block=THREADS, contract=contract))
-    assert found.verdict == verdict
-    if found.witness is not None:
-        held = dict(found.witness.values)
+    result = only(prove_global(text(BEYOND), block=THREADS, contract=contract))
+    assert result.verdict == verdict
+    if result.witness is not None:
+        held = dict(result.witness.values)
         assert held["block"] == held["m"]
 
 
@@ -585,8 +587,8 @@ def test_in_an_example_every_element_has_its_own_place(more: int, verdict: str) 
         "mad.wide.s32 %rd3, %r5, 4, %rd0; st.global.u32 [%rd3], %r0;"
     )
     contract = _contract(arrays=(rows,), bounds={"n": (1, 9), "m": (1, 60)})
-    found = only(prove_global(text(last_of_row_0), block=THREADS, contract=contract))
-    assert found.verdict == verdict, str(found)
+    result = only(prove_global(text(last_of_row_0), block=THREADS, contract=contract))
+    assert result.verdict == verdict, str(result)
 
 
 # ------------------------------------------------------------------------ attention kernels
@@ -609,17 +611,17 @@ def proof_of(config: AttentionConfig) -> GlobalProof:
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_default_kernel_is_proved(head_dim: int) -> None:
     for variant in VARIANTS:
-        found = proof_of(AttentionConfig(head_dim, **variant))
-        assert found.complete, found.report()
+        result = proof_of(AttentionConfig(head_dim, **variant))
+        assert result.complete, result.report()
         pointers = {"Q", "K", "V", "O"} | ({"LSE"} if variant.get("return_lse") else set())
-        assert {v.allocation for v in found.accesses} == pointers
+        assert {v.allocation for v in result.accesses} == pointers
 
 
 @pytest.mark.parametrize("alignment", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))])
 def test_every_alignment_is_proved(alignment: int) -> None:
-    found = proof_of(AttentionConfig(64, 24, causal=True, alignment=alignment))
-    assert found.complete, found.report()
-    row = [v.last for v in found.accesses if v.allocation == "K"]
+    result = proof_of(AttentionConfig(64, 24, causal=True, alignment=alignment))
+    assert result.complete, result.report()
+    row = [v.last for v in result.accesses if v.allocation == "K"]
     assert max(row) == 64 * 4 - 1
 
 
@@ -662,10 +664,10 @@ def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
     text = build(config).text
     assert old in text
     mutant = parse(text.replace(old, new, 1))
-    found = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
-    wrong = [v for v in found.accesses if v.verdict != "proved"]
+    result = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
+    wrong = [v for v in result.accesses if v.verdict != "proved"]
     assert wrong
-    assert wrong[0].verdict == ("violation" if name in WRONG else "unknown"), found.report()
+    assert wrong[0].verdict == ("violation" if name in WRONG else "unknown"), result.report()
 
 
 def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -675,8 +677,8 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
     def moved(config: Any) -> ir.Module:
         module = emit(config)
-        (made,) = module.kernels
-        body = list(made.body)
+        (built,) = module.kernels
+        body = list(built.body)
         at, old = next(
             (n, s) for n, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode.startswith("st.global")
         )
@@ -684,7 +686,7 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         assert isinstance(address, ir.Address)
         shifted = ir.Address(address.base, address.offset + 64)
         body[at] = ir.Instr(old.opcode, (shifted, *rest), old.guard, old.origin)
-        return replace(module, kernels=(replace(made, body=tuple(body)),))
+        return replace(module, kernels=(replace(built, body=tuple(body)),))
 
     monkeypatch.setattr(flash.contract.catalogue, "emit", moved)
     build.cache_clear()
@@ -715,10 +717,10 @@ ON_TENSOR_CORES: tuple[tuple[int, dict[str, Any]], ...] = (
 @pytest.mark.sample(0, gate=2)
 @pytest.mark.parametrize(("head_dim", "options"), ON_TENSOR_CORES)
 def test_every_kernel_on_tensor_cores_is_proved(head_dim: int, options: dict[str, Any]) -> None:
-    found = proof_of(AttentionConfig(head_dim, **options))
-    assert found.complete, found.report()
+    result = proof_of(AttentionConfig(head_dim, **options))
+    assert result.complete, result.report()
     pointers = {"Q", "K", "V", "O"} | ({"LSE"} if options.get("return_lse") else set())
-    assert {v.allocation for v in found.accesses} == pointers
+    assert {v.allocation for v in result.accesses} == pointers
 
 
 def _start_unguarded(start: Any) -> Any:
@@ -738,16 +740,16 @@ def _tiles_away(count: int) -> Callable[[Any], Any]:
 
 def _with_another_row(epilogue: Any) -> Any:
     def made(*given: Any) -> Any:
-        found = epilogue(*given)
-        return replace(found, out=replace(found.out, rows=found.out.rows + 1))
+        result = epilogue(*given)
+        return replace(result, out=replace(result.out, rows=result.out.rows + 1))
 
     return made
 
 
 def _without_columns_left(epilogue: Any) -> Any:
     def made(*given: Any) -> Any:
-        found = epilogue(*given)
-        return replace(found, t=replace(found.t, head_dim_v=found.t.output_columns))
+        result = epilogue(*given)
+        return replace(result, t=replace(result.t, head_dim_v=result.t.output_columns))
 
     return made
 
@@ -779,10 +781,10 @@ def test_each_mutant_on_tensor_cores_is_found(name: str, monkeypatch: pytest.Mon
     owner, attribute, change, verdict = MUTANTS_ON_TENSOR_CORES[name]
     monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
     mutant = emit(config)
-    found = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
-    wrong = [v for v in found.accesses if v.verdict != "proved"]
+    result = prove_global(mutant, block=config.tiling.threads, contract=launches_of(config).promised)
+    wrong = [v for v in result.accesses if v.verdict != "proved"]
     assert wrong
-    assert wrong[0].verdict == verdict, found.report()
+    assert wrong[0].verdict == verdict, result.report()
 
 
 # ------------------------------------------------------------------------ random programs
@@ -828,7 +830,7 @@ class _Program:
             for thread in range(THREADS)
             for turn in range(self.turns or 1)
         )
-        return any(place is not None and not 0 <= place < m for place in places)
+        return any(location is not None and not 0 <= location < m for location in places)
 
     def _place(self, index: int, m: int) -> int | None:
         if self.clamp == "min":

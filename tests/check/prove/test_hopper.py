@@ -122,10 +122,10 @@ def line_of(text: str, start: str) -> int:
 
 
 def test_a_correct_product_is_proved_and_runs() -> None:
-    found = proof(PRODUCT)
-    assert found.complete, found.report()
-    assert len(found.accesses) == 9
-    extents = {(v.allocation, v.first, v.last) for v in found.accesses if "wgmma" in v.instr}
+    result = proof(PRODUCT)
+    assert result.complete, result.report()
+    assert len(result.accesses) == 9
+    extents = {(v.allocation, v.first, v.last) for v in result.accesses if "wgmma" in v.instr}
     assert extents == {("a_tile", 0, 8191), ("b_tile", 0, 8191)}
     interpreter.run(PRODUCT, grid=1, block=128, args=[*MAPS.values()], sanitize="bounds")
 
@@ -260,8 +260,8 @@ def test_each_error_is_a_violation_that_says_where(name: str) -> None:
 
 
 def test_a_turn_too_many_along_k_is_a_violation_of_both_matrices() -> None:
-    found = proof(changed("setp.lt.u32 %p4, %r6, 4;", "setp.lt.u32 %p4, %r6, 5;"))
-    assert [v.reason for v in found.violations] == [
+    result = proof(changed("setp.lt.u32 %p4, %r6, 4;", "setp.lt.u32 %p4, %r6, 5;"))
+    assert [v.reason for v in result.violations] == [
         f"matrix {name}: bytes 128 to 8223 are outside {tile}, which has 8192 bytes: "
         "thread (0, 0, 0), %r6 = 4"
         for name, tile in (("A", "a_tile"), ("B", "b_tile"))
@@ -272,24 +272,24 @@ def test_a_turn_too_many_along_k_is_a_violation_of_both_matrices() -> None:
 
 
 def unknowns(text: str, **how: Any) -> list[str]:
-    found = proof(text, **how)
-    assert not found.violations, found.report()
-    return [v.reason for v in found.unknown]
+    result = proof(text, **how)
+    assert not result.violations, result.report()
+    return [v.reason for v in result.unknown]
 
 
 def arrays(**dims: int) -> GlobalContract:
     """A contract of dense f16 arrays, each with so many dimensions, all of extent n."""
-    found = []
+    result = []
     for name, count in dims.items():
         axes = tuple(Axis("n", " * ".join(["2", *["n"] * (count - 1 - axis)])) for axis in range(count - 1))
-        found.append(GlobalArray(name, axes, "2 * n", 2))
-    return GlobalContract(tuple(found), (), {"n": (1, 4096)}, (1, 1, 1))
+        result.append(GlobalArray(name, axes, "2 * n", 2))
+    return GlobalContract(tuple(result), (), {"n": (1, 4096)}, (1, 1, 1))
 
 
 def test_a_tensor_copy_stays_inside_the_array_of_its_tensor_map() -> None:
-    found = prove_global(PRODUCT, block=128, contract=arrays(a=2, b=2))
-    assert found.complete
-    assert [(v.allocation, v.reason) for v in found.accesses] == [
+    result = prove_global(PRODUCT, block=128, contract=arrays(a=2, b=2))
+    assert result.complete
+    assert [(v.allocation, v.reason) for v in result.accesses] == [
         (name, "its tensor map keeps it inside the array") for name in ("a", "b")
     ]
 
@@ -367,9 +367,9 @@ def test_the_launch_may_be_known_to_align_dynamic_memory_to_more() -> None:
 
 def test_a_value_that_depends_on_data_may_or_may_not_go_wrong() -> None:
     text = changed("setp.lt.u32 %p4, %r6, 4;", "ld.global.u32 %r8, [%rd9]; setp.lt.u32 %p4, %r6, %r8;")
-    found = proof(text)
-    assert [v.verdict for v in found.accesses if v.verdict != "proved"] == ["unknown"] * 2
-    assert [v.verdict for v in found.convergence if v.verdict != "proved"] == ["unknown"]
+    result = proof(text)
+    assert [v.verdict for v in result.accesses if v.verdict != "proved"] == ["unknown"] * 2
+    assert [v.verdict for v in result.convergence if v.verdict != "proved"] == ["unknown"]
 
 
 # ------------------------------------------------------------------------------ regions
@@ -421,9 +421,9 @@ REGIONS = (
 
 
 def test_a_stage_too_many_is_found_though_another_region_is_there() -> None:
-    found = staged(STAGES, *REGIONS)
-    assert found.complete, found.report()
-    assert [(v.allocation, v.first, v.last) for v in found.accesses] == [
+    result = staged(STAGES, *REGIONS)
+    assert result.complete, result.report()
+    assert [(v.allocation, v.first, v.last) for v in result.accesses] == [
         ("Q_tile", 0, 8191),
         ("K_tiles", 0, 16383),
     ]
@@ -442,12 +442,12 @@ def test_a_descriptor_of_no_region_is_a_violation() -> None:
 
 def test_regions_that_overlap_are_a_problem() -> None:
     overlapping = ir.Region("K_tiles", 7168, 17408, 1024)
-    found = staged(STAGES, REGIONS[0], overlapping, REGIONS[2])
-    assert [str(p.message) for p in found.problems] == [
+    result = staged(STAGES, REGIONS[0], overlapping, REGIONS[2])
+    assert [str(p.message) for p in result.problems] == [
         "region K_tiles begins at byte 7168, inside region Q_tile, which ends at byte 8192; move "
         "it or shrink Q_tile"
     ]
-    assert not found.complete
+    assert not result.complete
 
 
 # ------------------------------------------------------------------------------ behind a wait
@@ -556,9 +556,9 @@ REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1], [AT
 )
 def test_a_bulk_copy_is_inside_and_aligned(instr: str, at: str, size: str, reason: str) -> None:
     text = BULK.replace("INSTR", f"{instr};").replace("AT", at).replace("SIZE", size)
-    found = prove_shared(text, block=1, params={"n": range(16, 513, 16)})
-    assert [v.reason for v in found.violations] == [reason] * bool(reason)
-    assert not found.unknown
+    result = prove_shared(text, block=1, params={"n": range(16, 513, 16)})
+    assert [v.reason for v in result.violations] == [reason] * bool(reason)
+    assert not result.unknown
 
 
 def test_a_bulk_copy_of_no_multiple_of_16_bytes_is_a_violation() -> None:
@@ -627,14 +627,14 @@ def calls(size: int, text: str = CALLS) -> Proof:
 
 
 def test_what_a_function_accesses_is_judged_for_each_call() -> None:
-    found = calls(516)
-    assert found.complete, found.report()
-    assert [(v.kernel, v.number, v.first, v.last) for v in found.accesses] == [
+    result = calls(516)
+    assert result.complete, result.report()
+    assert [(v.kernel, v.number, v.first, v.last) for v in result.accesses] == [
         ("put", 4, 4, 515),
         ("k", 9, 4, 515),
     ]
-    found = calls(512)
-    assert [str(v) for v in found.violations] == [
+    result = calls(512)
+    assert [str(v) for v in result.violations] == [
         "kernel put: violation: bytes 512 to 515 are outside buf, which has 512 bytes: "
         "thread (127, 0, 0), called from line 33 of the PTX text\n"
         "    in st.shared.u32 [%r1+4], %r2;\n    from line 12 of the PTX text",
@@ -645,8 +645,8 @@ def test_what_a_function_accesses_is_judged_for_each_call() -> None:
 
 
 def test_a_call_behind_a_guard_is_made_by_those_threads_alone() -> None:
-    found = calls(516, CALLS.replace("@%p1 call", "call"))
-    (violation,) = found.violations
+    result = calls(516, CALLS.replace("@%p1 call", "call"))
+    (violation,) = result.violations
     assert violation.reason == (
         "bytes 516 to 519 are outside buf, which has 516 bytes: thread (127, 0, 0), "
         "[q$1+0].b32 = 4, called from line 42 of the PTX text"
@@ -657,8 +657,8 @@ def test_functions_that_call_themselves_are_unknown_below() -> None:
     inside = "{ .param .b32 a; .param .b32 b; .param .b32 c; st.param.b32 [a], %r2; "
     inside += "st.param.b32 [b], %r2; call (c), put, (a, b); }\nmov.u32 %r3, 4;"
     text = CALLS.replace("mov.u32 %r3, 4;", inside)
-    found = calls(516, text)
-    assert [(v.kernel, v.reason) for v in found.unknown] == [
+    result = calls(516, text)
+    assert [(v.kernel, v.reason) for v in result.unknown] == [
         ("put", "a function that calls itself is not followed")
     ]
     assert [v.kernel for v in calls(512, text).violations] == ["put", "k"]
@@ -671,8 +671,8 @@ def test_functions_called_through_pointers_are_unknown_and_what_they_give_too() 
         "mov.u32 %r1, %tid.x;",
         "proto: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _);\nmov.u32 %r1, %tid.x;",
     )
-    found = calls(1024, text)
-    assert sorted((v.kernel, v.reason) for v in found.unknown) == [
+    result = calls(1024, text)
+    assert sorted((v.kernel, v.reason) for v in result.unknown) == [
         ("k", "its address cannot be listed: it depends on a result of call"),
         ("put", "a function whose address is taken may be called with anything"),
     ]
@@ -680,8 +680,8 @@ def test_functions_called_through_pointers_are_unknown_and_what_they_give_too() 
 
 def test_what_functions_without_a_body_give_may_be_anything() -> None:
     text = CALLS.replace("call (q), put, (p0, p1);", "call (q), elsewhere, (p0);", 1)
-    found = calls(1024, text)
-    assert {v.reason for v in found.unknown} == {
+    result = calls(1024, text)
+    assert {v.reason for v in result.unknown} == {
         "its address cannot be listed: it depends on a result of call",
         "its address cannot be listed: it depends on a result of call, called from line 42 of the PTX text",
     }
@@ -722,16 +722,16 @@ def test_nothing_that_traps_in_a_function_is_proved() -> None:
         text = text.replace("%r3, 8;", f"%r3, {r.choice([0, -400, 400])};")
         text = text.replace("%r2, 1000;", f"%r2, {r.choice([1000, 50, 100])};")
         text = text.replace("mad.lo.u32 %r2, %r1, 4", f"mad.lo.u32 %r2, %r1, {r.choice([2, 4])}")
-        found = prove_shared(text, block=128)
-        verdicts[found.complete] += 1
-        assert not found.unknown, found.report()
+        result = prove_shared(text, block=128)
+        verdicts[result.complete] += 1
+        assert not result.unknown, result.report()
         linked = text.replace(".extern .func (.param .b32 r) elsewhere(.param .b32 x);\n", "")
         try:
             interpreter.run(linked, "k", grid=1, block=128, args=[])
         except TrapError:
-            assert found.violations, (seed, text)
+            assert result.violations, (seed, text)
         else:
-            assert found.complete, (seed, found.report())
+            assert result.complete, (seed, result.report())
     assert min(verdicts.values()) > 2, verdicts
 
 
@@ -812,12 +812,12 @@ def test_products_of_panels_are_proved_and_bytes_less_are_not(rows: int, d: int,
             for name, shape in (("a", a), ("b", b))
         }
         size = right.at + right.nbytes
-        found = prove_shared(text, block=128, dynamic_smem=size, params=maps)
-        assert found.complete, found.report()
-        found = prove_shared(text, block=128, dynamic_smem=size - 16, params=maps)
-        wrong = {v.instr.partition(".")[0] for v in found.violations}
+        result = prove_shared(text, block=128, dynamic_smem=size, params=maps)
+        assert result.complete, result.report()
+        result = prove_shared(text, block=128, dynamic_smem=size - 16, params=maps)
+        wrong = {v.instr.partition(".")[0] for v in result.violations}
         assert wrong == {"cp", "wgmma"}
-        assert not found.unknown
+        assert not result.unknown
 
 
 def triton_maps(facts: dict[str, Any]) -> dict[str, TensorMap]:
@@ -851,15 +851,15 @@ def test_tensor_core_kernels_of_triton_are_proved_if_shared_memory_is_aligned(na
     facts = json.loads(path.with_suffix(".json").read_text())
     how = {"block": facts["block"], "dynamic_smem": facts["shared"], "params": triton_maps(facts)}
     total, least = TRITON[name]
-    found = prove_shared(path.read_text(), dynamic_align=1024, **how)
-    assert found.complete, found.report()
-    assert len(found.accesses) == total
-    found = prove_shared(path.read_text(), **how)
-    assert not found.violations, found.report()
-    assert sum(v.verdict == "proved" for v in found.accesses) == least
+    result = prove_shared(path.read_text(), dynamic_align=1024, **how)
+    assert result.complete, result.report()
+    assert len(result.accesses) == total
+    result = prove_shared(path.read_text(), **how)
+    assert not result.violations, result.report()
+    assert sum(v.verdict == "proved" for v in result.accesses) == least
     only = "global_smem is aligned to 16 bytes only, and the"
     needs = ("access needs 128", "swizzle needs 512", "swizzle needs 1024")
-    assert {v.reason for v in found.unknown} <= {f"{only} {needed}" for needed in needs}
+    assert {v.reason for v in result.unknown} <= {f"{only} {needed}" for needed in needs}
 
 
 @pytest.mark.parametrize(
@@ -879,8 +879,8 @@ def test_hopper_kernels_of_nvcc_are_proved(
         for n, (dtype, box, swizzle) in enumerate(boxes)
     }
     text = (FIXTURES / "nvcc" / f"{name}.ptx").read_text()
-    found = prove_shared(text, entry, block=block, dynamic_smem=dynamic, params=maps)
-    assert found.complete, found.report()
+    result = prove_shared(text, entry, block=block, dynamic_smem=dynamic, params=maps)
+    assert result.complete, result.report()
 
 
 def test_a_tensor_map_for_a_parameter_that_is_none_is_refused() -> None:

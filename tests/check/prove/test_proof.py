@@ -75,10 +75,10 @@ def test_a_kernel_that_the_module_lacks_is_refused(how: Callable[..., Any]) -> N
 
 
 def test_calls_are_followed_by_both_proofs() -> None:
-    found = prove(text(), block=64, contract=CONTRACT)
-    assert found.complete
-    assert found.global_memory is not None
-    (read,), (written,) = found.shared.accesses, found.global_memory.accesses
+    result = prove(text(), block=64, contract=CONTRACT)
+    assert result.complete
+    assert result.global_memory is not None
+    (read,), (written,) = result.shared.accesses, result.global_memory.accesses
     assert (read.kernel, read.allocation) == ("put", "buf")
     assert (written.kernel, written.allocation) == ("put", "X")
     wrong = prove(text(), block=96, contract=CONTRACT)
@@ -90,9 +90,9 @@ def test_calls_are_followed_by_both_proofs() -> None:
 
 
 def test_the_views_say_what_the_front_door_says() -> None:
-    found = prove(text(), block=64, contract=CONTRACT)
-    assert found.shared == prove_shared(text(), block=64)
-    assert found.global_memory == prove_global(text(), block=64, contract=CONTRACT)
+    result = prove(text(), block=64, contract=CONTRACT)
+    assert result.shared == prove_shared(text(), block=64)
+    assert result.global_memory == prove_global(text(), block=64, contract=CONTRACT)
     alone = prove(text(), block=64)
     assert alone.global_memory is None
     assert alone.complete
@@ -105,9 +105,9 @@ def test_what_either_proof_has_against_a_kernel_is_refused(
     block: int, bounds: tuple[int, int], which: str
 ) -> None:
     contract = replace(CONTRACT, bounds={"n": bounds})
-    found = prove(text(), block=block, contract=contract)
-    assert not found.complete
-    assert message(found.require, VerifyError).startswith(f"{which}: 1 problem:\n* kernel put: violation: ")
+    result = prove(text(), block=block, contract=contract)
+    assert not result.complete
+    assert message(result.require, VerifyError).startswith(f"{which}: 1 problem:\n* kernel put: violation: ")
     prove(text(), block=64).require()
 
 
@@ -115,20 +115,20 @@ DYNAMIC = ".extern .shared .align 16 .b8 buf[];"
 
 
 def test_dynamic_memory_of_unknown_size_is_unknown_and_no_violation() -> None:
-    (found,) = prove(text(variables=DYNAMIC), block=64).shared.accesses
-    assert (found.verdict, found.reason) == (
+    (result,) = prove(text(variables=DYNAMIC), block=64).shared.accesses
+    assert (result.verdict, result.reason) == (
         "unknown",
         "the size of buf is not given (dynamic_smem), called from line 25 of the PTX text",
     )
-    for given, verdict in ((256, "proved"), (252, "violation"), (0, "violation")):
-        (found,) = prove(text(variables=DYNAMIC), block=64, dynamic_smem=given).shared.accesses
-        assert found.verdict == verdict
+    for arguments, verdict in ((256, "proved"), (252, "violation"), (0, "violation")):
+        (result,) = prove(text(variables=DYNAMIC), block=64, dynamic_smem=arguments).shared.accesses
+        assert result.verdict == verdict
 
 
 def test_an_access_before_dynamic_memory_of_unknown_size_is_a_violation() -> None:
     body = "    mov.u32 %r2, buf;\n    ld.shared.u32 %r1, [%r2-4];\n"
-    (found,) = prove(text(body, DYNAMIC), block=64).shared.accesses
-    assert found.verdict == "violation"
+    (result,) = prove(text(body, DYNAMIC), block=64).shared.accesses
+    assert result.verdict == "violation"
 
 
 @pytest.mark.parametrize(("beyond", "wrong"), [(0, False), (1, True)])
@@ -138,12 +138,12 @@ def test_static_and_dynamic_memory_together_have_a_limit(beyond: int, wrong: boo
     (kernel,) = module.kernels
     module = replace(module, kernels=(replace(kernel, shared=(Shared("own", 256, 16),)),))
     dynamic = limit - 256 + beyond
-    found = prove(module, block=64, dynamic_smem=dynamic).shared
+    result = prove(module, block=64, dynamic_smem=dynamic).shared
     expected = (
         f"{limit + beyond} bytes of shared memory, {dynamic} of them dynamic, but a block has at "
         f"most {limit} on sm_80"
     )
-    assert [p.message for p in found.problems] == [expected] * wrong
+    assert [p.message for p in result.problems] == [expected] * wrong
 
 
 STRUCTURE = """

@@ -137,11 +137,11 @@ def written(*, fenced: bool) -> KernelBuilder:
 
 
 def test_both_tiles_of_a_product_without_a_fence_are_told_with_their_lines() -> None:
-    found = [prove_shared(written(fenced=f).build(), block=128).unfenced for f in (True, False)]
-    assert found[0] == ()
-    assert [problem.kernel for problem in found[1]] == ["written"] * 2
-    assert all(__file__ in problem.where and __file__ in problem.message for problem in found[1])
-    assert all(problem.instr.startswith("wgmma.mma_async") for problem in found[1])
+    result = [prove_shared(written(fenced=f).build(), block=128).unfenced for f in (True, False)]
+    assert result[0] == ()
+    assert [problem.kernel for problem in result[1]] == ["written"] * 2
+    assert all(__file__ in problem.where and __file__ in problem.message for problem in result[1])
+    assert all(problem.instr.startswith("wgmma.mma_async") for problem in result[1])
 
 
 def without(kernel: Any, which: int) -> Any:

@@ -71,8 +71,8 @@ def verdict(product: str, shift: int, blocks: int, by: int) -> str:
     """The verdict on a store to X[quotient], where X has an element for each quotient by `by`."""
     array = GlobalArray("X", (Axis(f"(grid + {by - 1}) // {by}", 4),), 4, 4)
     contract = GlobalContract((array,), (), {"grid": (1, blocks)}, ("grid", 1, 1))
-    found = prove(MODULE.format(product=product, shift=shift), block=1, contract=contract).global_memory
-    (access,) = found.accesses
+    result = prove(MODULE.format(product=product, shift=shift), block=1, contract=contract).global_memory
+    (access,) = result.accesses
     return access.verdict
 
 
@@ -121,5 +121,5 @@ def test_a_number_may_be_divided_by_another_one_in_each_thread(least, is_proved)
 
 
 def test_quotients_by_another_number_in_each_thread_and_their_multiples_are_unknown_at_worst():
-    found = px.kernel(threads=32)(remains_of_threads).prove(X=("m",), grid=1)
-    assert [access.verdict for access in found.global_memory.accesses] != ["proved"]
+    result = px.kernel(threads=32)(remains_of_threads).prove(X=("m",), grid=1)
+    assert [access.verdict for access in result.global_memory.accesses] != ["proved"]

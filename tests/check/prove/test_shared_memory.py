@@ -234,8 +234,8 @@ st.shared.u32 [%r3+128], %r0;
 
 @pytest.mark.parametrize(("body", "findings"), cases(PATTERNS, ROW=ROW))
 def test_each_pattern_has_its_verdict_and_its_witness(body: str, findings: list[str]) -> None:
-    found = only(proof(body))
-    assert [f"{found.verdict}: {found.reason}".removesuffix(": ")] == findings
+    result = only(proof(body))
+    assert [f"{result.verdict}: {result.reason}".removesuffix(": ")] == findings
 
 
 def test_a_bulk_copy_is_judged_by_its_size_and_its_mbarrier() -> None:
@@ -251,8 +251,8 @@ def test_a_bulk_copy_is_judged_by_its_size_and_its_mbarrier() -> None:
 
 
 def test_a_verdict_names_the_instruction_the_line_and_the_witness() -> None:
-    found = only(proof(ROW + "st.shared.u32 [%r1+4], %r0;"))
-    assert found == Verdict(
+    result = only(proof(ROW + "st.shared.u32 [%r1+4], %r0;"))
+    assert result == Verdict(
         "violation",
         "k",
         5,
@@ -272,16 +272,16 @@ def test_threads_of_three_dimensions_are_all_tried() -> None:
         "mad.lo.u32 %r3, %r3, 4, %r0; mad.lo.u32 %r3, %r3, 4, %r8; st.shared.u32 [%r3], %r0;"
     )
     assert only(proof(body, block=(4, 8, 4))).verdict == "proved"
-    found = only(proof(body, block=(4, 8, 5)))
-    assert found.witness == Witness((0, 0, 4), (), 512)
+    result = only(proof(body, block=(4, 8, 5)))
+    assert result.witness == Witness((0, 0, 4), (), 512)
 
 
 def test_bounds_of_parameters_are_used() -> None:
     body = "mad.lo.u32 %r1, %r7, 4, %r8; st.shared.u32 [%r1], %r0;"
     assert only(proof(body, params={"n": (0, 127)})).verdict == "proved"
     assert only(proof(body, params={"n": range(0, 128, 2)})).last == 507
-    found = only(proof(body, params={"n": (0, 128)}))
-    assert found.witness == Witness((0, 0, 0), (("n", 128),), 512)
+    result = only(proof(body, params={"n": (0, 128)}))
+    assert result.witness == Witness((0, 0, 0), (("n", 128),), 512)
     assert only(proof(body, params={"n": 128})).verdict == "violation"
 
 
@@ -295,8 +295,8 @@ def test_dynamic_shared_memory_is_as_large_as_the_launch_says() -> None:
 
 def regions(body: str) -> Proof:
     module = parse(text(body))
-    made = (ir.Region("A", 0, 512, 16), ir.Region("B", 512, 256, 16))
-    kernel = replace(module.kernels[0], dynamic_shared="smem", regions=made)
+    built = (ir.Region("A", 0, 512, 16), ir.Region("B", 512, 256, 16))
+    kernel = replace(module.kernels[0], dynamic_shared="smem", regions=built)
     return prove_shared(replace(module, kernels=(kernel,)), block=128)
 
 
@@ -333,8 +333,8 @@ def test_an_address_that_is_chosen_is_in_the_region_of_all_choices(
     other: int, at: int, wanted: tuple[str, int, int]
 ) -> None:
     chosen = f"setp.eq.u32 %p1, %r0, 3; add.u32 %r2, %r9, {other}; selp.b32 %r1, %r9, %r2, %p1;"
-    found = only(regions(f"{chosen} st.shared.u32 [%r1+{at}], %r0;"))
-    assert (found.verdict, found.allocation, found.first, found.last) == ("proved", *wanted)
+    result = only(regions(f"{chosen} st.shared.u32 [%r1+{at}], %r0;"))
+    assert (result.verdict, result.allocation, result.first, result.last) == ("proved", *wanted)
     outside = only(regions(f"{chosen} st.shared.u32 [%r1+{at + 510}], %r0;"))
     assert outside.verdict != "proved"
 
@@ -342,37 +342,37 @@ def test_an_address_that_is_chosen_is_in_the_region_of_all_choices(
 def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
     module = parse(text(""))
     kernel = replace(module.kernels[0], dynamic_shared="smem", regions=(ir.Region("A", 0, 512, 16),))
-    found = prove_shared(replace(module, kernels=(kernel,)), block=128, dynamic_smem=256)
-    assert [p.message for p in found.problems] == [
+    result = prove_shared(replace(module, kernels=(kernel,)), block=128, dynamic_smem=256)
+    assert [p.message for p in result.problems] == [
         "its regions need 512 bytes of dynamic shared memory, got 256"
     ]
 
 
 def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
     body = "ld.shared.u8 %r1, [other]; st.shared.u8 [small+3], 1; st.shared.u32 [%r9], 1;"
-    found = proof(body + "st.shared.u32 [%r1], 1; bar.sync 0;", dynamic_smem=2)
-    wrong = found.violations[0]
-    assert found.report() == f"{found}\n{wrong}\n{found.unknown[0]}"
-    assert found.table() == (
+    result = proof(body + "st.shared.u32 [%r1], 1; bar.sync 0;", dynamic_smem=2)
+    wrong = result.violations[0]
+    assert result.report() == f"{result}\n{wrong}\n{result.unknown[0]}"
+    assert result.table() == (
         "allocation        proved  violation  unknown  bytes\n"
         "other                  1          0        0  0 to 0\n"
         "small                  1          0        0  3 to 3\n"
         "smem                   0          1        0  0 to 3\n"
         "-                      0          0        1  -"
     )
-    assert found.to_dict() == {
+    assert result.to_dict() == {
         "kernel": "k",
         "block": [128, 1, 1],
         "dynamic_smem": 2,
         "complete": False,
-        "accesses": [v.to_dict() for v in found.accesses],
-        "barriers": [v.to_dict() for v in found.barriers],
+        "accesses": [v.to_dict() for v in result.accesses],
+        "barriers": [v.to_dict() for v in result.barriers],
         "convergence": [],
         "races": "not judged",
         "problems": [],
         "unfenced": [],
     }
-    (barrier,) = found.barriers
+    (barrier,) = result.barriers
     assert (barrier.first, barrier.last) == (0, -1)  # it accesses no bytes
 
 
@@ -411,8 +411,8 @@ mov.u32 %r1, %r0; L: bar.sync 0; add.u32 %r1, %r1, 32; setp.lt.u32 %p1, %r1, 200
 @pytest.mark.parametrize(("body", "findings"), cases(BARRIERS))
 def test_a_barrier_must_be_reached_by_all_threads(body: str, findings: list[str]) -> None:
     address = "ld.param.u64 %rd1, [X]; cvta.to.global.u64 %rd1, %rd1;\n"
-    (found,) = proof(address + body).barriers
-    assert [f"{found.verdict}: {found.reason}".removesuffix(": ")] == findings
+    (result,) = proof(address + body).barriers
+    assert [f"{result.verdict}: {result.reason}".removesuffix(": ")] == findings
 
 
 # ------------------------------------------------------------------------------ arguments
@@ -459,10 +459,10 @@ def test_what_is_wrong_is_refused_and_what_is_unknown_passes() -> None:
 @pytest.mark.parametrize("name", mostly_nightly(TARGETS, ("sm_90",)))
 def test_every_default_kernel_is_proved_completely(name: str) -> None:
     for head_dim in HEAD_DIMS:
-        found = build(AttentionConfig(head_dim, causal=True, target=name).kernel()).proof
-        assert found.complete, found.report()
-        assert found.accesses
-        assert found.barriers
+        result = build(AttentionConfig(head_dim, causal=True, target=name).kernel()).proof
+        assert result.complete, result.report()
+        assert result.accesses
+        assert result.barriers
 
 
 def _shifted(module: ir.Module, at: int, by: int) -> ir.Module:
@@ -470,10 +470,10 @@ def _shifted(module: ir.Module, at: int, by: int) -> ir.Module:
     instr = kernel.body[at]
     assert isinstance(instr, ir.Instr)
     operands = list(instr.operands)
-    place = next(i for i, o in enumerate(operands) if isinstance(o, ir.Address))
-    address = operands[place]
+    location = next(i for i, o in enumerate(operands) if isinstance(o, ir.Address))
+    address = operands[location]
     assert isinstance(address, ir.Address)
-    operands[place] = ir.Address(address.base, address.offset + by)
+    operands[location] = ir.Address(address.base, address.offset + by)
     new = ir.Instr(instr.opcode, tuple(operands), instr.guard, instr.origin)
     body = (*kernel.body[:at], new, *kernel.body[at + 1 :])
     return replace(module, kernels=(replace(kernel, body=body),))
@@ -489,8 +489,8 @@ def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> N
     assert len(places) > 20
     for at in random.Random(1).sample(places, 6):
         for by in (-4, 4):
-            found = prove_shared(_shifted(module, at, by), block=config.tiling.threads)
-            (violation,) = found.violations
+            result = prove_shared(_shifted(module, at, by), block=config.tiling.threads)
+            (violation,) = result.violations
             assert ".py:" in violation.where
             assert violation.witness is not None
 
@@ -547,9 +547,9 @@ def test_every_address_that_a_run_takes_is_one_of_the_proof(monkeypatch: Any) ->
     monkeypatch.setattr(LaneMachine, "store", recorded_store)
     config = AttentionConfig(40, 24, causal=True, tile=16, block_q=32, target="sm_75")
     run_forward(config, Problem(36, 34, 40, 24).arrays())
-    made = build(config.kernel(alignment=16, return_lse=config.return_lse))
-    starts = {r.name: r.offset for r in made.kernel.regions}
-    proved = {v.number: v for v in made.proof.accesses}
+    built = build(config.kernel(alignment=16, return_lse=config.return_lse))
+    starts = {r.name: r.offset for r in built.kernel.regions}
+    proved = {v.number: v for v in built.proof.accesses}
     assert set(seen) <= set(proved)
     assert len(seen) > 20
     for number, taken in seen.items():
@@ -576,9 +576,9 @@ def test_kernels_of_other_compilers_have_no_violation(
     name: str, entry: str | None, block: Any, dynamic: int | None
 ) -> None:
     module = parse((FIXTURES / f"{name}.ptx").read_text())
-    found = prove_shared(module, entry, block=block, dynamic_smem=dynamic or 1 << 17)
-    assert found.accesses
-    assert not found.violations, found.report()
+    result = prove_shared(module, entry, block=block, dynamic_smem=dynamic or 1 << 17)
+    assert result.accesses
+    assert not result.violations, result.report()
 
 
 # ------------------------------------------------------------------------------ random programs
@@ -663,11 +663,11 @@ def test_nothing_that_traps_is_proved_and_nothing_that_always_runs_is_a_violatio
     verdicts: dict[str, int] = defaultdict(int)
     for seed in range(150):
         ptx = text(_Program(seed).body, buf=128 * 4)
-        found = only(prove_shared(ptx, block=64))
-        verdicts[found.verdict] += 1
+        result = only(prove_shared(ptx, block=64))
+        verdicts[result.verdict] += 1
         alone = only(prove_shared(ptx, block=64, params={"n": 4}))
         traps = {n: _traps(_with_redzone(ptx), n) for n in (0, 1, 4, 50)}
-        if found.verdict == "proved":
+        if result.verdict == "proved":
             assert not any(traps.values()), (seed, ptx)
         if alone.verdict != "unknown":
             assert traps[4] == (alone.verdict == "violation"), (seed, alone, ptx)

@@ -80,8 +80,8 @@ def check(case: Case, prove: Any) -> None:
     assert faults(faulty, case)
     assert not faults(right, case)
     assert not prove(faulty, case).complete
-    found = prove(right, case)
-    assert found.complete, found.report()
+    result = prove(right, case)
+    assert result.complete, result.report()
 
 
 def shared(text: str, case: Case) -> Any:
@@ -385,8 +385,8 @@ def test_an_address_that_is_chosen_may_be_of_either_variable(most: int, is_prove
         "mov.u32 %r4, small; ld.global.u32 %r5, [%rd0]; setp.eq.u32 %p1, %r5, 0;"
         f"selp.b32 %r8, %r8, %r4, %p1; and.b32 %r5, %r5, {most};{PUT}"
     )
-    found = prove_shared(kernel(body, 64, ".shared .align 16 .b8 small[16];\n"), block=32)
-    assert found.complete == is_proved
+    result = prove_shared(kernel(body, 64, ".shared .align 16 .b8 small[16];\n"), block=32)
+    assert result.complete == is_proved
 
 
 @pytest.mark.parametrize(("block", "is_proved"), [(2, True), (3, False)])
@@ -454,9 +454,9 @@ NO_VARIABLE = "its address is not computed from a shared variable"
 )
 def test_a_name_in_a_function_is_not_that_of_another_variable(before: str, reasons: list[str]) -> None:
     body = ".param .b32 at; st.param.b32 [at], %r8; call put, (at);"
-    found = prove_shared(kernel(body, 64, before), block=32)
-    assert [v.reason.partition(", called")[0] for v in found.unknown] == reasons
-    assert not found.violations
+    result = prove_shared(kernel(body, 64, before), block=32)
+    assert [v.reason.partition(", called")[0] for v in result.unknown] == reasons
+    assert not result.violations
 
 
 # ------------------------------------------------------------------------------ global memory
@@ -557,5 +557,5 @@ def test_predicates_that_are_chosen_are_no_numbers() -> None:
         "setp.lt.u32 %p1, %r0, %r2; setp.lt.u32 %p2, %r0, 7; mov.u32 %r5, %r0; mov.pred %p3, %p2;"
         "@%p2 mov.pred %p3, %p1; @!%p2 bra on; mov.pred %p1, %p3;\non: @%p1 bra go; ret;\ngo:"
     )
-    (found,) = prove_global(kernel(body + STORE, 64), block=32, contract=CONTRACT).accesses
-    assert found.verdict == "unknown"
+    (result,) = prove_global(kernel(body + STORE, 64), block=32, contract=CONTRACT).accesses
+    assert result.verdict == "unknown"

@@ -55,10 +55,10 @@ def integer_ops() -> Iterator[Op]:
 
 
 def _by_name() -> dict[str, list[Op]]:
-    found: dict[str, list[Op]] = {}
+    result: dict[str, list[Op]] = {}
     for op in integer_ops():
-        found.setdefault(op.opcode.partition(".")[0], []).append(op)
-    return found
+        result.setdefault(op.opcode.partition(".")[0], []).append(op)
+    return result
 
 
 OPS = _by_name()
@@ -74,32 +74,32 @@ def _tried(few: bool) -> Iterator[tuple[Op, int]]:
 
 def program(op: Op, rng: random.Random) -> str:
     """A kernel of one instruction on parameters P0, P1, …; it gives %d0, and perhaps %d1."""
-    params, before, given = [], [], []
+    params, before, arguments = [], [], []
     registers = []
     for number, operand in enumerate(op.sources):
         type = operand.type
         if type is None:
-            given.append(str(rng.choice((0, 1, 5, 33))))
+            arguments.append(str(rng.choice((0, 1, 5, 33))))
             continue
         if rng.random() < 0.3 and type.is_integer:
-            given.append(str(rng.choice((0, 1, 2, 3, 5, 8, 31, 32, 33, 127))))
+            arguments.append(str(rng.choice((0, 1, 2, 3, 5, 8, 31, 32, 33, 127))))
             continue
         bits = 32 if type.kind == "p" else type.bits
         params.append(f".param .{'s' if type.is_signed else 'u'}{bits} P{number}")
         registers.append(f".reg .b{max(bits, 16)} %a{number};")
         before.append(f"ld.param.u{bits} %a{number}, [P{number}];")
-        given.append(f"%a{number}")
+        arguments.append(f"%a{number}")
         if type.kind == "p":
             registers.append(f".reg .pred %q{number};")
             before.append(f"setp.ne.u32 %q{number}, %a{number}, 0;")
-            given[-1] = f"%q{number}"
+            arguments[-1] = f"%q{number}"
     written = []
     for number, operand in enumerate(op.dests):
         assert operand.type is not None
         kind = "pred" if operand.type.kind == "p" else f"b{max(operand.type.bits, 16)}"
         registers.append(f".reg .{kind} %d{number};")
         written.append(f"%d{number}")
-    operands = ", ".join(["|".join(written), *given])
+    operands = ", ".join(["|".join(written), *arguments])
     return (
         f".version 8.6\n.target sm_100a\n.address_size 64\n.visible .entry k({', '.join(params)})\n"
         f"{{\n{' '.join(registers)}\n{' '.join(before)}\n{op.opcode} {operands};\nret;\n}}\n"
@@ -162,14 +162,14 @@ def _is_in(value: int, range: Range, bits: int) -> bool:
 @pytest.mark.parametrize("few", [True, nightly(False)])
 def test_a_result_is_in_the_range_of_its_instruction(few: bool) -> None:
     for op, seed in _tried(few):
-        made = Made(op, seed)
-        given = {name: _range(low, high) for name, (low, high) in made.bounds.items()}
-        for node in made.results:
+        built = Made(op, seed)
+        arguments = {name: _range(low, high) for name, (low, high) in built.bounds.items()}
+        for node in built.results:
             if node.kind == "opaque":
                 continue
-            found = Domain(SHAPE, given).range(node)
-            for value in made.lanes(node).tolist():
-                assert _is_in(int(value), found, node.bits), (op, made.bounds, value)
+            result = Domain(SHAPE, arguments).range(node)
+            for value in built.lanes(node).tolist():
+                assert _is_in(int(value), result, node.bits), (op, built.bounds, value)
 
 
 def _range(low: int, high: int) -> Range:
@@ -185,7 +185,7 @@ class Meaning:
 
     def of(self, poly: Poly) -> set[int] | None:
         """What it may be; None if it depends on what is not known."""
-        found = {0}
+        result = {0}
         for monomial, factor in poly.terms.items():
             terms = {int(np.asarray(factor).ravel()[0])}
             for number in monomial:
@@ -193,23 +193,23 @@ class Meaning:
                 if values is None:
                     return None
                 terms = {t * v for t in terms for v in values}
-            found = {f + t for f in found for t in terms}
-        return found
+            result = {f + t for f in result for t in terms}
+        return result
 
     def _atom(self, number: int) -> set[int] | None:
         atom = self._atoms[number]
         if atom.kind == "size":
             return {self._given[atom.name]}
         if atom.cases:
-            found: set[int] = set()
+            result: set[int] = set()
             for case in atom.cases:
                 may = [self.of(fact) for fact in case.conditions]
                 value = self.of(case.value)
                 if value is None or None in may:
                     return None
                 if all(max(m or {0}) >= 0 for m in may):
-                    found |= value
-            return found
+                    result |= value
+            return result
         if not atom.args:
             return None
         a, b = (self.of(p) for p in atom.args)
@@ -222,24 +222,24 @@ class Meaning:
 @pytest.mark.parametrize("few", [True, nightly(False)])
 def test_a_result_is_a_value_of_the_polynomial_of_its_instruction(few: bool) -> None:
     for op, seed in _tried(few):
-        made = Made(op, seed)
-        contract = GlobalContract((), (), made.bounds, (1, 1, 1))
+        built = Made(op, seed)
+        contract = GlobalContract((), (), built.bounds, (1, 1, 1))
         atoms = Atoms()
-        paths = Paths(made.graph, made.values)
+        paths = Paths(built.graph, built.values)
         promised = Promised(contract, atoms)
-        symbolic = Symbolic(made.graph, made.values, paths, SHAPE, atoms, promised)
-        for node in made.results:
+        symbolic = Symbolic(built.graph, built.values, paths, SHAPE, atoms, promised)
+        for node in built.results:
             if node.kind == "opaque":
                 continue
-            lanes = made.lanes(node).tolist()
+            lanes = built.lanes(node).tolist()
             for n, value in enumerate(lanes):
-                given = {name: numbers[n] for name, numbers in made.numbers.items()}
-                meaning = Meaning(atoms, given)
-                found = meaning.of(symbolic.poly(node))
+                arguments = {name: numbers[n] for name, numbers in built.numbers.items()}
+                meaning = Meaning(atoms, arguments)
+                result = meaning.of(symbolic.poly(node))
                 mask = (1 << node.bits) - 1
-                assert found is None or int(value) in {f & mask for f in found}, (op, given)
+                assert result is None or int(value) in {f & mask for f in result}, (op, arguments)
                 if node.bits > 1:
                     continue
                 for fact in symbolic.facts(Formula((Literal(node, not value),))):
                     held = meaning.of(fact)
-                    assert held is None or max(held) >= 0, (op, given, fact)
+                    assert held is None or max(held) >= 0, (op, arguments, fact)

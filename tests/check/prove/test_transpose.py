@@ -40,8 +40,8 @@ def proofs(dims=None, grid=GRID, bounds=None, pitch=33, more=0, swap=False):
 @pytest.mark.parametrize("pitch", [32, 33])
 @pytest.mark.parametrize("dims", [None, (("rows * columns",), ("rows * columns",))])
 def test_the_transpose_by_tiles_is_proved(dims, pitch):
-    found = proofs(dims, pitch=pitch)
-    assert found.complete, found.report()
+    result = proofs(dims, pitch=pitch)
+    assert result.complete, result.report()
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,8 @@ proto: .callprototype _ (); call 14, (), proto;
 
 @pytest.mark.parametrize(("body", "findings"), cases(NEWER))
 def test_what_the_assembler_would_refuse_is_reported(body: str, findings: list[str]):
-    found = problems(body, target="sm_90", version="8.0")
-    assert [f"{p.kind}: {p.message}" for p in found] == findings
+    result = problems(body, target="sm_90", version="8.0")
+    assert [f"{p.kind}: {p.message}" for p in result] == findings
 
 
 @pytest.mark.parametrize("space", ["shared", "global", "local"])
@@ -341,8 +341,8 @@ def test_an_undeclared_register_is_reported_once():
 
 def test_a_register_is_used_as_it_is_declared():
     wrong = Reg("%r0", "f32")
-    found = hand_made(ZERO, Instr("add.rn.f32", (wrong, wrong, wrong)))
-    assert [(p.kind, p.message) for p in found] == [("register", "%r0 is declared b32, but is used as f32")]
+    result = hand_made(ZERO, Instr("add.rn.f32", (wrong, wrong, wrong)))
+    assert [(p.kind, p.message) for p in result] == [("register", "%r0 is declared b32, but is used as f32")]
 
 
 _MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, "
@@ -400,15 +400,15 @@ def test_what_text_cannot_say_is_checked_alike_behind_one_of_its_form(
 
 
 def test_a_guard_must_be_a_predicate():
-    found = hand_made(ZERO, Instr("mov.u32", (R[0], IntImm(1)), Guard(R[0])))
-    assert [(p.kind, p.message) for p in found] == [
+    result = hand_made(ZERO, Instr("mov.u32", (R[0], IntImm(1)), Guard(R[0])))
+    assert [(p.kind, p.message) for p in result] == [
         ("operand", "a guard must be of class pred, got %r0 of class b32")
     ]
 
 
 def test_a_special_register_that_does_not_exist_is_reported():
-    found = hand_made(Instr("mov.u32", (R[0], Special("%tid.w"))))
-    assert [(p.kind, p.message) for p in found] == [
+    result = hand_made(Instr("mov.u32", (R[0], Special("%tid.w"))))
+    assert [(p.kind, p.message) for p in result] == [
         (
             "operand",
             "operand a of mov must be u32, got %tid.w, which is no special register (syntax: mov.type d, a)",
@@ -573,17 +573,17 @@ def test_an_instruction_newer_than_the_target_is_reported_once():
 
 
 def test_an_instruction_newer_than_the_version_is_reported():
-    found = problems("activemask.b32 %r3;", target="sm_75", version="6.1")
-    assert [(p.kind, p.message) for p in found] == [
+    result = problems("activemask.b32 %r3;", target="sm_75", version="6.1")
+    assert [(p.kind, p.message) for p in result] == [
         ("target", "sm_75 needs PTX 6.3, but the module says PTX 6.1; raise its version"),
         ("gate", "activemask.b32 needs sm_30 / PTX 6.2, but the module targets sm_75 / PTX 6.1"),
     ]
 
 
 def test_an_unknown_target_is_one_problem_and_the_rest_is_checked():
-    found = problems("bra $nowhere;", target="sm_81")
-    assert [p.kind for p in found] == ["target", "label"]
-    assert found[0].message.startswith("unknown target 'sm_81'")
+    result = problems("bra $nowhere;", target="sm_81")
+    assert [p.kind for p in result] == ["target", "label"]
+    assert result[0].message.startswith("unknown target 'sm_81'")
 
 
 # ------------------------------------------------------------------------------------ alignment
@@ -859,8 +859,8 @@ def test_a_range_and_a_register_without_a_number_may_be_called_alike():
         ("%q3", "'%q3' is declared by '%q3' and by '%q'; rename one"),
     ):
         more = RegisterRange(name, "f32", 0)
-        found = with_kernel(registers=(*SOUND.registers, *alike, more))
-        assert only(found) == ("register", message)
+        result = with_kernel(registers=(*SOUND.registers, *alike, more))
+        assert only(result) == ("register", message)
     label = with_kernel(registers=(*SOUND.registers, *alike), body=(Label("%q2"), *SOUND.body))
     assert only(label) == ("symbol", "'%q2' is a label and a register; rename one")
 
@@ -935,17 +935,17 @@ def test_comments_must_fit_a_line():
     [("nounroll", True), (r"a \" b", True), ('a " b', False), ("a\nb", False), ("a\\", False)],
 )
 def test_a_pragma_must_fit_between_quotes(text: str, fits: bool):
-    found = [(p.kind, p.message) for p in with_kernel(body=(Pragma(text), Instr("ret")))]
+    result = [(p.kind, p.message) for p in with_kernel(body=(Pragma(text), Instr("ret")))]
     message = f"the pragma {text!r} does not fit between quotes"
-    assert found == ([] if fits else [("text", message)])
+    assert result == ([] if fits else [("text", message)])
 
 
 def test_problems_come_in_the_order_of_the_text():
     wrong = "add.u32 %r3, %r5, 1;\nbra $x;\n$a:\n$b:\nld.shared.f32 %f5, [scratch+1];\nret;"
     body = module(wrong).kernels[0].body
     twice = tuple(Label("$a") if s == Label("$b") else s for s in body)
-    found = with_kernel(body=twice)
-    assert [p.kind for p in found] == ["label", "undefined", "label", "alignment"]
+    result = with_kernel(body=twice)
+    assert [p.kind for p in result] == ["label", "undefined", "label", "alignment"]
 
 
 def test_addresses_may_be_registers_of_any_kernel_variable():

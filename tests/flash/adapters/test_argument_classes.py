@@ -81,8 +81,8 @@ def test_numbers_of_any_class_are_taken(torch: ModuleType, flash_attn: Any, name
         "array": np.array([2, 0]),
         "list of tensors": [torch.tensor(2), np.int64(0)],
     }
-    given = dict(zip(how, (*NUMPY, windows[kind]), strict=True))
-    assert torch.equal(call(**given), call(**how))
+    arguments = dict(zip(how, (*NUMPY, windows[kind]), strict=True))
+    assert torch.equal(call(**arguments), call(**how))
 
 
 def test_a_window_that_changes_in_place_is_read_in_each_call(torch: ModuleType) -> None:
@@ -90,8 +90,8 @@ def test_a_window_that_changes_in_place_is_read_in_each_call(torch: ModuleType) 
     window = torch.tensor([2, 0])
     flash.attention(rows, rows, rows, window=window)
     window[0] = 1
-    found = flash.attention(rows, rows, rows, window=window)
-    assert torch.equal(found, flash.attention(rows, rows, rows, window=(1, 0)))
+    result = flash.attention(rows, rows, rows, window=window)
+    assert torch.equal(result, flash.attention(rows, rows, rows, window=(1, 0)))
 
 
 def test_jax_takes_them() -> None:
@@ -99,8 +99,8 @@ def test_jax_takes_them() -> None:
     from flash.adapters import jax as ours
 
     rows = jnp.asarray(np.random.default_rng(0).standard_normal((1, 2, 5, 16), dtype=np.float32))
-    given = dict(zip(OURS, (*NUMPY, jnp.array([2, 0])), strict=True))
-    assert (ours.attention(rows, rows, rows, **given) == ours.attention(rows, rows, rows, **OURS)).all()
+    arguments = dict(zip(OURS, (*NUMPY, jnp.array([2, 0])), strict=True))
+    assert (ours.attention(rows, rows, rows, **arguments) == ours.attention(rows, rows, rows, **OURS)).all()
 
 
 # --------------------------------------------------------------- values of classes that mean nothing

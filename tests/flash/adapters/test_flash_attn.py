@@ -43,10 +43,10 @@ SIGNATURES = {
 def test_parameters_are_those_of_flash_attn_in_order_and_with_its_defaults(
     flash_attn: Any, name: str
 ) -> None:
-    found = inspect.signature(getattr(flash_attn, name)).parameters.values()
-    by_name = [p.name for p in found if p.kind is not p.POSITIONAL_OR_KEYWORD]
+    result = inspect.signature(getattr(flash_attn, name)).parameters.values()
+    by_name = [p.name for p in result if p.kind is not p.POSITIONAL_OR_KEYWORD]
     assert by_name == (["num_splits"] if SIGNATURES[name].endswith(SPLITS) else [])
-    said = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in found)
+    said = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in result)
     assert said == SIGNATURES[name]
 
 
@@ -132,8 +132,8 @@ def test_packed_forms_are_views_of_one_tensor(torch: ModuleType, flash_attn: Any
 def test_tensors_whose_last_dimension_is_not_dense_are_taken(torch: ModuleType, flash_attn: Any) -> None:
     q, k, v = tensors(torch, "float16", (2, 16, 4, 7), (2, 16, 4, 9), (2, 16, 4, 9))
     q, k, v = (x.permute(0, 3, 2, 1) for x in (q, k, v))
-    found = flash_attn.flash_attn_func(q, k, v)
-    assert torch.equal(found, flash_attn.flash_attn_func(*(x.contiguous() for x in (q, k, v))))
+    result = flash_attn.flash_attn_func(q, k, v)
+    assert torch.equal(result, flash_attn.flash_attn_func(*(x.contiguous() for x in (q, k, v))))
 
 
 def test_values_may_be_wider_than_keys(torch: ModuleType, flash_attn: Any) -> None:
@@ -159,13 +159,13 @@ def assert_is_varlen(out: Any, lse: Any, q: Any, k: Any, v: Any, cu: tuple[Any, 
     of_q, of_k = (x.tolist() for x in cu)
     arrays = [as_numpy(x) for x in (q, k, v)]
     wanted, sums = oracle.attention_varlen(*arrays, of_q, of_k, **in_numpy(how))
-    found, found_sums = as_numpy(out), as_numpy(lse)
-    assert found.shape == wanted.shape
+    result, found_sums = as_numpy(out), as_numpy(lse)
+    assert result.shape == wanted.shape
     for b in range(len(of_q) - 1):
         rows, keys = slice(of_q[b], of_q[b + 1]), slice(of_k[b], of_k[b + 1])
         one = [x[at].swapaxes(0, 1)[None] for x, at in zip(arrays, (rows, keys, keys), strict=True)]
         bound = bound_of(*one, in_numpy(how))
-        assert_close("out", found[rows], wanted[rows], bound.out_error[0].swapaxes(0, 1))
+        assert_close("out", result[rows], wanted[rows], bound.out_error[0].swapaxes(0, 1))
         assert_close("lse", found_sums[:, rows], sums[:, rows], bound.lse_error[0])
 
 
@@ -232,16 +232,16 @@ def test_probabilities_say_what_dropout_does_to_the_output(
         cu = starts(torch, lengths)
         rows = [x.flatten(0, 1)[: sum(lengths)] for x in (q, k)]
         values = torch.cat([torch.eye(64)[:n] for n in lengths])[:, None].expand(-1, 2, 64)
-        found = flash_attn.flash_attn_varlen_func(
+        result = flash_attn.flash_attn_varlen_func(
             *rows, values, cu, cu, 64, 64, p, **how, return_attn_probs=True
         )
         out = torch.zeros(2, 4, 64, 64)
         for b, (begin, n) in enumerate(zip(cu, lengths, strict=False)):
-            out[b, :, :n] = found[0][begin : begin + n].transpose(0, 1)
+            out[b, :, :n] = result[0][begin : begin + n].transpose(0, 1)
     else:
-        found = flash_attn.flash_attn_func(q, k, v, p, **how, return_attn_probs=True)
-        out = found[0].transpose(1, 2)
-    probabilities = found[2]
+        result = flash_attn.flash_attn_func(q, k, v, p, **how, return_attn_probs=True)
+        out = result[0].transpose(1, 2)
+    probabilities = result[2]
     assert probabilities.shape == (2, 4, 64, 64)
     torch.testing.assert_close(out, probabilities.clamp(min=0) / (1 - p), atol=1e-6, rtol=1e-5)
     seen = probabilities[probabilities != 0]
@@ -254,12 +254,12 @@ def test_probabilities_say_what_dropout_does_to_the_output(
 def test_probabilities_of_an_empty_batch_are_empty(torch: ModuleType, flash_attn: Any) -> None:
     dense, packed = torch.zeros(0, 3, 2, 16), torch.zeros(0, 2, 16)
     cu = torch.zeros(1, dtype=torch.int32)
-    found = flash_attn.flash_attn_func(dense, dense, dense, 0.5, return_attn_probs=True)
-    assert [list(x.shape) for x in found] == [[0, 3, 2, 16], [0, 2, 3], [0, 2, 3, 3]]
-    found = flash_attn.flash_attn_varlen_func(
+    result = flash_attn.flash_attn_func(dense, dense, dense, 0.5, return_attn_probs=True)
+    assert [list(x.shape) for x in result] == [[0, 3, 2, 16], [0, 2, 3], [0, 2, 3, 3]]
+    result = flash_attn.flash_attn_varlen_func(
         packed, packed, packed, cu, cu, 0, 0, 0.5, return_attn_probs=True
     )
-    assert [list(x.shape) for x in found] == [[0, 2, 16], [2, 0], [0, 2, 0, 0]]
+    assert [list(x.shape) for x in result] == [[0, 2, 16], [2, 0], [0, 2, 0, 0]]
 
 
 @pytest.mark.parametrize("window", [None, (None, None), (2**31 - 1, 2**40), [-1, -1]])
@@ -274,9 +274,9 @@ def test_dropout_keeps_the_mean(torch: ModuleType, flash_attn: Any) -> None:
     q, k, v = tensors(torch, "float32", (1, 8, 2, 16), (1, 32, 2, 16), (1, 32, 2, 16))
     wanted = flash_attn.flash_attn_func(q, k, v)
     torch.manual_seed(5)
-    found = torch.stack([flash_attn.flash_attn_func(q, k, v, 0.5) for _ in range(200)])
-    deviation = found.std(0) / 200**0.5
-    assert bool(((found.mean(0) - wanted).abs() < 5 * deviation).all())
+    result = torch.stack([flash_attn.flash_attn_func(q, k, v, 0.5) for _ in range(200)])
+    deviation = result.std(0) / 200**0.5
+    assert bool(((result.mean(0) - wanted).abs() < 5 * deviation).all())
 
 
 @pytest.mark.parametrize(
@@ -359,24 +359,24 @@ def test_gradients_are_those_of_pytorch(torch: ModuleType, flash_attn: Any, name
     if "varlen" in name:
         out, lse = out.unflatten(0, (2, 7)), lse.unflatten(1, (2, 7)).transpose(0, 1)
     weights = torch.linspace(-1, 1, 16)
-    found, wanted = (
+    result, wanted = (
         torch.autograd.grad((out * weights).sum() + lse.sin().sum(), arrays)
         for out, lse in ((out, lse), in_torch(torch, *arrays))
     )
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in zip(result, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.slow
 def test_gradients_of_the_kernels(torch: ModuleType, flash_attn: Any) -> None:
     (qkv,) = tensors(torch, "float16", (1, 7, 3, 2, 16))
-    found, wanted = (qkv.clone().requires_grad_() for _ in range(2))
-    for leaf, backend in ((found, "interpreter"), (wanted, "cpu")):
+    result, wanted = (qkv.clone().requires_grad_() for _ in range(2))
+    for leaf, backend in ((result, "interpreter"), (wanted, "cpu")):
         with flash_attn.using_backend(backend):
             out = flash_attn.flash_attn_qkvpacked_func(leaf, causal=True)
         out.square().sum().backward()  # by the backend of the call, outside of the context
-    assert not torch.equal(found.grad, wanted.grad)
-    torch.testing.assert_close(found.grad, wanted.grad, atol=4e-3, rtol=4e-3)
+    assert not torch.equal(result.grad, wanted.grad)
+    torch.testing.assert_close(result.grad, wanted.grad, atol=4e-3, rtol=4e-3)
 
 
 def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
@@ -394,17 +394,17 @@ def test_a_compiled_call_of_packed_sequences_is_one_graph(torch: ModuleType, fla
     compiled = torch.compile(call, backend="eager", fullgraph=True)
     for kv_heads, dim_v, keys in ((4, 16, 12), (2, 8, 9)):  # the second has sizes that the graph does not fix
         q, k, v = tensors(torch, "float32", (9, 4, 16), (keys, kv_heads, 16), (keys, kv_heads, dim_v))
-        given = (q, k, v, starts(torch, (5, 4)), starts(torch, (7, keys - 7)), 5, 7)
-        assert torch.equal(compiled(*given, causal=True), call(*given, causal=True))
+        inputs = (q, k, v, starts(torch, (5, 4)), starts(torch, (7, keys - 7)), 5, 7)
+        assert torch.equal(compiled(*inputs, causal=True), call(*inputs, causal=True))
 
 
 def test_a_compiled_call_over_pages_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
     q, k, v = tensors(torch, "float32", (7, 4, 16), (6, 4, 2, 16), (6, 4, 2, 16))
     table = torch.tensor([[4, 1, 3], [0, 5, 2]], dtype=torch.int32)
-    given = (q, k, v, starts(torch, (2, 5)), starts(torch, (7, 8)), 5, 8)
+    inputs = (q, k, v, starts(torch, (2, 5)), starts(torch, (7, 8)), 5, 8)
     compiled = torch.compile(flash_attn.flash_attn_varlen_func, backend="eager", fullgraph=True)
-    wanted = flash_attn.flash_attn_varlen_func(*given, causal=True, block_table=table)
-    assert torch.equal(compiled(*given, causal=True, block_table=table), wanted)
+    wanted = flash_attn.flash_attn_varlen_func(*inputs, causal=True, block_table=table)
+    assert torch.equal(compiled(*inputs, causal=True, block_table=table), wanted)
 
 
 def test_a_compiled_call_with_dropout_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:

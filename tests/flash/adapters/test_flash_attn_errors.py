@@ -319,12 +319,12 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     """With an error that is of flash-attn's type, too; no cache changes."""
     call, message = REFUSED[function, name]
-    given = Given(torch)
+    arguments = Given(torch)
     with pytest.raises(KINDS.get((function, name), LaunchError)) as caught:
-        call(flash_attn, given)
+        call(flash_attn, arguments)
     assert str(caught.value) == f"{function}: {message}"
     assert isinstance(caught.value, RuntimeError)
-    assert not any(cache.any() for cache in given.caches)
+    assert not any(cache.any() for cache in arguments.caches)
 
 
 def test_an_unknown_backend_is_refused(flash_attn: Any) -> None:
@@ -346,11 +346,11 @@ def test_the_backend_is_that_of_the_innermost_context(
         seen.append(backend)
         return None, None
 
-    given, seen = Given(torch), list[str]()
+    arguments, seen = Given(torch), list[str]()
     monkeypatch.setattr(calls.operators, "attention", record)
     monkeypatch.setattr(calls.operators, "attention_varlen", record)
     monkeypatch.setattr(calls.flash.DecodeKernel, "launch", record)
-    call = getattr(given, name)
+    call = getattr(arguments, name)
     call(flash_attn)
     with flash_attn.using_backend("cuda"):
         call(flash_attn)
@@ -366,11 +366,11 @@ def test_another_thread_has_a_backend_of_its_own(
 ) -> None:
     from flash.adapters.flash_attn import calls
 
-    given, seen = Given(torch), list[str]()
+    arguments, seen = Given(torch), list[str]()
     monkeypatch.setattr(calls.operators, "attention", lambda *_, backend, **__: seen.append(backend))
     with flash_attn.using_backend("interpreter"):
-        other = threading.Thread(target=given.dense, args=(flash_attn,))
+        other = threading.Thread(target=arguments.dense, args=(flash_attn,))
         other.start()
         other.join()
-        given.dense(flash_attn)
+        arguments.dense(flash_attn)
     assert seen == ["auto", "interpreter"]

@@ -84,13 +84,13 @@ def assert_step_is_right(
             zip(("cos", "sin"), quarter_turns(torch, CAPACITY, 8, q.dtype), strict=True),
             rotary_interleaved=rotary == "interleaved",
         )
-    given = {"rotary_" + n if n in ("cos", "sin") else n: x for n, x in tables.items()}
+    arguments = {"rotary_" + n if n in ("cos", "sin") else n: x for n, x in tables.items()}
     out, lse = flash_attn.flash_attn_with_kvcache(
         q,
         k_cache,
         v_cache,
         **of_new,
-        **given,
+        **arguments,
         **how,
         **scores,
         num_splits=num_splits,
@@ -104,8 +104,8 @@ def assert_step_is_right(
         **in_numpy(how),
         positions_increase=mask not in ("all", "alibi_of_batch"),
     )
-    for found, said in zip((k_cache, v_cache), mine, strict=True):
-        np.testing.assert_array_equal(as_numpy(found).astype(np.float64), said.astype(np.float64))
+    for result, said in zip((k_cache, v_cache), mine, strict=True):
+        np.testing.assert_array_equal(as_numpy(result).astype(np.float64), said.astype(np.float64))
     assert out.is_contiguous()
     assert_items(out, lse, items, in_numpy(scores))
 
@@ -169,10 +169,10 @@ def test_an_integer_is_the_length_of_every_sequence(torch: ModuleType, flash_att
     q, k_cache, v_cache, k, v = step_tensors(torch)
     others = k_cache.clone(), v_cache.clone()
     for number in (5, np.int64(5)):
-        found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=number)
+        result = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=number)
         lengths = torch.tensor([5, 5], dtype=torch.int32)
         wanted = flash_attn.flash_attn_with_kvcache(q, *others, k, v, cache_seqlens=lengths)
-        assert torch.equal(found, wanted)
+        assert torch.equal(result, wanted)
         assert torch.equal(k_cache, others[0])
         assert torch.equal(k_cache[:, 5:7], k)
     assert lengths.tolist() == [5, 5]
@@ -180,16 +180,16 @@ def test_an_integer_is_the_length_of_every_sequence(torch: ModuleType, flash_att
 
 def test_without_lengths_all_rows_of_a_cache_are_keys(torch: ModuleType, flash_attn: Any) -> None:
     q, k_cache, v_cache, *_ = step_tensors(torch)
-    found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, causal=True)
-    torch.testing.assert_close(found, flash_attn.flash_attn_func(q, k_cache, v_cache, causal=True))
+    result = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, causal=True)
+    torch.testing.assert_close(result, flash_attn.flash_attn_func(q, k_cache, v_cache, causal=True))
 
 
 def test_a_cache_may_have_room_for_a_larger_batch(torch: ModuleType, flash_attn: Any) -> None:
     q, k_cache, v_cache, k, v = step_tensors(torch, places=5)
     before = k_cache.clone()
-    found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=3)
+    result = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=3)
     own = before[:BATCH].clone(), v_cache[:BATCH].clone()
-    assert torch.equal(found, flash_attn.flash_attn_with_kvcache(q, *own, k, v, cache_seqlens=3))
+    assert torch.equal(result, flash_attn.flash_attn_with_kvcache(q, *own, k, v, cache_seqlens=3))
     assert torch.equal(k_cache[:BATCH, 3:5], k)
     assert torch.equal(k_cache[BATCH:], before[BATCH:])
 
@@ -202,8 +202,8 @@ def test_pages_of_any_size_are_updated_in_place(torch: ModuleType, flash_attn: A
     length = 2 * page_size - 1  # new rows are on the last two pages
     dense = [x[table.long()].flatten(1, 2).contiguous() for x in (k_cache, v_cache)]
     how = {"cache_seqlens": length, "causal": True}
-    found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, block_table=table, **how)
-    assert torch.equal(found, flash_attn.flash_attn_with_kvcache(q, *dense, k, v, **how))
+    result = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, block_table=table, **how)
+    assert torch.equal(result, flash_attn.flash_attn_with_kvcache(q, *dense, k, v, **how))
     assert torch.equal(k_cache[table.long()].flatten(1, 2), dense[0])
     assert torch.equal(v_cache[table.long()].flatten(1, 2), dense[1])
 
@@ -212,10 +212,12 @@ def test_caches_may_be_views_of_a_larger_tensor(torch: ModuleType, flash_attn: A
     q, _, _, k, v = step_tensors(torch)
     (both,) = tensors(torch, "float32", (BATCH, CAPACITY, 2, KV_HEADS, 64))
     own = [x.clone() for x in both[..., :DIM].unbind(2)]
-    found = flash_attn.flash_attn_with_kvcache(
+    result = flash_attn.flash_attn_with_kvcache(
         q, *both[..., :DIM].unbind(2), k, v, cache_seqlens=5, causal=True
     )
-    assert torch.equal(found, flash_attn.flash_attn_with_kvcache(q, *own, k, v, cache_seqlens=5, causal=True))
+    assert torch.equal(
+        result, flash_attn.flash_attn_with_kvcache(q, *own, k, v, cache_seqlens=5, causal=True)
+    )
     assert torch.equal(both[:, 5:7, 0, :, :DIM], k)
     assert torch.equal(both[:, 5:7, 1, :, :DIM], v)
 
@@ -225,9 +227,9 @@ def test_rows_that_are_not_read_are_not_copied(torch: ModuleType, flash_attn: An
     q, k_cache, v_cache, *_ = step_tensors(torch, rows=9)
     rows = 2**30 - 256
     huge = [x[:, :1].expand(BATCH, rows, KV_HEADS, DIM) for x in (k_cache, v_cache)]
-    found = flash_attn.flash_attn_with_kvcache(q, *huge, cache_seqlens=9)
+    result = flash_attn.flash_attn_with_kvcache(q, *huge, cache_seqlens=9)
     same = [x[:, :9].contiguous() for x in huge]
-    torch.testing.assert_close(found, flash_attn.flash_attn_func(q, *same))
+    torch.testing.assert_close(result, flash_attn.flash_attn_func(q, *same))
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -239,7 +241,7 @@ def test_rotary_tables_of_any_floating_type_are_taken(
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         tables = angles.cos().to(dtype), angles.sin().to(dtype)
         mine = k_cache.numpy().copy(), v_cache.numpy().copy()
-        found = flash_attn.flash_attn_with_kvcache(
+        result = flash_attn.flash_attn_with_kvcache(
             q, k_cache, v_cache, k, v, *tables, cache_seqlens=5, causal=True, rotary_interleaved=interleaved
         )
         items = oracle.cache_step(
@@ -255,7 +257,7 @@ def test_rotary_tables_of_any_floating_type_are_taken(
         torch.testing.assert_close(k_cache, torch.from_numpy(mine[0]))
         for b, item in enumerate(items):
             wanted, _ = oracle.attention(*(x[None] for x in item), causal=True)
-            torch.testing.assert_close(found[b], torch.from_numpy(wanted[0]).float())
+            torch.testing.assert_close(result[b], torch.from_numpy(wanted[0]).float())
 
 
 def test_queries_beyond_the_rotary_tables_take_their_last_position(
@@ -266,11 +268,11 @@ def test_queries_beyond_the_rotary_tables_take_their_last_position(
     tables = quarter_turns(torch, CAPACITY, 8, q.dtype)
     longer = [torch.cat((x, x[-1:].expand(3, 8))) for x in tables]
     how = {"cache_seqlens": CAPACITY - 1, "causal": True}
-    found, wanted = (
+    result, wanted = (
         flash_attn.flash_attn_with_kvcache(q, k_cache.clone(), v_cache, k[:, :1], v[:, :1], *each, **how)
         for each in (tables, longer)
     )
-    assert torch.equal(found, wanted)
+    assert torch.equal(result, wanted)
 
 
 def test_splits_do_not_change_what_is_computed(torch: ModuleType, flash_attn: Any) -> None:
@@ -318,9 +320,9 @@ def test_prefill_and_steps_give_what_one_call_over_all_tokens_gives(
                 )
             )
     torch.testing.assert_close(torch.cat(outs, 1), wanted)
-    for found, said in zip(caches, whole, strict=True):
-        assert torch.equal(found[:, :tokens], said[:, :tokens])
-        assert bool(found[:, tokens:].isnan().all())
+    for result, said in zip(caches, whole, strict=True):
+        assert torch.equal(result[:, :tokens], said[:, :tokens])
+        assert bool(result[:, tokens:].isnan().all())
 
 
 def given_with_new_rows(torch: ModuleType) -> tuple[tuple[Any, ...], Any]:
@@ -361,5 +363,5 @@ def test_opcheck(torch: ModuleType, writes: bool) -> None:
     rest = (None, None, None, None, True, [3, 0], 0.0, True, None, 0, True, None, None, None, "cpu")
     operators = torch.ops.ptxgen_flash
     name = "flash_attn_with_kvcache" if writes else "flash_attn_with_kvcache_read"
-    given = (q, *caches, *new, None, None, lengths, None, *rest)
-    torch.library.opcheck(getattr(operators, name).default, given)
+    arguments = (q, *caches, *new, None, None, lengths, None, *rest)
+    torch.library.opcheck(getattr(operators, name).default, arguments)

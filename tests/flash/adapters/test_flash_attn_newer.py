@@ -88,9 +88,9 @@ def g(torch: ModuleType) -> Given:
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_parameters_are_those_of_flash_attn_in_order_and_with_its_defaults(g: Given, name: str) -> None:
     module, _, function = name.partition(".")
-    found = inspect.signature(getattr(getattr(g, module), function)).parameters.values()
-    assert {p.kind for p in found} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    said = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in found)
+    result = inspect.signature(getattr(getattr(g, module), function)).parameters.values()
+    assert {p.kind for p in result} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    said = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in result)
     assert said == SIGNATURES[name]
 
 
@@ -199,9 +199,9 @@ def test_functions_are_compiled_whole(g: Given) -> None:
             g.hopper.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, causal=True),
         )
 
-    given = g.q, g.k, g.v, g.int32(7, 9)
-    found = g.torch.compile(calls, fullgraph=True, backend="aot_eager")(*given)
-    for one, wanted in zip(found, calls(*given), strict=True):
+    arguments = g.q, g.k, g.v, g.int32(7, 9)
+    result = g.torch.compile(calls, fullgraph=True, backend="aot_eager")(*arguments)
+    for one, wanted in zip(result, calls(*arguments), strict=True):
         assert g.torch.equal(one, wanted)
 
 

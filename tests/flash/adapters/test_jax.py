@@ -46,12 +46,12 @@ def adapter(jax: ModuleType) -> ModuleType:  # jax is needed
 
 def inputs(features: str = "plain", dtype: Any = np.float32) -> dict[str, Array]:
     """q, k and v, and the array of the features, if they have one."""
-    found = matrices(dtype)
+    result = matrices(dtype)
     if features == "mask":
-        found["mask"] = normal(*SHAPES["mask"], seed=3) > -0.5
+        result["mask"] = normal(*SHAPES["mask"], seed=3) > -0.5
     elif features in SHAPES:
-        found[features] = normal(*SHAPES[features], seed=3)
-    return found
+        result[features] = normal(*SHAPES[features], seed=3)
+    return result
 
 
 def of_arrays(adapter: ModuleType, **settings: Any) -> Callable[[dict[str, Any]], Any]:
@@ -78,15 +78,15 @@ def test_a_traced_call_is_the_call(
     close to float64.
     """
     arrays, settings = inputs(features, DTYPES[dtype]), FEATURES[features]
-    given = dict(arrays)
+    arguments = dict(arrays)
     if layout == "bshd":
-        given |= {name: arrays[name].swapaxes(1, 2) for name in "qkv"}
-    there = jax.tree.map(jax.numpy.asarray, given)
+        arguments |= {name: arrays[name].swapaxes(1, 2) for name in "qkv"}
+    there = jax.tree.map(jax.numpy.asarray, arguments)
     call = of_arrays(adapter, return_lse=True, layout=layout, **settings)
     eager, traced = call(there), jax.jit(call)(there)
     assert all(isinstance(x, jax.Array) for x in (*eager, *traced))
     assert bits(eager) == bits(traced)
-    own = flash.attention(**given, return_lse=True, layout=layout, backend="cpu", **settings)
+    own = flash.attention(**arguments, return_lse=True, layout=layout, backend="cpu", **settings)
     assert bits(own) == bits(eager)
     out, lse = map(np.asarray, eager)
     of_reference = {"softmax_scale": None, **settings, **{n: x for n, x in arrays.items() if n not in "qkv"}}
@@ -98,8 +98,8 @@ def test_a_traced_call_is_the_call(
 def test_a_traced_call_runs_the_kernel(jax: ModuleType, adapter: ModuleType) -> None:
     arrays = jax.tree.map(jax.numpy.asarray, inputs("sink"))
     call = of_arrays(adapter, causal=True, backend="interpreter", return_lse=True)
-    found, own = jax.jit(call)(arrays), flash.attention(**inputs("sink"), causal=True, return_lse=True)
-    for got, wanted in zip(found, own, strict=True):
+    result, own = jax.jit(call)(arrays), flash.attention(**inputs("sink"), causal=True, return_lse=True)
+    for got, wanted in zip(result, own, strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
@@ -115,23 +115,23 @@ def test_functions_of_scores_index_traced_arrays(jax: ModuleType, adapter: Modul
 def test_functions_of_scores_index_arrays_of_numpy_that_they_close_over(
     jax: ModuleType, adapter: ModuleType
 ) -> None:
-    documents, given = np.arange(64) // 3, inputs()  # int64, which JAX has as int32
+    documents, arguments = np.arange(64) // 3, inputs()  # int64, which JAX has as int32
 
     def mask_mod(_b: Any, _h: Any, i: Any, j: Any, other: Any) -> Any:
         return (documents[i] == documents[j]) | (other[i] == j)
 
     how = {"mask_mod": mask_mod, "aux": {"other": np.arange(64)}}
-    wanted = flash.attention(**given, **how, backend="cpu")
+    wanted = flash.attention(**arguments, **how, backend="cpu")
     plain = functools.partial(adapter.attention, **how)
-    assert bits([plain(**given), jax.jit(plain)(**given)]) == bits([wanted] * 2)
+    assert bits([plain(**arguments), jax.jit(plain)(**arguments)]) == bits([wanted] * 2)
 
 
 def test_a_seed_may_be_traced(jax: ModuleType, adapter: ModuleType) -> None:
     arrays, jnp = inputs(), jax.numpy
     call = jax.jit(lambda seed: adapter.attention(**arrays, dropout=0.5, dropout_seed=seed))
-    found = [call(jnp.uint32(seed)) for seed in (3, 4)]
+    result = [call(jnp.uint32(seed)) for seed in (3, 4)]
     wanted = [flash.attention(**arrays, dropout=0.5, dropout_seed=n, backend="cpu") for n in (3, 4)]
-    assert bits(found) == bits(wanted)
+    assert bits(result) == bits(wanted)
 
 
 def test_a_function_is_traced_once_for_arrays_of_one_shape(jax: ModuleType, adapter: ModuleType) -> None:
@@ -152,8 +152,8 @@ def test_a_function_is_traced_once_for_arrays_of_one_shape(jax: ModuleType, adap
 @pytest.mark.slow
 def test_calls_in_a_loop_of_the_program(jax: ModuleType, adapter: ModuleType) -> None:
     q = jax.numpy.asarray(normal(3, 1, 2, 4, 8))
-    found = jax.lax.map(jax.checkpoint(lambda x: adapter.attention(x, x, x)), q)
-    assert bits(found) == bits(flash.attention(x, x, x, backend="cpu") for x in np.asarray(q))
+    result = jax.lax.map(jax.checkpoint(lambda x: adapter.attention(x, x, x)), q)
+    assert bits(result) == bits(flash.attention(x, x, x, backend="cpu") for x in np.asarray(q))
 
 
 # -------------------------------------------------------------------------------------- vmap
@@ -175,15 +175,15 @@ def test_each_argument_may_be_mapped(name: str, rank3: bool, jax: ModuleType, ad
     mapped = {**arrays, name: np.stack(items, axis=-1)}
     axes = {n: -1 if n == name else None for n in arrays}
     call = of_arrays(adapter, softcap=3.0, return_lse=True)
-    found = jax.vmap(call, (axes,))(mapped)
+    result = jax.vmap(call, (axes,))(mapped)
     wanted = [
         flash.attention(**{**arrays, name: x}, softcap=3.0, return_lse=True, backend="cpu") for x in items
     ]
-    for got, right in zip(found, zip(*wanted, strict=True), strict=True):
+    for got, right in zip(result, zip(*wanted, strict=True), strict=True):
         np.testing.assert_allclose(got, np.stack(right), rtol=1e-5, atol=1e-5)
     both = {n: np.stack([x, x]) for n, x in mapped.items()}
     twice = jax.jit(jax.vmap(jax.vmap(call, (axes,))))(both)
-    for got, right in zip(twice, found, strict=True):
+    for got, right in zip(twice, result, strict=True):
         np.testing.assert_allclose(got, np.stack([right, right]), rtol=1e-5, atol=1e-5)
 
 
@@ -216,8 +216,8 @@ ALONE: dict[str, dict[str, Any]] = {
 def test_a_mapped_item_does_not_know_its_place(name: str, jax: ModuleType, adapter: ModuleType) -> None:
     """Weights that are dropped and functions of scores depend on the index in the batch alone."""
     q, how = normal(3, BATCH, 2, 4, 8), ALONE[name]
-    found = jax.vmap(lambda x: adapter.attention(x, x, x, **how))(q)
-    assert bits(found) == bits(flash.attention(x, x, x, **how, backend="cpu") for x in q)
+    result = jax.vmap(lambda x: adapter.attention(x, x, x, **how))(q)
+    assert bits(result) == bits(flash.attention(x, x, x, **how, backend="cpu") for x in q)
 
 
 # ---------------------------------------------------------------------------------- gradients
@@ -255,10 +255,10 @@ def test_gradients_are_those_of_plain_jax(mapped: bool, jax: ModuleType, adapter
         axes = {name: 0 if name in "qk" else None for name in arrays}
         arrays = {name: jnp.stack([x, 2 * x]) if name in "qk" else x for name, x in arrays.items()}
         gradients = [jax.vmap(gradient, (axes,)) for gradient in gradients]
-    found, wanted = (jax.jit(gradient)(arrays) for gradient in gradients)
-    for name, gradient in found.items():
+    result, wanted = (jax.jit(gradient)(arrays) for gradient in gradients)
+    for name, gradient in result.items():
         np.testing.assert_allclose(gradient, wanted[name], rtol=1e-4, atol=1e-5)
-    assert bits(gradients[0](arrays).values()) == bits(found.values())
+    assert bits(gradients[0](arrays).values()) == bits(result.values())
 
 
 @pytest.mark.judged
@@ -272,22 +272,22 @@ def test_gradients_are_those_of_float64(
     dtype: str, features: str, layout: str, jax: ModuleType, adapter: ModuleType
 ) -> None:
     arrays, settings = inputs(features, DTYPES[dtype]), FEATURES[features]
-    given = dict(arrays)
+    arguments = dict(arrays)
     if layout == "bshd":
-        given |= {name: arrays[name].swapaxes(1, 2) for name in "qkv"}
-    mask = {"mask": given.pop("mask")} if "mask" in given else {}
+        arguments |= {name: arrays[name].swapaxes(1, 2) for name in "qkv"}
+    mask = {"mask": arguments.pop("mask")} if "mask" in arguments else {}
     call = of_arrays(adapter, return_lse=True, layout=layout, **mask, **settings)
-    (out, lse), pull = jax.vjp(call, jax.tree.map(jax.numpy.asarray, given))
+    (out, lse), pull = jax.vjp(call, jax.tree.map(jax.numpy.asarray, arguments))
     dout, dlse = normal(*out.shape, seed=5, dtype=out.dtype), normal(*lse.shape, seed=6)
-    (found,) = pull((jax.numpy.asarray(dout), jax.numpy.asarray(dlse)))
-    assert {n: (x.shape, x.dtype) for n, x in found.items()} == {
-        n: (x.shape, x.dtype) for n, x in given.items()
+    (result,) = pull((jax.numpy.asarray(dout), jax.numpy.asarray(dlse)))
+    assert {n: (x.shape, x.dtype) for n, x in result.items()} == {
+        n: (x.shape, x.dtype) for n, x in arguments.items()
     }
-    got = {name: np.asarray(x) for name, x in found.items()}
+    got = {name: np.asarray(x) for name, x in result.items()}
     if layout == "bshd":
         got |= {name: got[name].swapaxes(1, 2) for name in "qkv"}
         out, dout = out.swapaxes(1, 2), dout.swapaxes(1, 2)
-    of_scores = {name: x for name, x in given.items() if name not in "qkv"}
+    of_scores = {name: x for name, x in arguments.items() if name not in "qkv"}
     assert_gradients_are_accurate(
         got,
         np.asarray(out),
@@ -332,12 +332,12 @@ def test_auto_is_numpy_for_gradients(
 def test_gradients_of_the_kernels(jax: ModuleType, adapter: ModuleType) -> None:
     """The interpreter has those of numpy, by other roundings."""
     arrays = jax.tree.map(jax.numpy.asarray, inputs("bias"))
-    found, wanted = (
+    result, wanted = (
         jax.grad(lambda x, b=backend: (adapter.attention(**x, causal=True, backend=b) ** 2).sum())(arrays)
         for backend in ("interpreter", "cpu")
     )
-    assert bits(found.values()) != bits(wanted.values())
-    for name, gradient in found.items():
+    assert bits(result.values()) != bits(wanted.values())
+    for name, gradient in result.items():
         np.testing.assert_allclose(gradient, wanted[name], rtol=1e-4, atol=1e-5)
 
 
@@ -347,9 +347,9 @@ ENDS_Q, ENDS_K = np.array([0, 3, 3, 7], np.int32), np.array([0, 4, 6, 13], np.in
 
 
 def varlen_inputs() -> dict[str, Array]:
-    found = {"q": normal(9, HEADS, DIM), "k": normal(14, KV_HEADS, DIM), "v": normal(14, KV_HEADS, DIM_V)}
+    result = {"q": normal(9, HEADS, DIM), "k": normal(14, KV_HEADS, DIM), "v": normal(14, KV_HEADS, DIM_V)}
     return {
-        **found,
+        **result,
         "cu_seqlens_q": ENDS_Q,
         "cu_seqlens_k": ENDS_K,
         "seqused_k": np.array([2, 2, 7], np.int32),
@@ -450,10 +450,10 @@ def test_gradients_of_packed_sequences_are_those_of_each_alone(jax: ModuleType, 
             total += (out[0].swapaxes(0, 1) * weights[rows]).sum()
         return total
 
-    found, wanted = (jax.jit(jax.grad(f))(arrays) for f in (packed, alone))
-    for name, gradient in found.items():
+    result, wanted = (jax.jit(jax.grad(f))(arrays) for f in (packed, alone))
+    for name, gradient in result.items():
         np.testing.assert_allclose(gradient, wanted[name], rtol=1e-5, atol=1e-6)
-    assert not np.asarray(found["q"][7:]).any()
+    assert not np.asarray(result["q"][7:]).any()
 
 
 @pytest.mark.slow
@@ -694,9 +694,9 @@ def test_arrays_on_a_gpu_are_attended_to_in_place(
     settings = {"causal": True, "layout": "bhsd", "backend": "auto"}
     of_results = {"splits": "auto", "return_lse": False, "return_max_logit": False}
     assert {n: x for n, x in how.items() if n not in arrays} == {**settings, **of_results}
-    found = jax.grad(lambda x: adapter.attention(**x, causal=True).sum())(arrays)
+    result = jax.grad(lambda x: adapter.attention(**x, causal=True).sum())(arrays)
     *_, how = calls
-    assert all(how[name] is array and found[name] is array for name, array in arrays.items())
+    assert all(how[name] is array and result[name] is array for name, array in arrays.items())
     assert how["out"] is arrays["q"]
     assert {n: x for n, x in how.items() if n not in (*arrays, "out", "lse", "dout")} == {
         **settings,

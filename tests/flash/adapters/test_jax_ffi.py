@@ -51,13 +51,13 @@ class Programs:
 
 def joined(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ranges of addresses, those next to each other in one: XLA's arrays have no gaps between them."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for start, end in sorted(places):
-        if found and start <= found[-1][1] + 256:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if result and start <= result[-1][1] + 256:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            result.append((start, end))
+    return result
 
 
 def bytes_at(start: int, end: int) -> Array:
@@ -74,13 +74,13 @@ def programs(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
 
     if np.empty(2048, np.uint8).ctypes.data < FIRST_ADDRESS:
         pytest.skip("this Python is no PIE: XLA's arrays have addresses that are none of a GPU's memory")
-    found = Programs()
-    backend = CudaBackend(found.driver)
+    result = Programs()
+    backend = CudaBackend(result.driver)
     without_assembler(monkeypatch)
     monkeypatch.setattr("ptxgen.runtime.caller_arguments.cuda_backend", lambda: backend)
     monkeypatch.setattr(gpu, "cuda_backend", lambda: backend)
-    monkeypatch.setattr(xla_ffi, "stream_of", lambda _: found.stream)
-    handler = xla_ffi.handler(found.execute)
+    monkeypatch.setattr(xla_ffi, "stream_of", lambda _: result.stream)
+    handler = xla_ffi.handler(result.execute)
     _KEPT.append(handler)
     monkeypatch.setattr(gpu, "TARGET", f"{gpu.TARGET}_{len(_KEPT)}")
     xla_ffi.register(gpu.TARGET, handler, "cpu")
@@ -88,7 +88,7 @@ def programs(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
     kept = functions._kernel, gradient_functions._kernel  # kernels keep their driver
     for kernels in kept:
         kernels.cache_clear()
-    yield found
+    yield result
     for kernels in kept:
         kernels.cache_clear()
     mlir.register_lowering(
@@ -126,16 +126,16 @@ def test_a_call_by_the_ffi_is_the_call(name: str, dtype: str, jax: ModuleType, p
     from flash.adapters.jax import attention
 
     more, settings = CASES[name]
-    given = {**matrices(DTYPES[dtype]), **more}
+    arguments = {**matrices(DTYPES[dtype]), **more}
     if settings.get("layout") == "bshd":
-        given = {n: x.swapaxes(1, 2) for n, x in given.items()}
-    there = jax.tree.map(jax.numpy.asarray, given)
+        arguments = {n: x.swapaxes(1, 2) for n, x in arguments.items()}
+    there = jax.tree.map(jax.numpy.asarray, arguments)
     eager = attention(**there, return_lse=True, backend="interpreter", **settings)
     assert not programs.frames
     settings = {**settings, "backend": "cuda"}
     assert bits(jax.jit(lambda x: attention(**x, return_lse=True, **settings))(there)) == bits(eager)
     (frame,) = programs.frames
-    assert (given["q"].shape, np.dtype(DTYPES[dtype]).name) in [x[1:] for x in frame.arguments]
+    assert (arguments["q"].shape, np.dtype(DTYPES[dtype]).name) in [x[1:] for x in frame.arguments]
     assert [launch.stream for launch in programs.driver.launches] == [programs.stream]
     assert "cuMemAlloc" not in programs.driver.names()
 
@@ -158,14 +158,14 @@ def test_gradients_by_the_ffi_are_those_of_the_kernels(
     """In a compiled program all is launched on its stream: the forward kernel, and those of gradients."""
     from flash.adapters.jax import attention
 
-    given = jax.tree.map(jax.numpy.asarray, {**matrices(DTYPES[dtype]), "sink": normal(HEADS)})
+    arguments = jax.tree.map(jax.numpy.asarray, {**matrices(DTYPES[dtype]), "sink": normal(HEADS)})
 
     def call(backend: Any) -> Any:
         return lambda x: attention(**x, causal=True, return_lse=True, backend=backend)
 
-    wanted = gradients_of(jax, call("interpreter"))(given)
-    found = jax.jit(gradients_of(jax, call("cuda")))(given)
-    assert bits(found.values()) == bits(wanted.values())
+    wanted = gradients_of(jax, call("interpreter"))(arguments)
+    result = jax.jit(gradients_of(jax, call("cuda")))(arguments)
+    assert bits(result.values()) == bits(wanted.values())
     in_program = [launch for launch in programs.driver.launches if launch.stream == programs.stream]
     assert ["gradient" in launch.entry or launch.entry.split("_")[0] for launch in in_program] == [
         "attention",
@@ -181,7 +181,7 @@ def test_gradients_of_packed_sequences_by_the_ffi(jax: ModuleType, programs: Pro
     """Rows of no sequence have gradient 0."""
     from flash.adapters.jax import attention_varlen
 
-    given = {name: jax.numpy.asarray(normal(9, 2, 8) * n) for n, name in enumerate("qkv", 1)}
+    arguments = {name: jax.numpy.asarray(normal(9, 2, 8) * n) for n, name in enumerate("qkv", 1)}
     starts = jax.numpy.asarray([1, 4, 8], jax.numpy.int32)
 
     def call(backend: Any) -> Any:
@@ -193,10 +193,10 @@ def test_gradients_of_packed_sequences_by_the_ffi(jax: ModuleType, programs: Pro
 
         return rows
 
-    wanted = gradients_of(jax, call("interpreter"))(given)
-    found = jax.jit(gradients_of(jax, call("cuda")))(given)
-    assert bits(found.values()) == bits(wanted.values())
-    assert all(not np.asarray(x)[[0, 8]].any() for x in found.values())
+    wanted = gradients_of(jax, call("interpreter"))(arguments)
+    result = jax.jit(gradients_of(jax, call("cuda")))(arguments)
+    assert bits(result.values()) == bits(wanted.values())
+    assert all(not np.asarray(x)[[0, 8]].any() for x in result.values())
     assert programs.driver.launches
 
 
@@ -210,8 +210,8 @@ def test_mapped_gradients_are_computed_one_by_one(jax: ModuleType, programs: Pro
     def gradient(q: Any, backend: Any) -> Any:
         return jax.grad(lambda q: attention(q, arrays["k"], arrays["v"], backend=backend).sum())(q)
 
-    found = jax.jit(jax.vmap(lambda q: gradient(q, "cuda")))(queries)
-    assert bits(found) == bits(gradient(q, "interpreter") for q in queries)
+    result = jax.jit(jax.vmap(lambda q: gradient(q, "cuda")))(queries)
+    assert bits(result) == bits(gradient(q, "interpreter") for q in queries)
     assert len(programs.driver.launches) == 1 + 2 * 2
 
 
@@ -223,8 +223,8 @@ def test_calls_without_elements_and_without_heads(
     from flash.adapters.jax import attention
 
     x = jax.numpy.asarray(normal(*shape))
-    found = jax.jit(lambda x: attention(x, x, x, backend="cuda"))(x)
-    assert bits([found]) == bits([attention(x, x, x, backend="interpreter")])
+    result = jax.jit(lambda x: attention(x, x, x, backend="cuda"))(x)
+    assert bits([result]) == bits([attention(x, x, x, backend="interpreter")])
     assert len(programs.driver.launches) == (0 not in shape)
 
 
@@ -244,12 +244,12 @@ def test_mapped_calls(dropout: float, launches: int, jax: ModuleType, programs: 
 
         return jax.vmap(jax.vmap(call))(q)
 
-    found = jax.jit(lambda q: several(q, "cuda"))(queries)
+    result = jax.jit(lambda q: several(q, "cuda"))(queries)
     assert len(programs.driver.launches) == launches
-    assert bits(found) == bits(several(queries, "interpreter"))
+    assert bits(result) == bits(several(queries, "interpreter"))
     assert len(programs.driver.launches) == launches
     one = attention(queries[1, 0], arrays["k"], arrays["v"], return_lse=True, backend="cpu", **how)
-    for got, wanted in zip(found, one, strict=True):
+    for got, wanted in zip(result, one, strict=True):
         np.testing.assert_allclose(got[1, 0], wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -285,9 +285,9 @@ def test_keys_in_pages(jax: ModuleType, programs: Programs) -> None:
     def call(backend: Any) -> Any:
         return lambda *x: attention_varlen(*x, starts, **how, backend=backend)
 
-    found = jax.jit(call("cuda"))(*arrays)
+    result = jax.jit(call("cuda"))(*arrays)
     assert len(programs.driver.launches) == 1
-    assert bits([found]) == bits([call("interpreter")(*arrays)])
+    assert bits([result]) == bits([call("interpreter")(*arrays)])
 
 
 def failed(jax: ModuleType, call: Any, *arrays: Any) -> str:

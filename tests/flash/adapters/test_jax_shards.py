@@ -114,7 +114,7 @@ def test_gradients_of_what_shards_share_are_sums_over_them() -> None:
     )
     paths = [os.path.dirname(__file__), *sys.path]
     more = {"JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": os.pathsep.join(paths)}
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | more, capture_output=True, text=True, check=False
     )
-    assert found.stdout.endswith("compared\n"), found.stderr
+    assert result.stdout.endswith("compared\n"), result.stderr

@@ -54,16 +54,16 @@ class TestTorch:
 
     def test_results_are_those_of_flash(self) -> None:
         for asked in ({}, {"return_lse": True}):
-            out, *lse, found = self.of.attention(*self.tensors, causal=True, return_max_logit=True, **asked)
+            out, *lse, result = self.of.attention(*self.tensors, causal=True, return_max_logit=True, **asked)
             assert len(lse) == len(asked)
-            assert np.array_equal(found, WANTED)
+            assert np.array_equal(result, WANTED)
         into = self.torch.empty_like(out)
         same, again = self.of.attention(*self.tensors, causal=True, return_max_logit=True, out=into)
         assert same is into
         assert np.array_equal(again, WANTED)
         swapped = [x.transpose(1, 2) for x in self.tensors]
-        found = self.of.attention(*swapped, causal=True, return_max_logit=True, layout="bshd")[1]
-        assert np.array_equal(found, WANTED)
+        result = self.of.attention(*swapped, causal=True, return_max_logit=True, layout="bshd")[1]
+        assert np.array_equal(result, WANTED)
 
     def test_it_has_no_gradient_and_changes_none(self) -> None:
         grads = []
@@ -94,9 +94,9 @@ class TestTorch:
         compiled = self.torch.compile(self.attended, fullgraph=True, backend="aot_eager")
         assert np.array_equal(compiled(q)[1], WANTED)
         several = self.torch.stack([q, -q])
-        found = self.torch.func.vmap(self.attended)(several)[1]
-        assert np.array_equal(found[0], WANTED)
-        assert np.array_equal(found[1], self.attended(-q)[1])
+        result = self.torch.func.vmap(self.attended)(several)[1]
+        assert np.array_equal(result[0], WANTED)
+        assert np.array_equal(result[1], self.attended(-q)[1])
         ends = self.torch.from_numpy(ENDS)
         rows = [self.torch.from_numpy(x) for x in packed()]
 
@@ -116,8 +116,8 @@ class TestTorch:
     def test_calls_over_a_cache_have_it(self) -> None:
         q, k, v = self.tensors
         cache = flash.KVCache(1, 2, 2, 16, 64, backend="cpu")
-        out, found = self.of.attention_with_kvcache(q, cache, k, v, layer=0, return_max_logit=True)
-        assert np.array_equal(found, WANTED)
+        out, result = self.of.attention_with_kvcache(q, cache, k, v, layer=0, return_max_logit=True)
+        assert np.array_equal(result, WANTED)
         again = self.of.attention_with_kvcache(q, cache, layer=0, return_lse=True, return_max_logit=True)
         assert np.array_equal(again[2], WANTED)
         assert np.array_equal(again[0], out)

@@ -127,8 +127,8 @@ class FlashAttnByOracle:
         arrays = [None if x is None else x.numpy() for x in (q, k_cache, v_cache, k, v)]
         rotation = {} if rotary_cos is None else {"cos": rotary_cos.numpy(), "sin": rotary_sin.numpy()}
         items = oracle.cache_step(*arrays, cache_seqlens=lengths.numpy(), **rotation, **in_numpy(places))
-        found = [self._tensors(oracle.attention(*(x[None] for x in item), causal=causal)) for item in items]
-        out, lse = (self.torch.cat(parts) for parts in zip(*found, strict=True))
+        result = [self._tensors(oracle.attention(*(x[None] for x in item), causal=causal)) for item in items]
+        out, lse = (self.torch.cat(parts) for parts in zip(*result, strict=True))
         return (out, lse) if return_softmax_lse else out
 
 
@@ -149,16 +149,16 @@ def libraries(torch: ModuleType, flash_attn: Any, code: str) -> list[dict[str, A
 
 @pytest.mark.parametrize("row", ROWS)
 def test_both_sides_of_a_row_are_the_same(torch: ModuleType, flash_attn: Any, row: Row) -> None:
-    found, after = value_of(row.ours, row.setup, {})
-    for given in libraries(torch, flash_attn, row.theirs):
-        if row.is_refused and not isinstance(next(iter(given.values())), NewerFlashAttn):
+    result, after = value_of(row.ours, row.setup, {})
+    for arguments in libraries(torch, flash_attn, row.theirs):
+        if row.is_refused and not isinstance(next(iter(arguments.values())), NewerFlashAttn):
             with pytest.raises(RuntimeError, match=r" must be (None|0), got "):
-                value_of(row.theirs, row.setup, given)
+                value_of(row.theirs, row.setup, arguments)
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # flex_attention warns that it is not compiled
-            wanted, others = value_of(row.theirs, row.setup, given)
-        assert_same(torch, found, wanted)
+            wanted, others = value_of(row.theirs, row.setup, arguments)
+        assert_same(torch, result, wanted)
         changed = [n for n in after if n in others and isinstance(others[n], torch.Tensor) and n != "bias"]
         for name in changed:
             torch.testing.assert_close(after[name], others[name], msg=lambda said, n=name: f"{n}: {said}")

@@ -44,8 +44,8 @@ def of_torch(torch: ModuleType) -> dict[str, Call]:
 
     def by(function: Any, **how: Any) -> Call:
         def call(*arrays: Array, splits: Any, backend: Any) -> Array:
-            found = function(*map(torch.from_numpy, arrays), splits=splits, backend=backend, **how)
-            return found.detach().numpy()  # type: ignore[no-any-return]
+            result = function(*map(torch.from_numpy, arrays), splits=splits, backend=backend, **how)
+            return result.detach().numpy()  # type: ignore[no-any-return]
 
         return call
 
@@ -55,14 +55,14 @@ def of_torch(torch: ModuleType) -> dict[str, Call]:
             how = {"num_splits": 0 if splits == "auto" else splits}
             with flash_attn.using_backend(backend):
                 if packed == "kv":
-                    found = flash_attn.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **how)
+                    result = flash_attn.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **how)
                 elif packed == "qkv":
                     q = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, k.shape[1] - q.shape[1]))
-                    found = flash_attn.flash_attn_qkvpacked_func(torch.stack([q, k, v], 2), **how)
-                    found = found[:, :QUERIES]
+                    result = flash_attn.flash_attn_qkvpacked_func(torch.stack([q, k, v], 2), **how)
+                    result = result[:, :QUERIES]
                 else:
-                    found = flash_attn.flash_attn_func(q, k, v, **how)
-            return found.transpose(1, 2).numpy()  # type: ignore[no-any-return]
+                    result = flash_attn.flash_attn_func(q, k, v, **how)
+            return result.transpose(1, 2).numpy()  # type: ignore[no-any-return]
 
         return call
 
@@ -71,8 +71,8 @@ def of_torch(torch: ModuleType) -> dict[str, Call]:
             patch.setattr(
                 "flash.adapters.torch.sdpa.attention", lambda *a, **how: attention(*a, **how, backend=backend)
             )
-            found = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, arrays))
-        return found.numpy()  # type: ignore[no-any-return]
+            result = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, arrays))
+        return result.numpy()  # type: ignore[no-any-return]
 
     def tracked(*arrays: Array, splits: Any, backend: Any) -> Array:
         q, k, v = (torch.from_numpy(x).requires_grad_() for x in arrays)
@@ -112,10 +112,10 @@ def of_jax(jax: ModuleType) -> dict[str, Call]:
 
 
 def wanted(three: tuple[Array, ...], splits: int) -> Array:
-    found: Array = flash.AttentionKernel(AttentionConfig(COLUMNS, splits=splits)).launch(
+    result: Array = flash.AttentionKernel(AttentionConfig(COLUMNS, splits=splits)).launch(
         *three, backend="interpreter"
     )
-    return found
+    return result
 
 
 FORMS = (
@@ -157,14 +157,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """The driver of the process's GPU, of which a rule divides the keys by the batch. It is too old for
     every assembler, so that kernels stay PTX.
     """
-    made = interpreting(FakeDriver(FakeDevice(), version=1000))
-    backend, cache = CudaBackend(made), ModuleCache(None)
+    built = interpreting(FakeDriver(FakeDevice(), version=1000))
+    backend, cache = CudaBackend(built), ModuleCache(None)
     monkeypatch.setattr("flash.kernel.gpu_of", lambda *_: backend)
     monkeypatch.setattr("flash.kernel.cache_of", lambda *_: cache)
     # A batch of one item has as many units as heads of K and V.
     monkeypatch.setattr(key_splits, "choose_division", lambda grid, *_: Division(0, grid.units))
     functions._kernel.cache_clear()
-    yield made
+    yield built
     functions._kernel.cache_clear()
 
 

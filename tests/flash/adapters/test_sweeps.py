@@ -52,18 +52,18 @@ def test_a_call_of_torch_chooses_the_sweeps(
 ) -> None:
     arrays = three(torch, 1, 2, 5, COLUMNS)
     how = {"deterministic": deterministic, **BY}
-    found = torch.autograd.grad(ours.attention(*arrays, **how).sum(), arrays)
+    result = torch.autograd.grad(ours.attention(*arrays, **how).sum(), arrays)
     assert launched == owners
     dense = [x.detach().numpy() for x in arrays]
-    assert_right(found, attention_reference_gradients(np.ones((1, 2, 5, COLUMNS)), *dense))
+    assert_right(result, attention_reference_gradients(np.ones((1, 2, 5, COLUMNS)), *dense))
     launched.clear()
     arrays = three(torch, 5, 2, COLUMNS)
     ends = torch.tensor(ENDS, dtype=torch.int32)
-    found = torch.autograd.grad(ours.attention_varlen(*arrays, ends, ends, **how).sum(), arrays)
+    result = torch.autograd.grad(ours.attention_varlen(*arrays, ends, ends, **how).sum(), arrays)
     assert launched == owners
     packed = [x.detach().numpy() for x in arrays]
     wanted = attention_varlen_reference_gradients(np.ones((5, 2, COLUMNS)), *packed, *[np.int32(ENDS)] * 2)
-    assert_right(found, wanted)
+    assert_right(result, wanted)
 
 
 @pytest.mark.slow
@@ -108,9 +108,9 @@ def test_compiled_and_mapped_calls_choose_the_sweeps(
     torch.autograd.grad(compiled(*arrays), arrays)
     assert launched == ONE
     gradient, plain = torch.func.grad(loss), [x.detach() for x in arrays]
-    for transform, given in ((gradient, plain), (torch.func.vmap(gradient), [x[None] for x in plain])):
+    for transform, arguments in ((gradient, plain), (torch.func.vmap(gradient), [x[None] for x in plain])):
         launched.clear()
-        transform(*given)
+        transform(*arguments)
         assert launched == ONE
 
 
@@ -154,14 +154,14 @@ def test_a_call_of_jax_chooses_the_sweeps(
         return jax.grad(lambda x: attend(*x).astype(np.float32).sum())(arrays)
 
     dense = [x[None] for x in (q, k, v)]
-    found = gradients(lambda *x: attention(*x, layout="bshd", **how), *dense)
+    result = gradients(lambda *x: attention(*x, layout="bshd", **how), *dense)
     assert launched == owners
     rotation = [x.swapaxes(1, 2) for x in dense]
     wanted = attention_reference_gradients(np.ones((1, 2, 5, COLUMNS)), *rotation)
-    assert_right([x.swapaxes(1, 2) for x in found], wanted)
+    assert_right([x.swapaxes(1, 2) for x in result], wanted)
     launched.clear()
-    found = jax.jit(lambda *x: gradients(lambda *y: attention_varlen(*y, ends, ends, **how), *x))(q, k, v)
-    assert_right(found, attention_varlen_reference_gradients(np.ones((5, 2, COLUMNS)), q, k, v, ends, ends))
+    result = jax.jit(lambda *x: gradients(lambda *y: attention_varlen(*y, ends, ends, **how), *x))(q, k, v)
+    assert_right(result, attention_varlen_reference_gradients(np.ones((5, 2, COLUMNS)), q, k, v, ends, ends))
     assert launched == owners
 
 

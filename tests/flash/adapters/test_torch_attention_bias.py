@@ -43,17 +43,17 @@ def run_test(ours: Any, torch: Any, shape: tuple[int, ...], variant: str, sdpa: 
     with sdpa_kernel(SDPBackend.MATH):
         wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias._materialize())
     with ours.replace_sdpa():
-        found = sdpa(*mine, attn_mask=bias, dropout_p=0.0, is_causal=False, scale=None)
+        result = sdpa(*mine, attn_mask=bias, dropout_p=0.0, is_causal=False, scale=None)
     weights = torch.randn_like(wanted)
-    torch.testing.assert_close(found, wanted, **TOLERANCES)
+    torch.testing.assert_close(result, wanted, **TOLERANCES)
     of_wanted, of_found = (
-        torch.autograd.grad(o, x, weights) for o, x in ((wanted, (q, k, v)), (found, mine))
+        torch.autograd.grad(o, x, weights) for o, x in ((wanted, (q, k, v)), (result, mine))
     )
     for ours_of, theirs in zip(of_found, of_wanted, strict=True):
         torch.testing.assert_close(ours_of, theirs, **OF_GRADIENTS)
     if variant == "upper_left" or shape[2] <= shape[3]:  # else PyTorch's rows without keys are NaN
         own = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        torch.testing.assert_close(found, own, **TOLERANCES)
+        torch.testing.assert_close(result, own, **TOLERANCES)
 
 
 def called(*args: Any, **how: Any) -> Any:

@@ -36,10 +36,10 @@ def test_attention_is_counted_as_pytorchs_own(
     from flash.adapters import torch as ours
 
     arrays[2] = torch.randn_like(arrays[1])  # PyTorch's fused kernels have one head_dim
-    given = [x.requires_grad_(with_gradients) for x in arrays]
+    arguments = [x.requires_grad_(with_gradients) for x in arrays]
 
     def run(attend: Any) -> None:
-        out = attend(*given)
+        out = attend(*arguments)
         if with_gradients:
             out.sum().backward()
 
@@ -49,7 +49,7 @@ def test_attention_is_counted_as_pytorchs_own(
         wanted += 2 * BATCH * HEADS * SEQ_Q * SEQ_K * DIM
     assert counted(lambda: run(ours.attention)) == wanted
     assert counted(lambda: run(ours.scaled_dot_product_attention)) == wanted
-    rows = [x.transpose(1, 2) for x in given]
+    rows = [x.transpose(1, 2) for x in arguments]
     assert counted(lambda: run(lambda *_: ours.attention(*rows, layout="bshd"))) == wanted
 
 
@@ -64,13 +64,13 @@ def test_packed_sequences_count_their_own_keys(torch: ModuleType, paged: bool) -
     if paged:
         k, v = torch.randn(4, 4, 2, DIM), torch.randn(4, 4, 2, DIM_V)
         how = {"block_table": int32([0, 1], [2, 3]), "seqused_k": int32(4, 7)}
-        found = counted(lambda: ours.attention_varlen(q, k, v, starts, **how))
+        result = counted(lambda: ours.attention_varlen(q, k, v, starts, **how))
     else:
         k, v = torch.randn(13, 2, DIM), torch.randn(13, 2, DIM_V)
-        found = counted(
+        result = counted(
             lambda: ours.attention_varlen(q, k, v, starts, int32(0, 4, 13), seqused_k=int32(4, 7))
         )
-    assert found == 2 * HEADS * (2 * 4 + 3 * 7) * (DIM + DIM_V)
+    assert result == 2 * HEADS * (2 * 4 + 3 * 7) * (DIM + DIM_V)
 
 
 def test_queries_over_a_cache_count_its_keys(torch: ModuleType, flash_attn: Any) -> None:
@@ -80,15 +80,15 @@ def test_queries_over_a_cache_count_its_keys(torch: ModuleType, flash_attn: Any)
     new = torch.randn(2, 2, 3, DIM)
     q = torch.randn(2, HEADS, 3, DIM)
     ours.attention_with_kvcache(q, cache, new, new, layer=1)
-    found = counted(lambda: ours.attention_with_kvcache(q, cache, new, new, layer=1))
-    assert found == 2 * HEADS * 3 * (6 + 6) * 2 * DIM
+    result = counted(lambda: ours.attention_with_kvcache(q, cache, new, new, layer=1))
+    assert result == 2 * HEADS * 3 * (6 + 6) * 2 * DIM
     caches = torch.randn(2, 2, 8, 2, DIM)
     rows = q.transpose(1, 2)
     for lengths, keys in ((None, 16), (5, 10), (torch.tensor([3, 7], dtype=torch.int32), 10)):
-        found = counted(
+        result = counted(
             lambda n=lengths: flash_attn.flash_attn_with_kvcache(rows, *caches.unbind(), cache_seqlens=n)
         )
-        assert found == 2 * HEADS * 3 * keys * 2 * DIM
+        assert result == 2 * HEADS * 3 * keys * 2 * DIM
 
 
 def test_lengths_that_nobody_knows_are_bounded(torch: ModuleType) -> None:
@@ -99,8 +99,8 @@ def test_lengths_that_nobody_knows_are_bounded(torch: ModuleType) -> None:
     with FakeTensorMode():
         q, k, v = (torch.empty(n, HEADS, dim) for n, dim in ((5, DIM), (13, DIM), (13, DIM_V)))
         starts = torch.zeros(3, dtype=torch.int32)
-        found = [
+        result = [
             counted(lambda n=n: ours.attention_varlen(q, k, v, starts, starts, max_seqlen_k=n))
             for n in (None, 9)
         ]
-    assert found == [2 * HEADS * 5 * keys * (DIM + DIM_V) for keys in (13, 9)]
+    assert result == [2 * HEADS * 5 * keys * (DIM + DIM_V) for keys in (13, 9)]

@@ -52,10 +52,10 @@ def test_tangents_are_differences_of_the_reference(scores: dict[str, Any]) -> No
     how: dict[str, Any] = {"softmax_scale": None, "causal": False, **scores}
     of_q, of_k, of_v = tangents
     out, lse = results(0)
-    found = attention_tangents_cpu(q, k, v, out, lse, (of_q, of_k, of_v), **how)
+    result = attention_tangents_cpu(q, k, v, out, lse, (of_q, of_k, of_v), **how)
     with np.errstate(invalid="ignore"):  # infinity less infinity, of a row without a key
         differences = [(a - b) / 2e-5 for a, b in zip(results(1e-5), results(-1e-5), strict=True)]
-    for got, want in zip(found, differences, strict=True):
+    for got, want in zip(result, differences, strict=True):
         np.testing.assert_allclose(got, np.where(np.isnan(want), 0, want), rtol=0, atol=1e-8)
 
 
@@ -92,9 +92,9 @@ def test_transforms_of_forward_mode_give_the_derivatives(torch: Any, arrays: Any
     from flash.adapters.torch import attention
 
     q, k, v, of_q = arrays
-    found = MODES[mode](torch, lambda x: attention(x, k, v, return_lse=True), q, of_q)
+    result = MODES[mode](torch, lambda x: attention(x, k, v, return_lse=True), q, of_q)
     wanted = MODES[mode](torch, lambda x: formula(torch, x, k, v), q, of_q)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_all_three_matrices_may_have_tangents_in_any_layout(torch: Any, arrays: Any) -> None:

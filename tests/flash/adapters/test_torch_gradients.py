@@ -66,7 +66,7 @@ def test_gradients_of_all_arguments(ours: Any, torch: Any, layout: str, bias: st
         **how,
     )
     out = out.transpose(1, 2) if layout == "bshd" else out
-    found = torch.autograd.grad((out, lse), (q, k, v, extra, sink, slopes), (dout, dlse))
+    result = torch.autograd.grad((out, lse), (q, k, v, extra, sink, slopes), (dout, dlse))
     wanted = attention_reference_gradients(
         *map(host, (dout, q, k, v)),
         dlse=host(dlse),
@@ -80,7 +80,7 @@ def test_gradients_of_all_arguments(ours: Any, torch: Any, layout: str, bias: st
     )
     named = wanted.arrays
     for a, b in zip(
-        found,
+        result,
         (wanted.dq, wanted.dk, wanted.dv, named[bias], named["sink"], named["alibi_slopes"]),
         strict=True,
     ):
@@ -93,9 +93,9 @@ def test_gradients_of_16_bits(ours: Any, torch: Any, dtype: str) -> None:
     arrays = [torch.randn(2, 4, 6, 8, dtype=of, requires_grad=True) for _ in range(3)]
     wide = [x.detach().float().requires_grad_() for x in arrays]
     weights = torch.randn(2, 4, 6, 8, dtype=of)
-    found = torch.autograd.grad(ours.attention(*arrays), arrays, weights)
+    result = torch.autograd.grad(ours.attention(*arrays), arrays, weights)
     wanted = torch.autograd.grad(ours.attention(*wide), wide, weights.float())
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(result, wanted, strict=True):
         assert a.dtype == of
         torch.testing.assert_close(a.float(), b, atol=16 * torch.finfo(of).eps, rtol=0)
 
@@ -109,7 +109,7 @@ def test_gradients_of_packed_sequences(ours: Any, torch: Any) -> None:
     both = ours.attention_varlen(
         q, k, v, *ends, seqused_k=used, sink=sink, alibi_slopes=slopes, return_lse=True, **how
     )
-    found = torch.autograd.grad(both, (q, k, v, sink, slopes), (dout, dlse))
+    result = torch.autograd.grad(both, (q, k, v, sink, slopes), (dout, dlse))
     wanted = attention_varlen_reference_gradients(
         *map(host, (dout, q, k, v, *ends)),
         dlse=host(dlse),
@@ -119,12 +119,12 @@ def test_gradients_of_packed_sequences(ours: Any, torch: Any) -> None:
         **how,
     )
     for a, b in zip(
-        found,
+        result,
         (wanted.dq, wanted.dk, wanted.dv, wanted.arrays["sink"], wanted.arrays["alibi_slopes"]),
         strict=True,
     ):
         np.testing.assert_allclose(host(a), b, atol=2e-5, rtol=2e-5)
-    assert not found[0][7].any()
+    assert not result[0][7].any()
 
 
 @pytest.mark.slow
@@ -194,9 +194,9 @@ def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
         settings = ("", None, None, "bhsd", True, False, "auto", None, True, 0, None, None, 0.0, "", "", None)
         wanted = [False, False, False, True]
         rest = (None, None, None, None, torch.empty(2, device="cuda"), None, None, *settings)
-        found = torch.ops.ptxgen_flash.attention_backward(out, lse, out, lse, wanted, q, q, v, *rest)
-    assert {tensor.device.type for tensor in found} == {"cuda"}
-    assert [tuple(tensor.shape) for tensor in found] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
+        result = torch.ops.ptxgen_flash.attention_backward(out, lse, out, lse, wanted, q, q, v, *rest)
+    assert {tensor.device.type for tensor in result} == {"cuda"}
+    assert [tuple(tensor.shape) for tensor in result] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
     tracked = q.requires_grad_()
     assert _problem(tracked, tracked, v, None, 0.0, causal="top_left", enable_gqa=False) == ""
 
@@ -206,18 +206,18 @@ def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
 
 def each(torch: Any, function: Callable[..., Any], dims: tuple[int | None, ...], *arrays: Any) -> Any:
     """The function of each sample, stacked."""
-    found = []
+    result = []
     for n in range(SAMPLES):
         own = [
             x if dim is None else x.select(dim, n).contiguous() for x, dim in zip(arrays, dims, strict=True)
         ]
-        found.append(function(*own))
-    return [torch.stack(results) for results in zip(*found, strict=True)]
+        result.append(function(*own))
+    return [torch.stack(results) for results in zip(*result, strict=True)]
 
 
 def agree(torch: Any, function: Callable[..., Any], dims: tuple[int | None, ...], *arrays: Any) -> None:
-    found = torch.func.vmap(function, in_dims=dims)(*arrays)
-    for a, b in zip(found, each(torch, function, dims, *arrays), strict=True):
+    result = torch.func.vmap(function, in_dims=dims)(*arrays)
+    for a, b in zip(result, each(torch, function, dims, *arrays), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
@@ -276,9 +276,9 @@ def test_backward_of_a_mapped_function(ours: Any, torch: Any) -> None:
     (weight,) = leaves(torch, (8, 8))
     q = torch.randn(SAMPLES, 2, 4, 5, 8)
     torch.func.vmap(lambda q: ours.attention(q @ weight, q, q))(q).square().sum().backward()
-    found, weight.grad = weight.grad, None
+    result, weight.grad = weight.grad, None
     ours.attention(q.flatten(0, 1) @ weight, q.flatten(0, 1), q.flatten(0, 1)).square().sum().backward()
-    torch.testing.assert_close(found, weight.grad, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result, weight.grad, atol=1e-5, rtol=1e-5)
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {
@@ -309,8 +309,8 @@ def test_derivatives_of_mapped_functions_are_those_of_pytorch(
         return out.sin().sum()
 
     wanted = transform(of_torch, loss, torch.func, x)
-    found = transform(lambda x: ours.attention(x, x, x, causal=True), loss, torch.func, x)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    result = transform(lambda x: ours.attention(x, x, x, causal=True), loss, torch.func, x)
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_packed_sequences_are_differentiated_above_a_mapping(ours: Any, torch: Any) -> None:
@@ -319,9 +319,9 @@ def test_packed_sequences_are_differentiated_above_a_mapping(ours: Any, torch: A
     def loss(x: Any) -> Any:
         return ours.attention_varlen(x, x, x, ends, ends, causal=True).square().sum()
 
-    found = torch.func.grad(lambda x: torch.func.vmap(loss)(x).sum())(x)
+    result = torch.func.grad(lambda x: torch.func.vmap(loss)(x).sum())(x)
     wanted = torch.stack([torch.func.grad(loss)(sample) for sample in x])
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["vmap of grad", "grad of vmap"])
@@ -337,11 +337,11 @@ def test_an_ensemble_of_models_has_the_gradients_of_its_models(ours: Any, torch:
     of_all = func.vmap(loss, in_dims=(0, None))
     with ours.replace_sdpa():
         if outside:
-            found = func.grad(lambda weights: of_all(weights, x).sum())(weights)
+            result = func.grad(lambda weights: of_all(weights, x).sum())(weights)
         else:
-            found = func.vmap(func.grad(loss), in_dims=(0, None))(weights, x)
+            result = func.vmap(func.grad(loss), in_dims=(0, None))(weights, x)
     wanted = [func.grad(loss)(dict(model.named_parameters()), x) for model in models]
-    for name, gradient in found.items():
+    for name, gradient in result.items():
         torch.testing.assert_close(gradient, torch.stack([w[name] for w in wanted]), atol=1e-5, rtol=1e-5)
 
 

@@ -77,8 +77,8 @@ def test_results_are_those_of_flash_attention(ours: Any, torch: Any, three: Any)
         "return_lse": True,
         "backend": "cpu",
     }
-    for found, wanted in zip(ours.attention(*three, **how), flash.attention(*three, **how), strict=True):
-        assert torch.equal(found, wanted)
+    for result, wanted in zip(ours.attention(*three, **how), flash.attention(*three, **how), strict=True):
+        assert torch.equal(result, wanted)
     listened = torch.autograd.profiler.profile()
     with listened:  # calls go through the dispatcher
         out, _ = ours.attention(*three, **how)
@@ -88,9 +88,9 @@ def test_results_are_those_of_flash_attention(ours: Any, torch: Any, three: Any)
 
 def test_out_is_written_and_returned(ours: Any, torch: Any, three: Any) -> None:
     out = torch.empty(2, 4, 5, 16)
-    found, lse = ours.attention(*three, out=out, return_lse=True)
+    result, lse = ours.attention(*three, out=out, return_lse=True)
     wanted, sums = flash.attention(*three, return_lse=True)
-    assert found is out
+    assert result is out
     assert out._version == 1
     assert torch.equal(out, wanted)
     assert torch.equal(lse, sums)
@@ -99,19 +99,19 @@ def test_out_is_written_and_returned(ours: Any, torch: Any, three: Any) -> None:
 def test_results_of_varlen_are_those_of_flash(ours: Any, torch: Any, packed: Any) -> None:
     used = torch.tensor([3, 1, 3], dtype=torch.int32)
     how = {"causal": True, "alibi_slopes": torch.rand(3, 4), "seqused_k": used, "return_lse": True}
-    for found, wanted in zip(
+    for result, wanted in zip(
         ours.attention_varlen(*packed, **how), flash.attention_varlen(*packed, **how), strict=True
     ):
-        assert torch.equal(found, wanted)
+        assert torch.equal(result, wanted)
 
 
 def test_results_over_a_cache_are_those_of_flash(ours: Any, torch: Any) -> None:
     caches = [flash.KVCache(1, 2, 2, 8, 40) for _ in range(2)]
     for rows in (3, 1, 1):
         q, k, v = torch.randn(2, 4, rows, 8), torch.randn(2, 2, rows, 8), torch.randn(2, 2, rows, 8)
-        found = ours.attention_with_kvcache(q, caches[0], k, v, layer=0, return_lse=True, leftpad=[1, 0])
+        result = ours.attention_with_kvcache(q, caches[0], k, v, layer=0, return_lse=True, leftpad=[1, 0])
         wanted = flash.attention_with_kvcache(q, caches[1], k, v, layer=0, return_lse=True, leftpad=[1, 0])
-        for a, b in zip(found, wanted, strict=True):
+        for a, b in zip(result, wanted, strict=True):
             assert torch.equal(a, b)
     assert caches[0].lengths.tolist() == [[5, 5]]
 
@@ -153,8 +153,8 @@ def cases(t: Any, three: Any) -> dict[str, tuple[Any, ...]]:
 @pytest.mark.parametrize("case", ["plain", "gradients", "heads last", "three dimensions", "out", "backward"])
 @pytest.mark.usefixtures("ours")
 def test_opcheck(torch: Any, three: Any, case: str) -> None:
-    operator, given = cases(torch, three)[case]
-    torch.library.opcheck(operator.default, given)
+    operator, arguments = cases(torch, three)[case]
+    torch.library.opcheck(operator.default, arguments)
 
 
 @pytest.mark.slow
@@ -170,8 +170,8 @@ def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     rest = (*of_lengths, torch.rand(4), None, None, None, *chosen)
     torch.library.opcheck(operators.attention_varlen_out.default, (torch.zeros(7, 4, 16), q, k, v, *rest))
     out, lse, _ = operators.attention_varlen(q, k, v, *rest)
-    given = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)
-    torch.library.opcheck(operators.attention_varlen_backward.default, given)
+    arguments = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)
+    torch.library.opcheck(operators.attention_varlen_backward.default, arguments)
 
 
 @pytest.mark.slow
@@ -199,45 +199,45 @@ def pages(torch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ours")
 def test_opcheck_of_pages(torch: Any, pages: Any) -> None:
-    given, how = pages
+    arguments, how = pages
     chosen = settings("attention_varlen", rotary_interleaved=True)
     angles = map(torch.from_numpy, flash.rotary_tables(positions=9, rotary_dim=8))
     rest = (None, None, how["seqused_k"], how["block_table"], *angles, *[None] * 4, *chosen)
-    torch.library.opcheck(torch.ops.ptxgen_flash.attention_varlen.default, (*given, *rest))
+    torch.library.opcheck(torch.ops.ptxgen_flash.attention_varlen.default, (*arguments, *rest))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_queries_of_keys_in_pages_are_rotated(ours: Any, torch: Any, pages: Any, interleaved: bool) -> None:
-    given, how = pages
+    arguments, how = pages
     cos, sin = map(torch.from_numpy, flash.rotary_tables(positions=9, rotary_dim=6))
     how = {**how, "causal": True, "rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": interleaved}
-    wanted, lse = flash.attention_varlen(*given, **how, return_lse=True)
-    found = ours.attention_varlen(*given, **how, return_lse=True)
-    assert torch.equal(found[0], wanted)
-    assert torch.equal(found[1], lse)
+    wanted, lse = flash.attention_varlen(*arguments, **how, return_lse=True)
+    result = ours.attention_varlen(*arguments, **how, return_lse=True)
+    assert torch.equal(result[0], wanted)
+    assert torch.equal(result[1], lse)
     out = torch.empty_like(wanted)
-    ours.attention_varlen(*given, **how, out=out)
+    ours.attention_varlen(*arguments, **how, out=out)
     assert torch.equal(out, wanted)
     compiled = torch.compile(ours.attention_varlen, fullgraph=True, backend="eager")
-    assert torch.equal(compiled(*given, **how), wanted)
+    assert torch.equal(compiled(*arguments, **how), wanted)
     with pytest.raises(LaunchError) as caught:
-        ours.attention_varlen(*given, **{**how, "rotary_cos": cos.clone().requires_grad_()})
+        ours.attention_varlen(*arguments, **{**how, "rotary_cos": cos.clone().requires_grad_()})
     assert str(caught.value) == (
         "attention_varlen: rotary_cos requires gradients, but keys in pages have no gradients; call inside "
         "torch.no_grad(), or pass rotary_cos.detach()"
     )
     with pytest.raises(LaunchError) as caught:
-        ours.attention_varlen(*given, **{**how, "rotary_interleaved": 1})
+        ours.attention_varlen(*arguments, **{**how, "rotary_interleaved": 1})
     assert str(caught.value) == "attention_varlen: rotary_interleaved must be True or False, got 1"
 
 
 def test_keys_in_pages(ours: Any, torch: Any, pages: Any) -> None:
-    given, how = pages
+    arguments, how = pages
     compiled = torch.compile(ours.attention_varlen, fullgraph=True, backend="eager")
-    wanted = flash.attention_varlen(*given, **how, causal=True)
-    assert torch.equal(ours.attention_varlen(*given, **how, causal=True), wanted)
-    assert torch.equal(compiled(*given, **how, causal=True), wanted)
-    q, k, v, starts = given
+    wanted = flash.attention_varlen(*arguments, **how, causal=True)
+    assert torch.equal(ours.attention_varlen(*arguments, **how, causal=True), wanted)
+    assert torch.equal(compiled(*arguments, **how, causal=True), wanted)
+    q, k, v, starts = arguments
     by_head = (q, k.transpose(1, 2), v.transpose(1, 2), starts)
     assert torch.equal(ours.attention_varlen(*by_head, **how, kv_layout="HND", causal=True), wanted)
     for call, message in (
@@ -278,8 +278,8 @@ def everything(ours: Any, q: Any, k: Any, v: Any, slopes: Any) -> Any:
 def test_compiled_without_a_break(ours: Any, torch: Any, three: Any) -> None:
     slopes = torch.rand(4)
     compiled = torch.compile(everything, fullgraph=True, backend="eager")
-    for found, wanted in zip(compiled(ours, *three, slopes), everything(ours, *three, slopes), strict=True):
-        assert torch.equal(found, wanted)
+    for result, wanted in zip(compiled(ours, *three, slopes), everything(ours, *three, slopes), strict=True):
+        assert torch.equal(result, wanted)
 
 
 @pytest.mark.slow
@@ -339,13 +339,13 @@ def test_exported_programs_are_saved_and_loaded(ours: Any, torch: Any, three: An
         def forward(self, q: Any, k: Any, v: Any, slopes: Any) -> Any:
             return everything(ours, q, k, v, slopes)
 
-    given = (*three, torch.rand(4))
+    arguments = (*three, torch.rand(4))
     file = io.BytesIO()
-    torch.export.save(torch.export.export(Model(), given), file)
+    torch.export.save(torch.export.export(Model(), arguments), file)
     file.seek(0)
     trace_of.cache_clear()  # as in a process that has never seen the functions
     loaded = torch.export.load(file).module()
-    assert torch.equal(loaded(*given)[0], Model()(*given)[0])
+    assert torch.equal(loaded(*arguments)[0], Model()(*arguments)[0])
 
 
 @pytest.mark.slow
@@ -368,9 +368,9 @@ def test_autocast(ours: Any, torch: Any, three: Any, lower: str) -> None:
     dtype = getattr(torch, lower)
     bias = torch.randn(5, 6)
     with torch.autocast("cpu", dtype):
-        found = ours.attention(*three, bias=bias)
-    assert found.dtype == dtype
-    assert torch.equal(found, flash.attention(*(x.to(dtype) for x in three), bias=bias.to(dtype)))
+        result = ours.attention(*three, bias=bias)
+    assert result.dtype == dtype
+    assert torch.equal(result, flash.attention(*(x.to(dtype) for x in three), bias=bias.to(dtype)))
     with torch.autocast("cpu", dtype, enabled=False):
         assert ours.attention(*three).dtype == torch.float32
 

@@ -28,9 +28,9 @@ def test_examples(torch: Any) -> None:
 def program(page: str, adapter: str) -> str:
     """The only program of a page that imports an adapter."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = [p for p in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"adapters.{adapter} " in p]
-    assert len(found) == 1
-    return str(found[0])
+    result = [p for p in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"adapters.{adapter} " in p]
+    assert len(result) == 1
+    return str(result[0])
 
 
 @pytest.mark.slow

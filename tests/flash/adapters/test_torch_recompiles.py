@@ -75,6 +75,6 @@ def test_an_integer_that_changes_is_not_compiled_anew(torch: ModuleType, flash_a
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(lambda n: call(n), backend=counter, fullgraph=name != "gradients")
     for n in range(2, 7):
-        found = compiled(n)
-        assert name == "layer" or torch.equal(found, call(n))
+        result = compiled(n)
+        assert name == "layer" or torch.equal(result, call(n))
     assert counter.frame_count <= 2 * (1 + (name == "gradients"))

@@ -36,11 +36,11 @@ SHAPES = {
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_shapes(ours: Any, torch: Any, shapes: Any, is_causal: bool) -> None:
     arrays = [torch.randn(shape) for shape in shapes]
-    found = ours.scaled_dot_product_attention(*arrays, is_causal=is_causal)
+    result = ours.scaled_dot_product_attention(*arrays, is_causal=is_causal)
     wanted = math_backend(torch, *arrays, is_causal=is_causal)
-    assert found.shape == wanted.shape
-    assert found.dtype == wanted.dtype
-    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+    assert result.shape == wanted.shape
+    assert result.dtype == wanted.dtype
+    torch.testing.assert_close(result, wanted, atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float32", "query"])
@@ -55,20 +55,20 @@ def test_masks(ours: Any, torch: Any, shape: Any, dtype: str, kind: str) -> None
     arrays = [torch.randn(s, dtype=of) for s in ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6))]
     mask = torch.randn(shape)
     mask = mask > -0.3 if kind == "bool" else mask.to(of if kind == "query" else torch.float32)
-    found = ours.scaled_dot_product_attention(*arrays, mask, scale=0.7)
+    result = ours.scaled_dot_product_attention(*arrays, mask, scale=0.7)
     wanted = math_backend(
         torch, *(x.float() for x in arrays), mask if kind == "bool" else mask.float(), scale=0.7
     )
     eps = torch.finfo(of).eps
-    torch.testing.assert_close(found.float(), wanted, atol=8 * eps, rtol=8 * eps)
+    torch.testing.assert_close(result.float(), wanted, atol=8 * eps, rtol=8 * eps)
 
 
 @pytest.mark.parametrize("mask_dims", [2, 3, 4, 5])
 def test_masks_of_five_dimensions(ours: Any, torch: Any, mask_dims: int) -> None:
     arrays = [torch.randn(s) for s in ((2, 3, 2, 5, 8), (3, 2, 7, 8), (2, 1, 2, 7, 8))]
     mask = torch.randn((2, 3, 2, 5, 7)[-mask_dims:])
-    found = ours.scaled_dot_product_attention(*arrays, mask)
-    torch.testing.assert_close(found, math_backend(torch, *arrays, mask), atol=2e-6, rtol=2e-6)
+    result = ours.scaled_dot_product_attention(*arrays, mask)
+    torch.testing.assert_close(result, math_backend(torch, *arrays, mask), atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("kv_heads", [(2, 2), (1, 1), (2, 1), (6, 3)], ids=str)
@@ -77,16 +77,16 @@ def test_grouped_heads(ours: Any, torch: Any, kv_heads: Any, ahead: Any) -> None
     arrays = [
         torch.randn(*ahead, heads, rows, 8) for heads, rows in zip((6, *kv_heads), (5, 7, 7), strict=True)
     ]
-    found = ours.scaled_dot_product_attention(*arrays, enable_gqa=True)
+    result = ours.scaled_dot_product_attention(*arrays, enable_gqa=True)
     wanted = math_backend(torch, *arrays, enable_gqa=True)
-    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(result, wanted, atol=2e-6, rtol=2e-6)
 
 
 def test_any_strides(ours: Any, torch: Any) -> None:
     q, k = torch.randn(2, 4, 8, 5).mT, torch.randn(2, 4, 7, 16)[..., ::2]
     v = torch.randn(2, 4, 7, 1).expand(-1, -1, -1, 6)
-    found = ours.scaled_dot_product_attention(q, k, v)
-    torch.testing.assert_close(found, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
+    result = ours.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(result, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
 
 
 ORDERS: dict[str, Any] = {
@@ -104,18 +104,18 @@ def test_results_have_the_memory_order_of_pytorchs_kernels(ours: Any, torch: Any
 
     q, k, v = order(torch)
     for mask in (None, torch.randn(2, 3, q.shape[-2], 5)):
-        found = ours.scaled_dot_product_attention(q, k, v, mask)
+        result = ours.scaled_dot_product_attention(q, k, v, mask)
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
-        torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
-        assert found.stride() == wanted.stride()
+        torch.testing.assert_close(result, wanted, atol=2e-6, rtol=2e-6)
+        assert result.stride() == wanted.stride()
 
 
 @pytest.mark.parametrize("ahead", [(2,), (2, 2)], ids=str)
 def test_projected_queries_broadcast(ours: Any, torch: Any, ahead: tuple[int, ...]) -> None:
     q, (k, v) = torch.randn(1, 5, 3, 8).transpose(1, 2), torch.randn(2, *ahead, 3, 5, 8)
-    found = ours.scaled_dot_product_attention(q, k, v)
-    torch.testing.assert_close(found, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
+    result = ours.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(result, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
 
 
 def test_rows_without_a_key_give_0(ours: Any, torch: Any) -> None:
@@ -123,18 +123,18 @@ def test_rows_without_a_key_give_0(ours: Any, torch: Any) -> None:
     seen = torch.ones(5, 5, dtype=torch.bool)
     seen[1] = False
     for mask in (seen, torch.zeros(5, 5).masked_fill(~seen, -torch.inf)):
-        found = ours.scaled_dot_product_attention(*arrays, mask)
-        torch.testing.assert_close(found, math_backend(torch, *arrays, mask), atol=2e-6, rtol=2e-6)
-        assert not found[:, :, 1].any()
+        result = ours.scaled_dot_product_attention(*arrays, mask)
+        torch.testing.assert_close(result, math_backend(torch, *arrays, mask), atol=2e-6, rtol=2e-6)
+        assert not result[:, :, 1].any()
 
 
 def test_gradients_of_all_inputs(ours: Any, torch: Any) -> None:
     leaves = [torch.randn(s, requires_grad=True) for s in ((2, 3, 2, 5, 8), (3, 2, 7, 8), (2, 1, 2, 7, 6))]
     leaves.append(torch.randn(3, 1, 5, 7, requires_grad=True))
-    found = ours.scaled_dot_product_attention(*leaves)
+    result = ours.scaled_dot_product_attention(*leaves)
     wanted = math_backend(torch, *leaves)
     weights = torch.randn_like(wanted)
-    both = (torch.autograd.grad(o, leaves, weights) for o in (found, wanted))
+    both = (torch.autograd.grad(o, leaves, weights) for o in (result, wanted))
     for a, b in zip(*both, strict=True):
         torch.testing.assert_close(a, b, atol=5e-6, rtol=5e-6)
 
@@ -143,10 +143,10 @@ def test_autocast_is_that_of_torch(ours: Any, torch: Any) -> None:
     q = torch.randn(1, 2, 5, 8)
     mixed = [q, q.bfloat16(), q.half()]
     with torch.autocast("cpu", torch.bfloat16):
-        found = ours.scaled_dot_product_attention(*mixed, torch.zeros(5, 5))
+        result = ours.scaled_dot_product_attention(*mixed, torch.zeros(5, 5))
         wanted = math_backend(torch, *mixed, torch.zeros(5, 5))
-    assert found.dtype == wanted.dtype == torch.bfloat16
-    torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+    assert result.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(result, wanted, atol=2e-2, rtol=2e-2)
 
 
 def test_dropout_follows_the_seed_and_keeps_its_share(ours: Any, torch: Any) -> None:
@@ -354,9 +354,9 @@ def test_modules_of_torch_use_it(ours: Any, torch: Any, counted: Counted, mode: 
     with torch.set_grad_enabled(mode != "no_grad"):
         wanted = model(x, src_key_padding_mask=padding)
         with ours.replace_sdpa():
-            found = model(x, src_key_padding_mask=padding)
+            result = model(x, src_key_padding_mask=padding)
     assert counted.calls == 2
-    torch.testing.assert_close(found[~padding], wanted[~padding], atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(result[~padding], wanted[~padding], atol=2e-5, rtol=2e-5)
 
 
 def test_gradients_of_a_module(ours: Any, torch: Any, counted: Counted) -> None:
@@ -370,9 +370,9 @@ def test_gradients_of_a_module(ours: Any, torch: Any, counted: Counted) -> None:
 
     wanted = gradients()
     with ours.replace_sdpa():
-        found = gradients()
+        result = gradients()
     assert counted.calls == 1
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(result, wanted, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5)
 
 

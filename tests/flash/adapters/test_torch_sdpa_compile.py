@@ -188,11 +188,11 @@ def test_causal_biases(ours: Any, torch: Any, graphs: Graphs, backend: str, name
 
     wanted = results(function)
     with ours.replace_sdpa():
-        found = results(torch.compile(function, fullgraph=True, backend=backend))
+        result = results(torch.compile(function, fullgraph=True, backend=backend))
         torch.compiler.reset()
         torch.compile(function, fullgraph=True, backend=graphs)(q, k, k, attn_mask=bias)
     assert graphs.calls == [OURS]
-    for ours_of, theirs in zip(found, wanted, strict=True):
+    for ours_of, theirs in zip(result, wanted, strict=True):
         torch.testing.assert_close(ours_of, theirs, atol=2e-6, rtol=2e-5)
 
 

@@ -24,15 +24,15 @@ from ptxgen.runtime.cuda import CudaBackend
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """The driver of the process's GPU; it is too old for every assembler, so that kernels stay PTX."""
-    made = interpreting(FakeDriver(FakeDevice(), FakeDevice(), version=1000))
-    backend, cache = CudaBackend(made), ModuleCache(None)
+    built = interpreting(FakeDriver(FakeDevice(), FakeDevice(), version=1000))
+    backend, cache = CudaBackend(built), ModuleCache(None)
     kept = (functions._kernel, gradient_functions._kernel)
     for module in ("flash.kernel", "flash.gradients.kernel"):
         monkeypatch.setattr(f"{module}.gpu_of", lambda *_: backend)
         monkeypatch.setattr(f"{module}.cache_of", lambda *_: cache)
     for kernels in kept:
         kernels.cache_clear()
-    yield made
+    yield built
     for kernels in kept:
         kernels.cache_clear()
 
@@ -51,14 +51,14 @@ def test_the_stream_of_a_call_is_that_of_the_launch(
 ) -> None:
     q = torch.randn(1, 2, 5, 8)
     handle = driver.make_stream(0)
-    given = {"backend": "cuda", "causal": True, "return_lse": True}
+    arguments = {"backend": "cuda", "causal": True, "return_lse": True}
     with torch.autograd.profiler.profile(enabled=through == "the dispatcher"):
-        found, lse = ours.attention(q, q, q, stream=Stream(handle), **given)
-        ours.attention(q, q, q, stream=handle, **given)
-        ours.attention(q, q, q, **given)
+        result, lse = ours.attention(q, q, q, stream=Stream(handle), **arguments)
+        ours.attention(q, q, q, stream=handle, **arguments)
+        ours.attention(q, q, q, **arguments)
     assert [launch.stream for launch in driver.launches] == [handle, handle, 0]
     wanted, sums = flash.attention(q, q, q, causal=True, return_lse=True, backend="cpu")
-    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(result, wanted, atol=2e-6, rtol=2e-6)
     torch.testing.assert_close(lse, sums, atol=2e-6, rtol=2e-6)
 
 
@@ -72,14 +72,14 @@ def test_gradients_after_a_forward_pass_on_a_gpu(
     same.
     """
     q = torch.randn(1, 2, 5, 8, requires_grad=True)
-    found, wanted = (
+    result, wanted = (
         torch.autograd.grad(
             ours.attention(q, q, q, dropout=0.5, dropout_seed=3, backend=b).square().sum(), q
         )[0]
         for b in (backend, "cpu")
     )
     assert len(driver.launches) == launches
-    torch.testing.assert_close(found, wanted, atol=5e-6, rtol=5e-6)
+    torch.testing.assert_close(result, wanted, atol=5e-6, rtol=5e-6)
 
 
 @pytest.mark.slow
@@ -100,15 +100,15 @@ def test_gradients_of_tensors_on_a_gpu(
     chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
     chosen |= {"causal": "bottom_right", "layout": "bhsd", "dropout": 0.0, "score_mod": "", "mask_mod": ""}
     chosen |= {"return_lse": True, "backend": "auto", "stream": driver.make_stream(1), "deterministic": True}
-    found = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
+    result = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
     assert {(launch.stream, launch.ordinal) for launch in driver.launches} == {(torch.stream, 1)}
     assert [launch.entry.split("_")[2] for launch in driver.launches] == ["queries", "keys", "f32"]
     right = reference(arrays, causal=True, sink=sink)
     for got, exact in zip(
-        (*found[:3], found[-1]), (right.dq, right.dk, right.dv, right.arrays["sink"]), strict=True
+        (*result[:3], result[-1]), (right.dq, right.dk, right.dv, right.arrays["sink"]), strict=True
     ):
         np.testing.assert_allclose(got.numpy(), exact, atol=1e-5, rtol=1e-5)
-    assert [x.shape for x in found[3:6]] == [(0,)] * 3
+    assert [x.shape for x in result[3:6]] == [(0,)] * 3
 
 
 @pytest.mark.parametrize(("given", "bound"), [(None, 12), pytest.param(7, 7, marks=pytest.mark.slow)])
@@ -130,11 +130,11 @@ def test_gradients_of_packed_tensors_on_a_gpu(
     chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
     chosen |= {"causal": "", "dropout": 0.0, "score_mod": "", "mask_mod": "", "backend": "auto"}
     chosen |= {"max_seqlen_q": 5, "max_seqlen_k": given, "kv_layout": "NHD", "deterministic": True}
-    found = _OPERATORS._gradients(*first, *map(on_gpu.get, _OPERATORS._names), None, *chosen.values())
+    result = _OPERATORS._gradients(*first, *map(on_gpu.get, _OPERATORS._names), None, *chosen.values())
     assert [launch.values["max_seqlen_k"] for launch in driver.launches if "max_seqlen_k" in launch.values]
     assert {x.values.get("max_seqlen_k", bound) for x in driver.launches} == {bound}
     exact = attention_varlen_reference_gradients(dout, q, k, v, **ends)
-    for got, right in zip(found[:3], (exact.dq, exact.dk, exact.dv), strict=True):
+    for got, right in zip(result[:3], (exact.dq, exact.dk, exact.dv), strict=True):
         np.testing.assert_allclose(got.numpy(), right, atol=1e-5, rtol=1e-5)
 
 

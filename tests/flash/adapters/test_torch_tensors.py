@@ -189,8 +189,8 @@ def test_compiled_forward_mode_is_refused(ours: Any, torch: Any, arrays: Any) ->
 
 def test_other_arguments_may_have_tangents(ours: Any, torch: Any, arrays: Any) -> None:
     scale, primal = torch.tensor(2.0), ours.attention(*arrays)
-    found = torch.func.jvp(lambda x: x * ours.attention(*arrays), (scale,), (scale,))
-    torch.testing.assert_close(found, (2 * primal, 2 * primal))
+    result = torch.func.jvp(lambda x: x * ours.attention(*arrays), (scale,), (scale,))
+    torch.testing.assert_close(result, (2 * primal, 2 * primal))
 
 
 @pytest.mark.grid
@@ -209,14 +209,14 @@ def test_causal_biases_of_pytorch_are_the_causality_that_they_mean(
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
     wanted = wanted.nan_to_num(0)  # a row without keys
     if name == "sdpa":
-        found = ours.scaled_dot_product_attention(q, k, v, bias)
+        result = ours.scaled_dot_product_attention(q, k, v, bias)
     elif name == "compiled":
         torch.compiler.reset()
-        found = torch.compile(
+        result = torch.compile(
             lambda *x: ours.scaled_dot_product_attention(*x, bias), backend="eager", fullgraph=True
         )(q, k, v)
     elif name in ("mask", "bias"):
-        found = ours.attention(q, k, v, **{name: bias})
+        result = ours.attention(q, k, v, **{name: bias})
     elif name == "other thread":  # PyTorch's own function, whose name leads to this project's meanwhile
         results = list[Any]()
         with ours.replace_sdpa():
@@ -224,11 +224,11 @@ def test_causal_biases_of_pytorch_are_the_causality_that_they_mean(
             thread = threading.Thread(target=lambda: results.append(called(q, k, v, attn_mask=bias)))
             thread.start()
             thread.join()
-        found = results[0].nan_to_num(0)
+        result = results[0].nan_to_num(0)
     else:
         with ours.replace_sdpa(fallback=name == "fallback"):
-            found = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
-    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+            result = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+    torch.testing.assert_close(result, wanted, atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("side", ["upper_left", "lower_right"])
@@ -240,8 +240,8 @@ def test_a_causal_bias_of_a_call_that_falls_back_is_pytorchs(ours: Any, torch: A
     bias = getattr(biases, f"causal_{side}")(QUERIES, KEYS)
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias._materialize())
     with ours.replace_sdpa(fallback=True):
-        found = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
-    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
+        result = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+    torch.testing.assert_close(result, wanted, atol=2e-6, rtol=2e-6)
 
 
 def test_a_causal_bias_of_other_sizes_is_refused(ours: Any, torch: Any) -> None:
@@ -318,9 +318,9 @@ CALLS += ("kvcache",)
 @pytest.mark.parametrize("name", CALLS)
 def test_tensors_on_the_meta_device_have_results_there(ours: Any, torch: Any, name: str) -> None:
     call, q = calls_without_elements(ours, torch)[name], torch.randn(2, 4, 5, 8)
-    wanted, found = call(q), call(q.to("meta"))
-    assert (found.device.type, found.dtype) == ("meta", wanted.dtype)
-    assert (found.shape, found.stride()) == (wanted.shape, wanted.stride())
+    wanted, result = call(q), call(q.to("meta"))
+    assert (result.device.type, result.dtype) == ("meta", wanted.dtype)
+    assert (result.shape, result.stride()) == (wanted.shape, wanted.stride())
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -340,10 +340,10 @@ def test_numbers_of_a_call_are_on_the_host(ours: Any, torch: Any) -> None:
     how: dict[str, Any] = {"layer": 0, "cache_batch_idx": [2, 0], "leftpad": [0, 1]}
     with torch.device("meta"):
         for _ in range(2):
-            found = ours.attention_with_kvcache(q, cache, q, q, **how)
+            result = ours.attention_with_kvcache(q, cache, q, q, **how)
         seeded = ours.attention(q, q, q, dropout=0.5, dropout_seed=7)
     assert cache.lengths.tolist() == [[2, 0, 2]]
-    assert torch.equal(found, ours.attention_with_kvcache(q, cache, **how))
+    assert torch.equal(result, ours.attention_with_kvcache(q, cache, **how))
     assert torch.equal(seeded, ours.attention(q, q, q, dropout=0.5, dropout_seed=7))
 
 

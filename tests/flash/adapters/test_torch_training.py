@@ -34,14 +34,14 @@ def parameters(torch: Any, dtype: Any) -> dict[str, Any]:
         scale = 1 / math.sqrt(shape[-1])
         return (scale * torch.randn(shape, generator=random)).to(dtype).requires_grad_()
 
-    found = {"embedding": weight(VOCABULARY, WIDTH), "position": weight(LENGTH, WIDTH)}
+    result = {"embedding": weight(VOCABULARY, WIDTH), "position": weight(LENGTH, WIDTH)}
     for n in range(LAYERS):
-        found[f"{n}.qkv"] = weight((HEADS + 2 * KV_HEADS) * DIM, WIDTH)
-        found[f"{n}.bias"] = weight(HEADS, LENGTH, LENGTH)
-        found[f"{n}.out"] = weight(WIDTH, WIDTH)
-        found[f"{n}.up"] = weight(2 * WIDTH, WIDTH)
-        found[f"{n}.down"] = weight(WIDTH, 2 * WIDTH)
-    return found | {"head": weight(VOCABULARY, WIDTH)}
+        result[f"{n}.qkv"] = weight((HEADS + 2 * KV_HEADS) * DIM, WIDTH)
+        result[f"{n}.bias"] = weight(HEADS, LENGTH, LENGTH)
+        result[f"{n}.out"] = weight(WIDTH, WIDTH)
+        result[f"{n}.up"] = weight(2 * WIDTH, WIDTH)
+        result[f"{n}.down"] = weight(WIDTH, 2 * WIDTH)
+    return result | {"head": weight(VOCABULARY, WIDTH)}
 
 
 def loss_of(torch: Any, given: dict[str, Any], tokens: Any, attend: Callable[..., Any]) -> Any:
@@ -65,21 +65,21 @@ def losses(torch: Any, steps: int, dtype: str, attend: Callable[..., Any]) -> li
     """The losses of steps of AdamW, each on new sequences, in which a token is one more than that before
     the last.
     """
-    given = parameters(torch, getattr(torch, dtype))
-    optimizer = torch.optim.AdamW(given.values(), lr=0.01)
+    arguments = parameters(torch, getattr(torch, dtype))
+    optimizer = torch.optim.AdamW(arguments.values(), lr=0.01)
     random = torch.Generator().manual_seed(4)
-    found = []
+    result = []
     for _ in range(steps):
         first = torch.randint(VOCABULARY, (BATCH, 2), generator=random)
         tokens = [first[:, 0], first[:, 1]]
         while len(tokens) <= LENGTH:
             tokens.append((tokens[-2] + 1) % VOCABULARY)
         optimizer.zero_grad()
-        loss = loss_of(torch, given, torch.stack(tokens, 1), attend)
+        loss = loss_of(torch, arguments, torch.stack(tokens, 1), attend)
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        result.append(loss.item())
+    return result
 
 
 def in_torch(torch: Any) -> Callable[..., Any]:
@@ -103,18 +103,18 @@ def assert_learns_as_pytorch_does(torch: Any, ours: Any, steps: int, backend: st
         return ours.attention(q, k, v, bias=bias, causal=True, backend=backend)
 
     exact, theirs = (losses(torch, steps, dtype, in_torch(torch)) for dtype in ("float64", "float32"))
-    found, allowed = losses(torch, steps, "float32", attend), 2.0**-21  # an f32 from 2 to 4 rounds to that
-    for step, (a, b, right) in enumerate(zip(found, theirs, exact, strict=True)):
+    result, allowed = losses(torch, steps, "float32", attend), 2.0**-21  # an f32 from 2 to 4 rounds to that
+    for step, (a, b, right) in enumerate(zip(result, theirs, exact, strict=True)):
         allowed = max(allowed, 4 * abs(b - right))
         assert abs(a - right) <= allowed, step
     assert allowed < 1e-4
-    return found
+    return result
 
 
 @pytest.mark.slow
 def test_200_steps_by_numpy(ours: Any, torch: Any) -> None:
-    found = assert_learns_as_pytorch_does(torch, ours, 200, "cpu")
-    assert found[-1] < found[0] / 4
+    result = assert_learns_as_pytorch_does(torch, ours, 200, "cpu")
+    assert result[-1] < result[0] / 4
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ def text(model: Any, items: int, cache: Any = None, new: int = NEW, **how: Any) 
     import torch
 
     with torch.inference_mode():
-        found = model.generate(**prompts(items), max_new_tokens=new, do_sample=False, cache=cache, **how)
-    tokens: list[list[int]] = found.tolist()
+        result = model.generate(**prompts(items), max_new_tokens=new, do_sample=False, cache=cache, **how)
+    tokens: list[list[int]] = result.tolist()
     return tokens
 
 
@@ -43,9 +43,9 @@ def assert_writes_the_same(model: Any, items: int, wanted: Any, **how: Any) -> N
     """The tokens are those of `wanted`, which `generated` has returned, and the logits are close."""
     import torch
 
-    found = generated(model, items, **how)
-    assert found.sequences.tolist() == wanted.sequences.tolist()
-    torch.testing.assert_close(found.logits, wanted.logits, rtol=1e-4, atol=1e-3)
+    result = generated(model, items, **how)
+    assert result.sequences.tolist() == wanted.sequences.tolist()
+    torch.testing.assert_close(result.logits, wanted.logits, rtol=1e-4, atol=1e-3)
 
 
 def generated(model: Any, items: int, cache: Any = None, new: int = NEW) -> Any:
@@ -64,19 +64,19 @@ def losses_of(model: Any, steps: int) -> list[float]:
     """The losses of some steps of AdamW, which each learn the same two texts, of which one is padded."""
     import torch
 
-    given = prompts(2)
+    arguments = prompts(2)
     # No token is learned from padding, which sees no key: eager attention gives such rows a mean.
-    seen = torch.nn.functional.pad(given["attention_mask"], (1, 0))[:, :-1]
-    labels = given["input_ids"].masked_fill(seen == 0, -100)
+    seen = torch.nn.functional.pad(arguments["attention_mask"], (1, 0))[:, :-1]
+    labels = arguments["input_ids"].masked_fill(seen == 0, -100)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    found = []
+    result = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = model(**given, labels=labels).loss
+        loss = model(**arguments, labels=labels).loss
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        result.append(loss.item())
+    return result
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_dropout_of_attention_follows_the_seed(adapter: ModuleType) -> None:
 
     model = model_of("llama", attention_dropout=0.5).train()
     adapter.register(model)
-    tokens, found = prompts(1)["input_ids"], []
+    tokens, result = prompts(1)["input_ids"], []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(model(tokens).logits)
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+        result.append(model(tokens).logits)
+    assert torch.equal(result[0], result[1])
+    assert not torch.equal(result[0], result[2])
 
 
 # ------------------------------------------------------------------------------------ the same text
@@ -235,14 +235,14 @@ def test_a_cache_may_keep_16_bits(adapter: ModuleType) -> None:
     tokens = prompts(1)["input_ids"]
     exact = logits(model, tokens)
     adapter.register(model)
-    found = {}
+    result = {}
     for dtype in ("f32", "bf16", "e4m3"):
         cache = adapter.cache_for(model, 1, PROMPT, dtype=dtype, page_size=None)
         got = logits(model, tokens, cache=cache)
         assert got.dtype == exact.dtype
         assert cache.kv.dtype == dtype
-        found[dtype] = float((got - exact).abs().max())
-    assert found["f32"] < 1e-4 < 1e-3 < found["bf16"] < 1 < found["e4m3"] < 20
+        result[dtype] = float((got - exact).abs().max())
+    assert result["f32"] < 1e-4 < 1e-3 < result["bf16"] < 1 < result["e4m3"] < 20
 
 
 # ------------------------------------------------------------------------------ several at once
@@ -264,8 +264,8 @@ def test_models_attend_side_by_side(adapter: ModuleType) -> None:
         [logits(m, tokens[:, a:b], cache=c) for m, c in zip(models, caches, strict=True)]
         for a, b in ((0, 7), (7, 8), (8, PROMPT))
     ]
-    for found, right in zip(zip(*parts, strict=True), wanted, strict=True):
-        assert torch.cat(found, dim=1).sub(right).abs().max() < 1e-4
+    for result, right in zip(zip(*parts, strict=True), wanted, strict=True):
+        assert torch.cat(result, dim=1).sub(right).abs().max() < 1e-4
     assert [cache.get_seq_length() for cache in caches] == [PROMPT] * 3
 
 

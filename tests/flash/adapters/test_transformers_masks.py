@@ -80,10 +80,10 @@ def test_keys_are_seen_as_the_model_says(given: Any, name: str, adapter: ModuleT
 def test_sequences_in_a_row_see_nothing_of_each_other(adapter: ModuleType, torch: Any) -> None:
     model = model_of("mistral")
     adapter.register(model)
-    found = logits(model, tokens(torch), position_ids=torch.tensor(PACKED), use_cache=False)
+    result = logits(model, tokens(torch), position_ids=torch.tensor(PACKED), use_cache=False)
     for item, begin, end in ((0, 0, 4), (0, 4, TOKENS), (1, 0, 2), (1, 2, TOKENS)):
         alone = logits(model, tokens(torch)[item : item + 1, begin:end])
-        agree(torch, found[item : item + 1, begin:end], alone)
+        agree(torch, result[item : item + 1, begin:end], alone)
 
 
 @pytest.mark.parametrize("given", ["padding on the right", "packed", "ready, added"])
@@ -98,8 +98,8 @@ def test_models_learn_what_the_mask_shows(given: str, adapter: ModuleType, torch
             adapter.register(model)
         model(tokens(torch), labels=labels, **how).loss.backward()
         gradients.append([p.grad for p in model.parameters()])
-    for wanted, found in zip(*gradients, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    for wanted, result in zip(*gradients, strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------------------- caches
@@ -124,15 +124,17 @@ def test_padded_prompts_are_continued_as_by_eager(
     """
     model, new = model_of(name), 8
     how = {"max_new_tokens": new, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
-    given = {"input_ids": tokens(torch), "attention_mask": padding(torch, **{side: 4})}
-    wanted = model.generate(**given, **how)
+    arguments = {"input_ids": tokens(torch), "attention_mask": padding(torch, **{side: 4})}
+    wanted = model.generate(**arguments, **how)
     adapter.register(model)
     if cache == "ours":
-        found = model.generate(**given, **how, cache=adapter.cache_for(model, 2, TOKENS + new, page_size=4))
+        result = model.generate(
+            **arguments, **how, cache=adapter.cache_for(model, 2, TOKENS + new, page_size=4)
+        )
     else:
-        found = model.generate(**given, **how, cache_implementation="static")
-    assert found.sequences.tolist() == wanted.sequences.tolist()
-    torch.testing.assert_close(found.logits, wanted.logits, rtol=1e-4, atol=1e-3)
+        result = model.generate(**arguments, **how, cache_implementation="static")
+    assert result.sequences.tolist() == wanted.sequences.tolist()
+    torch.testing.assert_close(result.logits, wanted.logits, rtol=1e-4, atol=1e-3)
 
 
 def test_a_cache_of_ours_takes_ready_masks_of_bool_alone(adapter: ModuleType, torch: Any) -> None:
@@ -250,19 +252,19 @@ FEW = ("encoder with windows", "biases of positions", "a mask that the model rea
 
 def other_model(transformers: ModuleType, torch: Any, name: str) -> tuple[Any, dict[str, Any], Any]:
     """A model with the "eager" attention, what it is given, and which rows are compared."""
-    kind, config_kind, settings, given = MODELS[name]
+    kind, config_kind, settings, arguments = MODELS[name]
     torch.manual_seed(0)
     config = getattr(transformers, config_kind)(**settings)
     config._attn_implementation = "eager"
     model = getattr(transformers, kind)(config).eval()
     text = {"input_ids": tokens(torch), "attention_mask": padding(torch, right=4)}
-    if given == "image":
+    if arguments == "image":
         return model, {"pixel_values": torch.randn(2, 3, 16, 16)}, None
-    if given == "sound":
+    if arguments == "sound":
         return model, {"input_features": torch.randn(2, 8, 32), "decoder_input_ids": tokens(torch)}, None
-    if given == "decoder":
+    if arguments == "decoder":
         return model, text | {"decoder_input_ids": tokens(torch).flip(1)}, None
-    text["attention_mask"] = padding(torch, **{given: 4})
+    text["attention_mask"] = padding(torch, **{arguments: 4})
     return model, text, text["attention_mask"]
 
 
@@ -272,27 +274,27 @@ def other_model(transformers: ModuleType, torch: Any, name: str) -> tuple[Any, d
 def test_other_models_compute_as_by_eager(
     name: str, adapter: ModuleType, transformers: ModuleType, torch: Any
 ) -> None:
-    model, given, shown = other_model(transformers, torch, name)
+    model, arguments, shown = other_model(transformers, torch, name)
 
     def result() -> Any:
         with torch.no_grad():
-            found = model(**given)
-        return found.logits if "logits" in found else found.last_hidden_state
+            actual = model(**arguments)
+        return actual.logits if "logits" in actual else actual.last_hidden_state
 
     wanted = result()
     adapter.register(model)
     agree(torch, result(), wanted, shown)
-    assert refused(functools.partial(model, **given, output_attentions=True)).endswith(
+    assert refused(functools.partial(model, **arguments, output_attentions=True)).endswith(
         f"gives output_attentions, which this attention cannot take into account; {OTHERS}"
     )
 
 
 def test_biases_of_positions_are_learned(adapter: ModuleType, transformers: ModuleType, torch: Any) -> None:
-    model, given, _ = other_model(transformers, torch, "biases of positions")
+    model, arguments, _ = other_model(transformers, torch, "biases of positions")
 
     def gradients() -> list[Any]:
         model.zero_grad()
-        model(**given).logits.square().mean().backward()
+        model(**arguments).logits.square().mean().backward()
         return [
             part.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad
             for part in (model.encoder, model.decoder)
@@ -310,12 +312,12 @@ def test_biases_of_positions_are_learned(adapter: ModuleType, transformers: Modu
 def test_models_with_an_encoder_write_as_by_eager(
     name: str, adapter: ModuleType, transformers: ModuleType, torch: Any
 ) -> None:
-    model, given, _ = other_model(transformers, torch, name)
-    del given["decoder_input_ids"]
+    model, arguments, _ = other_model(transformers, torch, name)
+    del arguments["decoder_input_ids"]
     how = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": 2, "do_sample": False}
-    wanted = model.generate(**given, **how).tolist()
+    wanted = model.generate(**arguments, **how).tolist()
     adapter.register(model)
-    assert model.generate(**given, **how).tolist() == wanted
+    assert model.generate(**arguments, **how).tolist() == wanted
 
 
 # ------------------------------------------------------------------------------------ one by one
@@ -332,14 +334,14 @@ def test_masks_are_read_by_their_meaning(transformers: ModuleType, torch: Any) -
     masks = transformers.masking_utils
     causal, positions = masks.causal_mask_function, torch.tensor([[0, 1, 0]])
     packed = masks.packed_sequence_mask_function(masks.find_packed_sequence_indices(positions))
-    found = {
+    result = {
         causal: (True, None),
         masks.sliding_window_causal_mask_function(2): (True, (1, 0)),
         masks.bidirectional_mask_function: (False, None),
         masks.sliding_window_bidirectional_mask_function(2): (False, (2, 2)),
         masks.and_masks(masks.remap_positions_for_packed_sequence(causal, positions), packed): (True, None),
     }
-    for function, (is_causal, window) in found.items():
+    for function, (is_causal, window) in result.items():
         seen = mask_of(function).seen
         assert (seen.causal, seen.window, seen.mask) == (is_causal, window, None)
     assert seen.starts.tolist() == [0, 2, 3]

@@ -40,12 +40,12 @@ EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 16], ids=["contiguou
 
 def cache_of(batch: int = 3, capacity: int = 64, layers: int = 1, **how: Any) -> flash.KVCache:
     """A cache full of NaN, which must not reach anything, and for e4m3 with scales."""
-    made = flash.KVCache(layers, batch, KV_HEADS, DIM, capacity, **{"head_dim_v": DIM_V, **how})
-    made.memory.k[...] = np.nan
-    made.memory.v[...] = np.nan
-    if made.dtype in FP8_DTYPES:
-        made.set_scales([0.01, 0.02], 0.015)
-    return made
+    built = flash.KVCache(layers, batch, KV_HEADS, DIM, capacity, **{"head_dim_v": DIM_V, **how})
+    built.memory.k[...] = np.nan
+    built.memory.v[...] = np.nan
+    if built.dtype in FP8_DTYPES:
+        built.set_scales([0.01, 0.02], 0.015)
+    return built
 
 
 def rows_of(count: int, batch: int = 3, dtype: Any = np.float32, seed: int = 0) -> Any:

@@ -52,10 +52,10 @@ EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous
 
 def cache_of(**how: Any) -> KVCache:
     """A small cache full of NaN, which must not reach anything."""
-    made = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, **{"head_dim_v": DIM_V, **how})
-    made.memory.k[...] = np.nan
-    made.memory.v[...] = np.nan
-    return made
+    built = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, **{"head_dim_v": DIM_V, **how})
+    built.memory.k[...] = np.nan
+    built.memory.v[...] = np.nan
+    return built
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_rows_lie_where_the_block_table_says() -> None:
     runs = list(cache.placement.runs(Stretch(0, 3, 9)))
     assert runs == [(0, 3, 1), (1, 0, 4), (2, 0, 1)]
     keys = np.concatenate(
-        [cache.memory.k[1, place, :, first : first + rows] for place, first, rows in runs], axis=1
+        [cache.memory.k[1, location, :, first : first + rows] for location, first, rows in runs], axis=1
     )
     np.testing.assert_array_equal(keys, cache.keys(1, 0)[:, 3:9])
 
@@ -267,19 +267,19 @@ def test_rows_lie_where_the_block_table_says() -> None:
 def test_the_memory_of_a_layer_is_its_own_and_not_copied(page_size: int | None) -> None:
     cache = cache_of(page_size=page_size, dtype="e4m3")
     cache.set_scales([[1, 2], [3, 4]], 0.5)
-    found = cache.arrays(1)
+    result = cache.arrays(1)
     cache.append(1, *tokens(7))
-    k, v, lengths = (host_array(array) for array in found[:3])
+    k, v, lengths = (host_array(array) for array in result[:3])
     places = (BATCH, CAPACITY) if page_size is None else (15, page_size)
     assert k.shape == (places[0], KV_HEADS, places[1], DIM)
     assert v.shape == (places[0], KV_HEADS, places[1], DIM_V)
     assert lengths.tolist() == [7, 7, 7]
-    assert host_array(found.k_scale).tolist() == [3, 4]
-    assert host_array(found.v_scale).tolist() == [0.5, 0.5]
-    place = 2
+    assert host_array(result.k_scale).tolist() == [3, 4]
+    assert host_array(result.v_scale).tolist() == [0.5, 0.5]
+    location = 2
     if page_size is not None:
-        place = host_array(found.block_table)[2, 0]
-    first = k[place, 1, 3].astype(np.float32) * 4
+        location = host_array(result.block_table)[2, 0]
+    first = k[location, 1, 3].astype(np.float32) * 4
     np.testing.assert_array_equal(first, cache.keys(1, 2)[1, 3])
     assert cache_of().arrays(0)[3:] == (None, None, None)
 
@@ -338,20 +338,20 @@ def test_e5m2_saturates_keeps_nan_and_is_rounded_once() -> None:
 def test_each_token_has_the_scale_of_its_largest_number(dtype: Any, page_size: int | None) -> None:
     info = ml_dtypes.finfo(FP8_DTYPES[dtype].numpy)
     cache = cache_of(dtype=dtype, scale_per="token", page_size=page_size)
-    given = {}
+    arguments = {}
     for count in (3, 6):  # across the end of a page
         k, v = tokens(count)
         k *= 2.0 ** np.random.default_rng(count).integers(-30, 30, (*k.shape[:3], 1))
         v[1, 0, 0] = 0
         cache.append(1, k, v)
-        given[count] = k, v
+        arguments[count] = k, v
     for sequence in range(BATCH):
         scales, numbers = (
             cache.token_scales(1, sequence),
             (cache.keys(1, sequence), cache.values(1, sequence)),
         )
         for n, (scale, got) in enumerate(zip(scales, numbers, strict=True)):
-            x = np.concatenate([given[3][n][sequence], given[6][n][sequence]], axis=1)
+            x = np.concatenate([arguments[3][n][sequence], arguments[6][n][sequence]], axis=1)
             wanted = np.maximum(np.abs(x).max(-1) / np.float32(info.max), np.float32(2.0**-126))
             np.testing.assert_array_equal(scale, wanted.astype(np.float32))
             assert (np.abs(got - x) <= np.abs(x).max(-1, keepdims=True) * float(info.eps) / 2).all()
@@ -406,13 +406,13 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
 
 def test_scales_are_those_that_were_set_and_copies() -> None:
     cache = cache_of(dtype="e4m3")
-    found = cache.scales
-    assert found[0].tolist() == found[1].tolist() == [[1, 1], [1, 1]]
+    result = cache.scales
+    assert result[0].tolist() == result[1].tolist() == [[1, 1], [1, 1]]
     cache.set_scales([[1], [2]], np.float16([3, 4]))
-    found[0][...] = 7
-    found = cache.scales
-    assert found[0].tolist() == [[1, 1], [2, 2]]
-    assert found[1].tolist() == [[3, 4], [3, 4]]
+    result[0][...] = 7
+    result = cache.scales
+    assert result[0].tolist() == [[1, 1], [2, 2]]
+    assert result[1].tolist() == [[3, 4], [3, 4]]
     assert cache_of().scales is None
 
 
@@ -664,8 +664,8 @@ def test_no_fork_without_a_sequence_for_it() -> None:
 def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
     cache = cache_of(dtype="e4m3")
     assert refusal(cache.set_scales, 1.0, scale) == f"KVCache.set_scales: v_scale {message}"
-    found = cache.scales
-    assert (found[0] == 1).all()
+    result = cache.scales
+    assert (result[0] == 1).all()
 
 
 def test_scales_are_refused_once_there_are_tokens() -> None:

@@ -57,18 +57,18 @@ class Gpu:
         """An empty one of two layers and three sequences, whose rows are no numbers."""
         if dtype == "e4m3" and self.capability() < E4M3_FROM:
             pytest.skip(f"this GPU has no e4m3: compute capability {self.capability()}")
-        made = flash.KVCache(
+        built = flash.KVCache(
             2, 3, KV_HEADS, dim, capacity, dtype=dtype, page_size=page_size, backend="cuda", cuda=self.cuda
         )
         for layer in range(2):
-            arrays = made.arrays(layer)
+            arrays = built.arrays(layer)
             for array in (arrays.k, arrays.v):
-                nans = np.full(array.size * made.element.nbytes, 0xFF, np.uint8)
+                nans = np.full(array.size * built.element.nbytes, 0xFF, np.uint8)
                 self.cuda.copy_to_device(array.pointer, nans.ctypes.data, nans.nbytes, ordinal=0)
                 self.cuda.synchronize(ordinal=0)
         if dtype in FP8_DTYPES:
-            made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
-        return made
+            built.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
+        return built
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 def gpu(request: pytest.FixtureRequest) -> Gpu:
     """The fake one, or the real one in tests that are marked for it."""
     if request.node.get_closest_marker("gpu") is None:
-        found: Gpu = request.getfixturevalue("fake")
-        return found
+        result: Gpu = request.getfixturevalue("fake")
+        return result
     return Gpu(cuda_backend())
 
 
@@ -189,12 +189,12 @@ def test_rows_from_the_host_and_from_the_gpu_become_the_same_bits(
     dtype: str, page_size: int | None, gpu: Gpu
 ) -> None:
     kept = []
-    for place in (gpu.there, np.asarray):
+    for location in (gpu.there, np.asarray):
         cache = gpu.cache(dtype, page_size, DIM, 40)
         for count in (7, 1, 2):
             q, k, v = rows(dtype, count, DIM, seed=count, items=2)
             flash.attention_with_kvcache(
-                gpu.there(q), cache, place(k), place(v), layer=0, cache_batch_idx=[2, 0]
+                gpu.there(q), cache, location(k), location(v), layer=0, cache_batch_idx=[2, 0]
             )
         assert cache.lengths.tolist() == [[10, 0, 10], [0, 0, 0]]
         kept.append([cache.keys(0, b).tobytes() + cache.values(0, b).tobytes() for b in (0, 2)])
@@ -292,8 +292,8 @@ def test_with_fixed_splits_bits_do_not_depend_on_the_batch(page_size: int, gpu: 
         out = kernel.launch(
             *map(gpu.there, (q[items], *places)), seqused_k=gpu.there(used[items]), splits=3, **where
         )
-        found: Array = out.numpy()
-        return found
+        result: Array = out.numpy()
+        return result
 
     whole = attend(slice(None))
     for b in range(3):
@@ -366,9 +366,9 @@ def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None, split
 
 def _call(gpu: Gpu, name: str, *given: Any) -> Any:
     """A function of the driver, which succeeds."""
-    status, *found = getattr(gpu.cuda._driver.require(), name)(*given)
+    status, *result = getattr(gpu.cuda._driver.require(), name)(*given)
     assert not status, (name, status)
-    return found[0] if found else None
+    return result[0] if result else None
 
 
 @contextmanager

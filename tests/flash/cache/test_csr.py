@@ -21,8 +21,8 @@ def i32(*numbers: int) -> Array:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_a_table_has_the_pages_of_each_sequence_and_the_number_of_its_keys(dtype: Any) -> None:
-    given = [x.astype(dtype) for x in (i32(0, 3, 3, 4, 6), i32(3, 1, 7, 0, 5, 2, 99), i32(9, 0, 16, 1))]
-    table, used = flash.block_table_from_csr(*given, page_size=16)
+    arguments = [x.astype(dtype) for x in (i32(0, 3, 3, 4, 6), i32(3, 1, 7, 0, 5, 2, 99), i32(9, 0, 16, 1))]
+    table, used = flash.block_table_from_csr(*arguments, page_size=16)
     assert (table.dtype, used.dtype) == (np.int32, np.int32)
     assert table.tolist() == [[3, 1, 7], [-1, -1, -1], [0, -1, -1], [5, 2, -1]]
     assert used.tolist() == [41, 0, 16, 17]
@@ -41,14 +41,14 @@ def test_attention_over_a_table_is_that_over_the_compressed_rows() -> None:
     kv = rng.standard_normal((5, 4, 2, 8), dtype=np.float32)
     q = rng.standard_normal((5, 4, 8), dtype=np.float32)
     table, used = flash.block_table_from_csr(indptr, indices, last, 4)
-    found = flash.attention_varlen(
+    result = flash.attention_varlen(
         q, kv, kv, i32(0, 1, 5), block_table=table, seqused_k=used, causal=True, backend="cpu"
     )
     for b, rows in enumerate((slice(0, 1), slice(1, 5))):
         pages = kv[indices[indptr[b] : indptr[b + 1]]].reshape(-1, 2, 8)
         keys = pages[: len(pages) - 4 + last[b]].swapaxes(0, 1)[None]
         wanted = flash.attention(q[rows].swapaxes(0, 1)[None], keys, keys, causal=True, backend="cpu")
-        np.testing.assert_allclose(found[rows].swapaxes(0, 1)[None], wanted, atol=1e-6)
+        np.testing.assert_allclose(result[rows].swapaxes(0, 1)[None], wanted, atol=1e-6)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -105,13 +105,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_table_that_cannot_be_is_refused(name: str) -> None:
     how, message = WRONG[name]
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "paged_kv_indptr": i32(0, 1, 3),
         "paged_kv_indices": i32(4, 2, 0),
         "paged_kv_last_page_len": i32(1, 4),
         "page_size": 4,
     }
-    assert refusal(flash.block_table_from_csr, **{**given, **how}) == f"block_table_from_csr: {message}"
+    assert refusal(flash.block_table_from_csr, **{**arguments, **how}) == f"block_table_from_csr: {message}"
 
 
 def test_more_keys_than_a_kernel_can_number_are_refused() -> None:

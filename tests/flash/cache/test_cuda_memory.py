@@ -46,7 +46,7 @@ def without_an_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
 def cache_of(driver: FakeDriver | None = None, **how: Any) -> tuple[KVCache, FakeDriver]:
     """A small cache on a fake GPU, whose memory is full of NaN."""
     driver = interpreting(driver or FakeDriver())
-    made = KVCache(
+    built = KVCache(
         LAYERS,
         BATCH,
         KV_HEADS,
@@ -59,7 +59,7 @@ def cache_of(driver: FakeDriver | None = None, **how: Any) -> tuple[KVCache, Fak
     for memory in driver.memory.values():
         memory.data[:] = 0xFF
     driver.calls.clear()
-    return made, driver
+    return built, driver
 
 
 def fetch(driver: FakeDriver, array: ArrayView | None, dtype: Any) -> Array:
@@ -154,27 +154,27 @@ def test_kernels_are_given_the_memory_of_a_layer_and_what_changed(page_size: int
     cache, driver = cache_of(page_size=page_size, dtype="e4m3")
     cache.set_scales([[1, 2], [3, 4]], 0.5)
     cache.append(1, *tokens(6))
-    found = cache.arrays(1)
-    assert fetch(driver, found.lengths, np.int32).tolist() == [6, 6, 6]
-    assert fetch(driver, found.k_scale, np.float32).tolist() == [3, 4]
-    assert fetch(driver, found.v_scale, np.float32).tolist() == [0.5, 0.5]
-    place = 2
+    result = cache.arrays(1)
+    assert fetch(driver, result.lengths, np.int32).tolist() == [6, 6, 6]
+    assert fetch(driver, result.k_scale, np.float32).tolist() == [3, 4]
+    assert fetch(driver, result.v_scale, np.float32).tolist() == [0.5, 0.5]
+    location = 2
     if page_size is None:
-        assert found.block_table is None
+        assert result.block_table is None
     else:
-        table = fetch(driver, found.block_table, np.int32)
+        table = fetch(driver, result.block_table, np.int32)
         np.testing.assert_array_equal(table, cache.block_table)
-        place = table[2, 0]
-    keys, values = (fetch(driver, x, ml_dtypes.float8_e4m3fn).astype(np.float32) for x in found[:2])
-    np.testing.assert_array_equal(keys[place, 1, 3] * 4, cache.keys(1, 2)[1, 3])
-    np.testing.assert_array_equal(values[place, 1, 3] * 0.5, cache.values(1, 2)[1, 3])
+        location = table[2, 0]
+    keys, values = (fetch(driver, x, ml_dtypes.float8_e4m3fn).astype(np.float32) for x in result[:2])
+    np.testing.assert_array_equal(keys[location, 1, 3] * 4, cache.keys(1, 2)[1, 3])
+    np.testing.assert_array_equal(values[location, 1, 3] * 0.5, cache.values(1, 2)[1, 3])
 
     driver.calls.clear()
-    assert cache.arrays(1)[:2] == found[:2]
+    assert cache.arrays(1)[:2] == result[:2]
     assert TO_DEVICE not in driver.names()
     cache.truncate(0)
     again = cache.arrays(1)
-    assert again.lengths.pointer == found.lengths.pointer
+    assert again.lengths.pointer == result.lengths.pointer
     assert fetch(driver, again.lengths, np.int32).tolist() == [0, 0, 0]
     if page_size is not None:
         assert (fetch(driver, again.block_table, np.int32) == -1).all()
@@ -188,9 +188,9 @@ def test_lengths_of_all_layers_are_brought_there_at_once_and_stay_where_they_are
     cache.grow(2)
     driver.calls.clear()
     cache.truncate(4)
-    found = [cache.arrays(layer).lengths for layer in range(LAYERS)]
-    assert [array.pointer for array in found] == before
-    assert [fetch(driver, x, np.int32).tolist() for x in found] == [[4] * BATCH] * 2
+    result = [cache.arrays(layer).lengths for layer in range(LAYERS)]
+    assert [array.pointer for array in result] == before
+    assert [fetch(driver, x, np.int32).tolist() for x in result] == [[4] * BATCH] * 2
     assert driver.names().count(TO_DEVICE) == 2  # lengths, and the block table
 
 
@@ -229,8 +229,8 @@ def test_tokens_have_the_scales_that_they_have_on_the_host(page_size: int | None
             cache.append(layer, k[:1, :, :2], v[:1, :, :2], [0])
     for layer, sequence in ((0, 0), (0, 1), (0, 2), (1, 0)):
         for read in ("keys", "values"):
-            found = [getattr(cache, read)(layer, sequence) for cache in (there, here)]
-            np.testing.assert_array_equal(*found)
+            result = [getattr(cache, read)(layer, sequence) for cache in (there, here)]
+            np.testing.assert_array_equal(*result)
         for got, wanted in zip(*(c.token_scales(layer, sequence) for c in (there, here)), strict=True):
             np.testing.assert_array_equal(got, wanted)
     assert there.nbytes == here.nbytes

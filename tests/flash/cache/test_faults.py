@@ -63,19 +63,19 @@ class Place:
 
     def cache(self, **how: Any) -> flash.KVCache:
         """Lengths 5, 3, 5 and 0 in both layers, of which the last is a copy of the first."""
-        made = flash.KVCache(
+        built = flash.KVCache(
             LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, backend=self.backend, cuda=self.cuda, **how
         )
-        if isinstance(made.memory, HostMemory):  # what `grow` lets count is not written
-            made.memory.k[...] = made.memory.v[...] = 0
-        if made.dtype == "e4m3":
-            made.set_scales([[0.5], [2.0]], 0.03)
+        if isinstance(built.memory, HostMemory):  # what `grow` lets count is not written
+            built.memory.k[...] = built.memory.v[...] = 0
+        if built.dtype == "e4m3":
+            built.set_scales([[0.5], [2.0]], 0.03)
         for layer in range(LAYERS):
             _, k, v = tokens(5, layer, 2)
-            made.append(layer, k, v, [0, 1], counts=[5, 3])
-        made.fork(0)
-        made.update(0)
-        return made
+            built.append(layer, k, v, [0, 1], counts=[5, 3])
+        built.fork(0)
+        built.update(0)
+        return built
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def state_of(cache: flash.KVCache, driver: FakeDriver | None, not_written: int =
     of sequences may count though they are not written yet.
     """
     lengths = cache.lengths - not_written
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "lengths": cache.lengths.tolist(),
         "rows": [
             [rows[:, : lengths[layer, b]].tobytes() for rows in cache.rows(layer, b)]
@@ -107,21 +107,21 @@ def state_of(cache: flash.KVCache, driver: FakeDriver | None, not_written: int =
         ],
     }
     if cache.scales is not None:
-        found["scales"] = [scale.tolist() for scale in cache.scales]
+        result["scales"] = [scale.tolist() for scale in cache.scales]
     placement = cache.placement
     if isinstance(placement, Paged):
         pool = placement.pool
-        found["table"] = placement.table.tolist()
-        found["counts"] = list(placement._counts)
-        found["users"] = [pool.users(page) for page in range(pool.pages)]
-        found["free"] = list(pool._free)
+        result["table"] = placement.table.tolist()
+        result["counts"] = list(placement._counts)
+        result["users"] = [pool.users(page) for page in range(pool.pages)]
+        result["free"] = list(pool._free)
     if driver is not None:
         there = cache.memory.arrays(0)  # where lengths of all layers begin
-        found["lengths there"] = driver.fetch(there.lengths.pointer, cache.lengths).tolist()
+        result["lengths there"] = driver.fetch(there.lengths.pointer, cache.lengths).tolist()
         if there.block_table is not None:
             table = driver.fetch(there.block_table.pointer, placement.table)
-            found["table there"] = table.tolist()
-    return found
+            result["table there"] = table.tolist()
+    return result
 
 
 # Prepares a call on a cache: what does it.
@@ -139,8 +139,10 @@ def _append(which: list[int] | None, counts: list[int] | None) -> Case:
 def _attend(which: list[int] | None, **how: Any) -> Case:
     def do(place: Place, cache: flash.KVCache) -> Callable[[], Any]:
         q, k, v = (place.put(x) for x in tokens(2, 8, BATCH if which is None else len(which)))
-        given = {n: place.put(x) if isinstance(x, np.ndarray) else x for n, x in how.items()}
-        return lambda: flash.attention_with_kvcache(q, cache, k, v, layer=0, cache_batch_idx=which, **given)
+        arguments = {n: place.put(x) if isinstance(x, np.ndarray) else x for n, x in how.items()}
+        return lambda: flash.attention_with_kvcache(
+            q, cache, k, v, layer=0, cache_batch_idx=which, **arguments
+        )
 
     return do
 
@@ -321,11 +323,11 @@ def test_new_rows_in_arrays_of_the_caller_are_written_by_the_call_that_comes_thr
 
     def prepared() -> tuple[Callable[[], Any], Callable[[], Any]]:
         caches = [place.put(x.copy()) for x in first]
-        given, lengths = [place.put(x) for x in (q, k, v)], place.put(used)
+        arguments, lengths = [place.put(x) for x in (q, k, v)], place.put(used)
 
         def call() -> Any:
             return kernel.launch(
-                given[0], *caches, *given[1:], seqused_k=lengths, backend=place.backend, splits=2
+                arguments[0], *caches, *arguments[1:], seqused_k=lengths, backend=place.backend, splits=2
             )
 
         def rows() -> list[Array]:
@@ -355,9 +357,9 @@ def test_a_cache_that_could_not_be_made_leaves_nothing_behind(place: Place) -> N
     def memory() -> int:
         return 0 if place.driver is None else len(place.driver.memory)
 
-    made, met = sweep(lambda: place.cache(page_size=PAGE), memory, stride=97)
+    built, met = sweep(lambda: place.cache(page_size=PAGE), memory, stride=97)
     assert met > 2
-    assert state_of(made, place.driver) == state_of(place.cache(page_size=PAGE), place.driver)
+    assert state_of(built, place.driver) == state_of(place.cache(page_size=PAGE), place.driver)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of cuMemFree

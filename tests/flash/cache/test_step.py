@@ -47,7 +47,7 @@ def launches(driver: FakeDriver) -> list[str]:
 
 def cache_of(backend: str, page_size: int | None, layers: int = 1, **how: Any) -> flash.KVCache:
     """A cache with 5 tokens in every sequence and layer."""
-    made = flash.KVCache(
+    built = flash.KVCache(
         layers,
         BATCH,
         KV_HEADS,
@@ -58,8 +58,8 @@ def cache_of(backend: str, page_size: int | None, layers: int = 1, **how: Any) -
         **{"dtype": "f32", **how},
     )
     for layer in range(layers):
-        made.append(layer, *tokens(5, 100 + layer)[1:])
-    return made
+        built.append(layer, *tokens(5, 100 + layer)[1:])
+    return built
 
 
 def tokens(count: int, seed: int, batch: int = BATCH) -> list[Array]:

@@ -70,9 +70,9 @@ def test_new_rows_are_written_once_by_whom_can(
     driver = interpreting(FakeDriver(FakeDevice(sm=80)))
     did = watch(monkeypatch)
     wanted = called("cpu", page_size, driver, did, **how)
-    found = called(backend, page_size, driver, did, **how)
+    result = called(backend, page_size, driver, did, **how)
     assert did == does
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(result, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -99,11 +99,13 @@ def called(
     did.clear()
     if not dense:
         k, v = (np.repeat(x, 2, axis=3)[..., ::2] for x in (k, v))
-    given: dict[str, Any] = {"k": k, "v": v} if rows else {}
+    arguments: dict[str, Any] = {"k": k, "v": v} if rows else {}
     if turns:
-        given["rotary_cos"], given["rotary_sin"] = rotary_tables(8, 16)
+        arguments["rotary_cos"], arguments["rotary_sin"] = rotary_tables(8, 16)
     if on_gpu:
-        given = {n: on_device(driver, x) if there or n not in ("k", "v") else x for n, x in given.items()}
-    out = flash.attention_with_kvcache(on_device(driver, q) if on_gpu else q, cache, layer=0, **given)
-    found = out.numpy() if on_gpu else out
-    return [found, cache.keys(0, 1), cache.values(0, 1)]
+        arguments = {
+            n: on_device(driver, x) if there or n not in ("k", "v") else x for n, x in arguments.items()
+        }
+    out = flash.attention_with_kvcache(on_device(driver, q) if on_gpu else q, cache, layer=0, **arguments)
+    result = out.numpy() if on_gpu else out
+    return [result, cache.keys(0, 1), cache.values(0, 1)]

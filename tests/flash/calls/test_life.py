@@ -107,10 +107,10 @@ def test_a_merge_is_prepared_once_for_arrays_of_one_layout(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flash.decode.merge.cuda_backend", lambda: backend)
-    backend, made = CudaBackend(driver), list[object]()
+    backend, built = CudaBackend(driver), list[object]()
     merging = sys.modules["flash.decode.merge"].merging
     monkeypatch.setattr(
-        "flash.decode.merge.merging", lambda *given, **how: made.append(given) or merging(*given, **how)
+        "flash.decode.merge.merging", lambda *given, **how: built.append(given) or merging(*given, **how)
     )
     for seed in range(3):
         parts = np.random.default_rng(seed).standard_normal((2, 3, 4)).astype(np.float32)
@@ -119,7 +119,7 @@ def test_a_merge_is_prepared_once_for_arrays_of_one_layout(
         wanted, of_rows = flash.merge_partials(parts, lses, backend="cpu")
         np.testing.assert_allclose(driver.fetch(merged.pointer, np.empty_like(wanted)), wanted, rtol=1e-5)
         np.testing.assert_allclose(driver.fetch(lse.pointer, np.empty_like(of_rows)), of_rows, rtol=1e-5)
-    assert len(made) == 1
+    assert len(built) == 1
 
 
 def test_what_is_known_of_a_call_does_not_let_another_pass() -> None:
@@ -157,7 +157,7 @@ def files_of(call: Callable[[], object]) -> set[str]:
 def test_a_warm_call_enters_few_files() -> None:
     """Whoever reads what a call does reads these: a file more is a reason to ask whether it is needed."""
     cache = flash.KVCache(1, 1, 1, DIM, 64)
-    found = files_of(lambda: flash.attention(EIGHT, EIGHT, EIGHT, backend="cpu"))
-    assert len(found) <= FILES_OF_ATTENTION, sorted(found)
-    found = files_of(lambda: flash.attention_with_kvcache(ONE, cache, ONE, ONE, layer=0))
-    assert len(found) <= FILES_OF_TOKEN, sorted(found)
+    result = files_of(lambda: flash.attention(EIGHT, EIGHT, EIGHT, backend="cpu"))
+    assert len(result) <= FILES_OF_ATTENTION, sorted(result)
+    result = files_of(lambda: flash.attention_with_kvcache(ONE, cache, ONE, ONE, layer=0))
+    assert len(result) <= FILES_OF_TOKEN, sorted(result)

@@ -55,9 +55,9 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
 
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
-    made = BUILDS[name]()
-    contract = assert_says_what_the_proof_assumes(made)
-    promised = made.promised
+    built = BUILDS[name]()
+    contract = assert_says_what_the_proof_assumes(built)
+    promised = built.promised
     written = [array["name"] for array in contract["arrays"] if array["written"]]
     of_tokens = "tokens" in name
     assert written == [
@@ -142,22 +142,22 @@ def test_a_cache_has_room_for_rows() -> None:
 
 
 def test_the_kernel_that_appends_says_what_lengths_count() -> None:
-    found = cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32).contract
-    assert meanings(found)["seqused_k"] == (
+    result = cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32).contract
+    assert meanings(result)["seqused_k"] == (
         "device address of seqused_k, read: i32 [batch], strides as below; how many rows each "
         "sequence has with the new ones: new row i of n becomes row seqused_k - n + i, or none if "
         "that is negative"
     )
-    assert meanings(found)["k_scale"] == (
+    assert meanings(result)["k_scale"] == (
         "device address of k_scale, read: f32 [kv_heads], strides as below; what new rows of K are "
         "divided by, above 0"
     )
-    assert found["grid"]["formula"] == "(ceil((new_rows + q_rows) / 4), 1, 1)"
-    assert found["layout"] == DENSE + (
+    assert result["grid"]["formula"] == "(ceil((new_rows + q_rows) / 4), 1, 1)"
+    assert result["layout"] == DENSE + (
         "K and V are a cache: row r of sequence s is row r % 16 of page block_table[s, r / 16 "
         "rounded down], V likewise; item b of the batch has sequence cache_batch_idx[b]"
     )
-    assert found["constraints"] == [
+    assert result["constraints"] == [
         "columns i and i + rotary_dim / 2 of a row are rotated together",
         "K_NEW, V_NEW, K, V, Q, Q_OUT, COS, SIN, seqused_k, k_scale, v_scale, leftpad_k, cache_batch_idx and "
         "block_table, and their strides in bytes, are multiples of an element's size",
@@ -175,31 +175,31 @@ def test_the_kernel_that_appends_says_what_lengths_count() -> None:
 
 
 def test_lengths_are_said_to_count_what_each_item_has() -> None:
-    found = cache_kernels.append(64, cache=PLAIN, counts=True).contract
-    assert meanings(found)["seqused_k"] == (
+    result = cache_kernels.append(64, cache=PLAIN, counts=True).contract
+    assert meanings(result)["seqused_k"] == (
         "device address of seqused_k, read: i32 [batch], strides as below; how many rows each "
         "sequence has with the new ones: new row i of counts becomes row seqused_k - counts + i, "
         "or none if that is negative"
     )
-    assert meanings(found)["counts"] == (
+    assert meanings(result)["counts"] == (
         "device address of counts, read: i32 [batch], strides as below; how many of its n new rows "
         "each item has: the first ones"
     )
 
 
 def test_without_rotary_embedding_there_is_nothing_of_it() -> None:
-    found = cache_kernels.append(64, cache=PLAIN).contract
-    assert found["grid"]["formula"] == "(ceil(new_rows / 4), 1, 1)"
-    assert list(meanings(found))[:5] == ["K_NEW", "V_NEW", "K", "V", "seqused_k"]
-    assert "columns" not in found["constraints"][0]
+    result = cache_kernels.append(64, cache=PLAIN).contract
+    assert result["grid"]["formula"] == "(ceil(new_rows / 4), 1, 1)"
+    assert list(meanings(result))[:5] == ["K_NEW", "V_NEW", "K", "V", "seqused_k"]
+    assert "columns" not in result["constraints"][0]
     rotation = cache_kernels.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
     assert rotation.contract["constraints"][0] == ("columns 2 i and 2 i + 1 of a row are rotated together")
 
 
 def test_the_kernel_that_attends_says_what_it_appends() -> None:
     how: dict[str, Any] = {"splits": True, "append": True, "rotary_dim": 32, "group": 8}
-    found = decoding(EVERYTHING, **how)
-    said = meanings(found)
+    result = decoding(EVERYTHING, **how)
+    said = meanings(result)
     pages = "e4m3 [pages, kv_heads, 16, head_dim], strides as below"
     assert said["K"] == f"device address of the keys, read, and new rows written: {pages}"
     assert said["k_new"] == (
@@ -216,10 +216,10 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
     assert said["k_scale"].endswith(
         "; what the numbers of K are multiplied with, and new rows divided by, above 0"
     )
-    rows = {a["name"]: a["row"] for a in found["arrays"]}
+    rows = {a["name"]: a["row"] for a in result["arrays"]}
     assert (rows["k_new"], rows["v_new"], rows["rotary_cos"], rows["rotary_sin"]) == (64, 32, 16, 16)
-    assert (found["rotary_dim"], found["rotary_interleaved"]) == (32, False)
-    assert [found["sizes"][name] for name in ("n", "positions", "seq_q", "group", "rows")] == [
+    assert (result["rotary_dim"], result["rotary_interleaved"]) == (32, False)
+    assert [result["sizes"][name] for name in ("n", "positions", "seq_q", "group", "rows")] == [
         {"least": 1, "most": 16},
         {"least": 1, "most": 2**30},
         {"least": 1, "most": 32},
@@ -227,7 +227,7 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
         {"least": 1, "most": 32, "equal": {"times": ["seq_q", "group"]}},
     ]
     assert said["seq_q"] == "queries of each head, 1 to 32"
-    assert found["constraints"] == [
+    assert result["constraints"] == [
         "Q and O, and their strides in bytes, are multiples of 16 bytes; those of K and V of 8 bytes; those "
         "of LSE, seqused_k, k_scale, v_scale, leftpad_k, cache_batch_idx, block_table, k_new, v_new, "
         "rotary_cos and rotary_sin of an element's size",
@@ -251,28 +251,28 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
 
 
 def test_heads_that_are_not_packed_are_as_many_as_those_of_k_where_one_appends() -> None:
-    found = decoding(append=True)
-    assert "rotary_dim / 2" not in " ".join(found["constraints"])
-    assert found["sizes"]["group"] == {"least": 1, "most": 1}
-    block = found["block_q"]
-    assert found["constraints"][6] == (
+    result = decoding(append=True)
+    assert "rotary_dim / 2" not in " ".join(result["constraints"])
+    assert result["sizes"]["group"] == {"least": 1, "most": 1}
+    block = result["block_q"]
+    assert result["constraints"][6] == (
         "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
         f"in one block: group is 1, and seq_q is at most {block}"
     )
-    assert found["constraints"][0].endswith("; those of seqused_k, k_new and v_new of an element's size")
-    assert found["sizes"]["seq_q"] == {"least": 1, "most": block}
+    assert result["constraints"][0].endswith("; those of seqused_k, k_new and v_new of an element's size")
+    assert result["sizes"]["seq_q"] == {"least": 1, "most": block}
 
 
 @pytest.mark.parametrize(("lse", "words"), [(False, "not written: "), (True, "device address of")])
 def test_the_kernel_that_merges_says_what_it_takes(lse: bool, words: str) -> None:
-    found = cache_kernels.merge(64, dtype="bf16", return_lse=lse).contract
-    assert found["grid"]["formula"] == "(ceil(rows / 4), 1, 1)"
-    assert found["constraints"][0] == (
+    result = cache_kernels.merge(64, dtype="bf16", return_lse=lse).contract
+    assert result["grid"]["formula"] == "(ceil(rows / 4), 1, 1)"
+    assert result["constraints"][0] == (
         "PARTS, and its strides in bytes, are multiples of 16 bytes; those of "
         f"{'LSES and LSE' if lse else 'LSES'} of an element's size; those of O of 8 bytes"
     )
-    assert found["lse"].startswith(words)
-    assert ("LSE" in meanings(found)) == lse
+    assert result["lse"].startswith(words)
+    assert ("LSE" in meanings(result)) == lse
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ def shifted(score: Any, batch: Any, head: Any, query: Any, key: Any, table: Any)
 def test_element_types_are_known_by_their_usual_names(half: Any) -> None:
     narrow = CacheConfig(16, ml_dtypes.float8_e4m3fn)
     assert narrow == CacheConfig(16, "torch.float8_e4m3fn") == CacheConfig(16, "e4m3")
-    found = cache_kernels.append(16, cache=narrow, dtype=half)
-    assert found is cache_kernels.append(16, cache=CacheConfig(16, "e4m3"), dtype="f16")
+    result = cache_kernels.append(16, cache=narrow, dtype=half)
+    assert result is cache_kernels.append(16, cache=CacheConfig(16, "e4m3"), dtype="f16")
     merged = cache_kernels.merge(16, dtype=half, parts=half)
     assert merged is cache_kernels.merge(16, dtype="f16", parts="f16")
 

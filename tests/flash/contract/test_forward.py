@@ -33,9 +33,9 @@ def contract_of(config: AttentionConfig) -> dict[str, Any]:
 
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_the_parameters_are_those_of_the_kernel(return_lse: bool) -> None:
-    made = build(AttentionConfig(8, return_lse=return_lse).kernel())
-    listed = made.contract["parameters"]
-    assert [(p["name"], p["type"]) for p in listed] == [(p.name, p.type) for p in made.kernel.params]
+    built = build(AttentionConfig(8, return_lse=return_lse).kernel())
+    listed = built.contract["parameters"]
+    assert [(p["name"], p["type"]) for p in listed] == [(p.name, p.type) for p in built.kernel.params]
     end = 0
     for parameter in listed:
         size = scalar_type(parameter["type"]).nbytes
@@ -64,9 +64,9 @@ def test_hosts_are_told_what_an_array_holds_before_a_launch() -> None:
 
 
 def test_causal_kernels_are_told_how_many_heads_take_turns() -> None:
-    made = build(AttentionConfig(8, causal=True, return_lse=True).kernel())
-    meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
-    assert meanings == parameters(made.config)
+    built = build(AttentionConfig(8, causal=True, return_lse=True).kernel())
+    meanings = {p["name"]: p["meaning"] for p in built.contract["parameters"]}
+    assert meanings == parameters(built.config)
     assert meanings.keys() == {*parameters(PLAIN), "section"}
     assert meanings["section"] == (
         "how many heads of all batches take turns: the last block of query rows of each of them, "
@@ -90,7 +90,7 @@ def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
 
 
 def test_the_parameters_of_every_feature_are_said() -> None:
-    made = build(
+    built = build(
         AttentionConfig(
             8,
             dtype="f16",
@@ -103,9 +103,9 @@ def test_the_parameters_of_every_feature_are_said() -> None:
             return_lse=True,
         ).kernel()
     )
-    meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
-    said = parameters(made.config)
-    assert list(meanings.values()) == [said.pop(p.name) for p in made.kernel.params]
+    meanings = {p["name"]: p["meaning"] for p in built.contract["parameters"]}
+    said = parameters(built.config)
+    assert list(meanings.values()) == [said.pop(p.name) for p in built.kernel.params]
     assert not said
     names = list(meanings)
     assert names[5:9] == ["alibi_slopes", "bias", "mask", "sink"]
@@ -132,13 +132,13 @@ def test_the_parameters_of_every_feature_are_said() -> None:
         "top_left causality"
     )
     assert meanings["seq_q"] == f"queries of each head, 1 to {2**30 - 256}"
-    assert f"seq_q and seq_k are at most {2**30 - 256}" in made.contract["constraints"]
+    assert f"seq_q and seq_k are at most {2**30 - 256}" in built.contract["constraints"]
 
 
 def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
     config = AttentionConfig(8, causal=True, varlen=True, seqused_k=True, return_lse=True)
-    found = contract_of(config)
-    meanings = {p["name"]: p["meaning"] for p in found["parameters"]}
+    result = contract_of(config)
+    meanings = {p["name"]: p["meaning"] for p in result["parameters"]}
     assert meanings == parameters(config.kernel())
     assert list(meanings) == [
         "Q",
@@ -173,9 +173,9 @@ def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
         "device address of the log-sum-exp (natural logarithm) of each row's scaled scores, "
         "written: f32 [heads, total_q], dense; -inf for a row that sees no key"
     )
-    assert found["grid"]["formula"] == "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)"
-    assert found["grid"]["x"] == {"times": [{"ceil_div": ["max_seqlen_q", 128]}, "heads", "batch"]}
-    assert found["layout"] == (
+    assert result["grid"]["formula"] == "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)"
+    assert result["grid"]["x"] == {"times": [{"ceil_div": ["max_seqlen_q", 128]}, "heads", "batch"]}
+    assert result["layout"] == (
         "the sequences of a batch lie one after another in Q, K, V and O, whose last dimension is "
         "dense; the strides of the others are parameters. Sequences may be empty. Rows that are "
         "in no sequence, or beyond what is used of one, are neither read nor written. Elsewhere "
@@ -186,19 +186,19 @@ def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
         "what the kernel is told of the sequences is not written while it runs; whatever it says, "
         "nothing outside the arrays is accessed",
     ):
-        assert said in found["constraints"]
+        assert said in result["constraints"]
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
 def test_a_contract_of_16_bit_types_says_so(dtype: DType) -> None:
-    made = build(AttentionConfig(8, 4, dtype.name, return_lse=True).kernel())
-    found = made.contract
-    assert (found["dtype"], found["precision"]) == (dtype.name, None)
-    assert {p["name"]: p["meaning"] for p in found["parameters"]} == parameters(made.config)
-    assert found["block"] == [made.config.tiling.threads, 1, 1]
-    assert found["dynamic_shared_bytes"] == made.config.tiling.shared_bytes
-    assert found["alignment"] == 8
-    assert found["constraints"][0] == (
+    built = build(AttentionConfig(8, 4, dtype.name, return_lse=True).kernel())
+    result = built.contract
+    assert (result["dtype"], result["precision"]) == (dtype.name, None)
+    assert {p["name"]: p["meaning"] for p in result["parameters"]} == parameters(built.config)
+    assert result["block"] == [built.config.tiling.threads, 1, 1]
+    assert result["dynamic_shared_bytes"] == built.config.tiling.shared_bytes
+    assert result["alignment"] == 8
+    assert result["constraints"][0] == (
         "Q, K, V and O, and their strides in bytes, are multiples of 8 bytes; those of LSE of an element's "
         "size"
     )
@@ -221,32 +221,32 @@ def test_the_offsets_a_foreign_host_needs() -> None:
 
 def test_the_contract_is_json_and_names_its_text() -> None:
     config = AttentionConfig(64, 32, causal="top_left", target="sm_90", return_lse=True)
-    made = build(config.kernel())
-    found = json.loads(json.dumps(made.contract))
-    assert found["sha256"] == hashlib.sha256(made.text.encode()).hexdigest()
-    assert f".visible .entry {found['entry']}(" in made.text
-    assert f".target {found['target']}\n" in made.text
-    assert f".version {found['ptx_version']}\n" in made.text
-    assert f".maxntid {found['block'][0]}, 1, 1" in made.text
-    assert found["causal"] == {"mode": "top_left", "meaning": CAUSAL["top_left"]}
-    assert found["lse"] == parameters(PLAIN)["LSE"]
-    assert (found["head_dim"], found["head_dim_v"], found["dtype"]) == (64, 32, "f32")
-    assert found["precision"] == "ieee"
+    built = build(config.kernel())
+    result = json.loads(json.dumps(built.contract))
+    assert result["sha256"] == hashlib.sha256(built.text.encode()).hexdigest()
+    assert f".visible .entry {result['entry']}(" in built.text
+    assert f".target {result['target']}\n" in built.text
+    assert f".version {result['ptx_version']}\n" in built.text
+    assert f".maxntid {result['block'][0]}, 1, 1" in built.text
+    assert result["causal"] == {"mode": "top_left", "meaning": CAUSAL["top_left"]}
+    assert result["lse"] == parameters(PLAIN)["LSE"]
+    assert (result["head_dim"], result["head_dim_v"], result["dtype"]) == (64, 32, "f32")
+    assert result["precision"] == "ieee"
 
 
 def test_the_grid_and_the_shared_memory_are_those_of_the_tiles() -> None:
     config = AttentionConfig(64, tile=32, block_q=64)
-    made = build(config.kernel())
-    found = made.contract
-    assert found["grid"] == {
+    built = build(config.kernel())
+    result = built.contract
+    assert result["grid"] == {
         "formula": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
         "x": {"times": [{"ceil_div": ["seq_q", 64]}, "heads", "batch"]},
         "y": 1,
         "z": 1,
     }
-    assert found["dynamic_shared_bytes"] == made.config.tiling.shared_bytes
-    assert found["static_shared_bytes"] == 0
-    assert found["lse"] == "not written: the kernel was made with return_lse=False"
+    assert result["dynamic_shared_bytes"] == built.config.tiling.shared_bytes
+    assert result["static_shared_bytes"] == 0
+    assert result["lse"] == "not written: the kernel was made with return_lse=False"
 
 
 def test_the_constraints_say_what_this_kernel_needs() -> None:
@@ -280,33 +280,33 @@ def seen_by(causal: str, query: int, seq_q: int, seq_k: int) -> int:
     ("seq_q", "seq_k"), [(1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (33, 33), (64, 48), (48, 64)]
 )
 def test_arithmetic_is_counted_as_a_loop_would(causal: str, seq_q: int, seq_k: int, block_q: int) -> None:
-    found = resources_of(AttentionConfig(8, 4, causal=causal or False, tile=16, block_q=block_q))
+    result = resources_of(AttentionConfig(8, 4, causal=causal or False, tile=16, block_q=block_q))
     pairs = sum(seen_by(causal, i, seq_q, seq_k) for i in range(seq_q))
-    assert found.useful_flops(2, 3, seq_q, seq_k) == 2 * 6 * pairs * (8 + 4)
+    assert result.useful_flops(2, 3, seq_q, seq_k) == 2 * 6 * pairs * (8 + 4)
     tiles = 0
     for first in range(0, seq_q, block_q):
         last_row = min(first + block_q, seq_q) - 1
         tiles += -(-seen_by(causal, last_row, seq_q, seq_k) // 16)
-    assert found.visited_tiles(seq_q, seq_k) == tiles
-    t = found.config.tiling
+    assert result.visited_tiles(seq_q, seq_k) == tiles
+    t = result.config.tiling
     assert isinstance(t, Tiling)
     columns = 4 * (t.dim_chunks * t.splits + t.chunks * t.lanes)
-    assert found.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * block_q * 16 * columns
-    assert found.flops(2, 3, seq_q, seq_k) >= found.useful_flops(2, 3, seq_q, seq_k)
+    assert result.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * block_q * 16 * columns
+    assert result.flops(2, 3, seq_q, seq_k) >= result.useful_flops(2, 3, seq_q, seq_k)
 
 
 @pytest.mark.parametrize("block_q", [16, 64])
 @pytest.mark.parametrize("causal", ["", "bottom_right", "top_left"])
 @pytest.mark.parametrize("window", [(0, 0), (3, None), (None, 20), (18, 5), (200, 200)])
 def test_arithmetic_of_a_window_is_counted_as_a_loop_would(window: Any, causal: str, block_q: int) -> None:
-    found = resources_of(
+    result = resources_of(
         AttentionConfig(8, 4, causal=causal or False, window=window, tile=16, block_q=block_q)
     )
     for seq_q, seq_k in ((1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (64, 48), (150, 150)):
         shape = (1, 1, seq_q, seq_k)
         of = scored(shape, causal or False, np.float64, 0, {"window": window})
         seen = visible_keys(of)[0, 0]
-        flops = found.useful_flops(2, 3, seq_q, seq_k, window)
+        flops = result.useful_flops(2, 3, seq_q, seq_k, window)
         assert flops == 2 * 6 * int(seen.sum()) * (8 + 4)
         # A tile that holds a key counts whole, with keys beyond the last.
         longer = -(-seq_k // 16) * 16
@@ -320,7 +320,7 @@ def test_arithmetic_of_a_window_is_counted_as_a_loop_would(window: Any, causal: 
             int(in_reach[first : first + block_q].any(axis=0).reshape(-1, 16).any(axis=1).sum())
             for first in range(0, seq_q, block_q)
         )
-        assert found.visited_tiles(seq_q, seq_k, window) == tiles
+        assert result.visited_tiles(seq_q, seq_k, window) == tiles
 
 
 def test_padding_of_both_head_dims_is_counted() -> None:
@@ -331,21 +331,21 @@ def test_padding_of_both_head_dims_is_counted() -> None:
 
 
 def test_whole_tiles_without_a_mask_cost_what_is_useful() -> None:
-    found = resources_of(AttentionConfig(64))
-    assert found.flops(1, 1, 1024, 1024) == found.useful_flops(1, 1, 1024, 1024) == 4 * 64 * 1024**2
+    result = resources_of(AttentionConfig(64))
+    assert result.flops(1, 1, 1024, 1024) == result.useful_flops(1, 1, 1024, 1024) == 4 * 64 * 1024**2
 
 
 def test_long_sequences_are_counted_exactly() -> None:
-    found = resources_of(AttentionConfig(64, causal=True))
+    result = resources_of(AttentionConfig(64, causal=True))
     n = 1 << 20
-    assert found.useful_flops(1, 1, n, n) == 4 * 64 * n * (n + 1) // 2
+    assert result.useful_flops(1, 1, n, n) == 4 * 64 * n * (n + 1) // 2
 
 
 def test_memory_is_compared_with_the_matrix_of_scores() -> None:
-    found = resources_of(AttentionConfig(64, 32, return_lse=True))
+    result = resources_of(AttentionConfig(64, 32, return_lse=True))
     rows = 4 * 10 + 2 * 20
-    tiles = found.shared_bytes
-    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
+    tiles = result.shared_bytes
+    assert result.memory(1, 4, 10, 20, kv_heads=2) == Memory(
         4 * (rows * 96 + 40), 4 * (rows * 96 + 40 + 4 * 10 * 20), tiles, 8 * 10, 4 * 10 * 20
     )
     big = resources_of(AttentionConfig(64)).memory(1, 1, 4096, 4096)
@@ -360,30 +360,30 @@ def test_memory_is_compared_with_the_matrix_of_scores() -> None:
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
 def test_memory_of_16_bit_types_has_an_lse_and_scores_of_32(dtype: DType) -> None:
     config = AttentionConfig(64, 32, dtype.name, return_lse=True).kernel()
-    found = KernelResources(config, 128, True, config.tiling.shared_bytes)
+    result = KernelResources(config, 128, True, config.tiling.shared_bytes)
     elements = (4 * 10 + 2 * 20) * 96
     flash_bytes = 2 * elements + 4 * 40
-    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
-        flash_bytes, flash_bytes + 4 * 4 * 10 * 20, found.shared_bytes, 8 * 10, 4 * 10 * 20
+    assert result.memory(1, 4, 10, 20, kv_heads=2) == Memory(
+        flash_bytes, flash_bytes + 4 * 4 * 10 * 20, result.shared_bytes, 8 * 10, 4 * 10 * 20
     )
 
 
 @pytest.mark.parametrize(("dims", "columns"), [((64, 32), 64 + 32), ((40, 1), 48 + 16), ((3, 100), 16 + 112)])
 def test_arithmetic_of_16_bit_types_is_padded_as_the_tiling_says(dims: tuple[int, int], columns: int) -> None:
     config = AttentionConfig(*dims, "f16", tile=32, block_q=64).kernel()
-    found = KernelResources(config, 128, True, config.tiling.shared_bytes)
-    assert found.flops(2, 3, 65, 33) == 2 * 2 * 3 * (2 * 2) * (64 * 32) * columns
-    assert found.useful_flops(2, 3, 65, 33) == 2 * 2 * 3 * 65 * 33 * sum(dims)
+    result = KernelResources(config, 128, True, config.tiling.shared_bytes)
+    assert result.flops(2, 3, 65, 33) == 2 * 2 * 3 * (2 * 2) * (64 * 32) * columns
+    assert result.useful_flops(2, 3, 65, 33) == 2 * 2 * 3 * 65 * 33 * sum(dims)
 
 
 def test_what_a_cta_holds_and_how_many_fit() -> None:
     tiling = AttentionConfig(64).kernel().tiling
-    found = KernelResources(AttentionConfig(64).kernel(), 128, True, tiling.shared_bytes)
+    result = KernelResources(AttentionConfig(64).kernel(), 128, True, tiling.shared_bytes)
     expected = target("sm_80").blocks_per_sm_for(tiling.threads, 128, tiling.shared_bytes)
-    assert found.ctas_per_sm == expected
-    assert found.occupancy == expected * tiling.threads / 2048
-    assert str(found) == (
-        f"{found.config.name} on sm_80: {tiling.threads} threads, 128 registers (assembled), "
+    assert result.ctas_per_sm == expected
+    assert result.occupancy == expected * tiling.threads / 2048
+    assert str(result) == (
+        f"{result.config.name} on sm_80: {tiling.threads} threads, 128 registers (assembled), "
         f"{tiling.shared_bytes / 1024:.1f} KiB shared, {expected} CTAs per SM "
-        f"(occupancy {found.occupancy:.0%})"
+        f"(occupancy {result.occupancy:.0%})"
     )

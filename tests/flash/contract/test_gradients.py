@@ -81,8 +81,8 @@ ONLY_OF_HOSTS: dict[str, dict[str, Expression]] = {
 
 
 def contract_of(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(BUILDS[name]().contract))
-    return found
+    result: dict[str, Any] = json.loads(json.dumps(BUILDS[name]().contract))
+    return result
 
 
 def meanings(name: str) -> dict[str, str]:
@@ -229,7 +229,7 @@ def test_constraints_of_one_sweep_say_what_is_zero_before_and_the_order_of_launc
 @pytest.mark.parametrize("name", BUILDS)
 @pytest.mark.parametrize("language", ["c", "rust"])
 def test_hosts_in_other_languages_are_made_of_it(name: str, language: str) -> None:
-    made = BUILDS[name]()
-    text = stub(made.contract, made.text, language)
-    for parameter in made.contract["parameters"]:
+    built = BUILDS[name]()
+    text = stub(built.contract, built.text, language)
+    for parameter in built.contract["parameters"]:
         assert parameter["name"] in text

@@ -19,8 +19,8 @@ CONFIG = AttentionConfig(
 
 
 def test_the_contract_says_where_queries_and_keys_lie() -> None:
-    made = build(CONFIG.kernel())
-    contract: dict[str, Any] = made.contract
+    built = build(CONFIG.kernel())
+    contract: dict[str, Any] = built.contract
     meanings = {p["name"]: p["meaning"] for p in contract["parameters"]}
     assert set(meanings) ^ set(launches_of(CONFIG.kernel()).meanings) == {
         "block_table_column_stride",  # in the contract the stride has the name of the dimension
@@ -57,8 +57,8 @@ def test_the_contract_says_where_queries_and_keys_lie() -> None:
 
 
 def test_a_host_that_has_only_the_contract_runs_a_batch() -> None:
-    made = build(CONFIG.kernel())
-    host = Host(made.text, json.dumps(made.contract))
+    built = build(CONFIG.kernel())
+    host = Host(built.text, json.dumps(built.contract))
     rng = np.random.default_rng(0)
     queries, keys = (1, 9, 0, 3), (13, 9, 5, 20)
     table = np.full((4, 5), 99, np.int32)

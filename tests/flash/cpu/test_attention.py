@@ -559,8 +559,8 @@ def test_any_softcap_is_right_with_any_scale(cap, scale):
 
 
 def test_rules_of_equal_numbers_of_other_types_are_not_shared():
-    place = (1, 2, 3, 4), False, np.dtype(np.float32), 0, 0
+    location = (1, 2, 3, 4), False, np.dtype(np.float32), 0, 0
     windows = [(1, 0), (True, False), (1, 0)]
-    found = [rules_of(*place, {"window": window}).of.arguments["window"] for window in windows]
-    assert [[type(side) for side in window] for window in found] == [[int, int], [bool, bool], [int, int]]
-    assert rules_of(*place, {"window": (1, 0)}) is rules_of(*place, {"window": (1, 0)})
+    result = [rules_of(*location, {"window": window}).of.arguments["window"] for window in windows]
+    assert [[type(side) for side in window] for window in result] == [[int, int], [bool, bool], [int, int]]
+    assert rules_of(*location, {"window": (1, 0)}) is rules_of(*location, {"window": (1, 0)})

@@ -187,8 +187,8 @@ def test_every_number_of_16_bits_is_read_as_it_is(dtype: Any) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(dtype)[None, None, :, None]
     engine, space = engine_of(COMPILED), cpu.Workspace(np.dtype(np.float32))
     out = np.empty((1, 1, 1 << 16), np.float32)
-    place = cpu.KeyIndex(0, slice(0, 1), slice(0, 1 << 16))
-    engine.scores_of_keys(space, every, place, np.ones((1, 1, 1), np.float32), out)
+    location = cpu.KeyIndex(0, slice(0, 1), slice(0, 1 << 16))
+    engine.scores_of_keys(space, every, location, np.ones((1, 1, 1), np.float32), out)
     np.testing.assert_array_equal(out.ravel(), every.astype(np.float32).ravel())
 
 
@@ -214,8 +214,8 @@ def test_calls_at_once_change_no_bit(looks: int, monkeypatch: Any) -> None:
     expected = [run(*arrays, threads=1) for arrays in of_each]
     with ThreadPoolExecutor(6) as callers:
         for _ in range(10):
-            found = callers.map(lambda arrays: run(*arrays, threads=3), of_each)
-            for one, other in zip(found, expected, strict=True):
+            result = callers.map(lambda arrays: run(*arrays, threads=3), of_each)
+            for one, other in zip(result, expected, strict=True):
                 assert_same(one, other)
 
 

@@ -31,12 +31,12 @@ def twice(x):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the cache, which is not there yet."""
-    found = tmp_path / "cache"
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(found))
+    result = tmp_path / "cache"
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(result))
     monkeypatch.setenv("PTXGEN_CACHE", "on")
     (tmp_path / "one_loop.py").write_text(SOURCE)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return found
+    return result
 
 
 def loaded(folder: Path) -> Any:
@@ -56,9 +56,9 @@ def works(loop: Any) -> bool:
 
 
 def entry(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    assert found.suffix == ".entry"
-    return found
+    (result,) = folder.iterdir()
+    assert result.suffix == ".entry"
+    return result
 
 
 def hits(loop: Any) -> int:

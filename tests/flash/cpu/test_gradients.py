@@ -81,7 +81,7 @@ def run(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
     lse = np.empty(q.shape[:3], np.float64 if q.dtype == np.float64 else np.float32)
     attention_cpu(q, k, v, out, lse, threads=threads, **arrays, **how)
     inputs = {"q": q, "k": k, "v": v, **arrays}
-    found = {name: np.full(x.shape, np.nan, x.dtype) for name, x in inputs.items()}
+    result = {name: np.full(x.shape, np.nan, x.dtype) for name, x in inputs.items()}
     attention_gradients_cpu(
         dout,
         q,
@@ -89,19 +89,19 @@ def run(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
         v,
         out,
         lse,
-        *(found[name] for name in "qkv"),
-        {name: found[name] for name in arrays},
+        *(result[name] for name in "qkv"),
+        {name: result[name] for name in arrays},
         dlse=dlse,
         threads=threads,
         **arrays,
         **how,
     )
-    return found, out, lse
+    return result, out, lse
 
 
 def check(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
-    found, out, _ = run(dout, dlse, q, k, v, arrays, threads=threads, **how)
-    assert_gradients_are_accurate(found, out, dout, dlse, q, k, v, arrays or {}, **how)
+    result, out, _ = run(dout, dlse, q, k, v, arrays, threads=threads, **how)
+    assert_gradients_are_accurate(result, out, dout, dlse, q, k, v, arrays or {}, **how)
 
 
 @pytest.mark.parametrize("causal", CAUSAL)
@@ -116,9 +116,9 @@ def test_lengths_about_those_of_whole_blocks(seq_q, seq_k, causal):
 @pytest.mark.parametrize(("seq_q", "seq_k"), PAIRS)
 @pytest.mark.usefixtures("small_blocks")
 def test_every_feature_is_as_accurate_as_dense_arithmetic(seq_q, seq_k, name, causal, dtype):
-    given = problem(seq_q, seq_k, d_v=8, heads=4, kv_heads=2, batch=2, dtype=dtype)
+    arguments = problem(seq_q, seq_k, d_v=8, heads=4, kv_heads=2, batch=2, dtype=dtype)
     arrays, how = features_for(name, (2, 4, seq_q, seq_k))
-    check(*given, arrays, causal=causal, **how)
+    check(*arguments, arrays, causal=causal, **how)
 
 
 @pytest.mark.parametrize("d", [1, 3, 40, 64, 96])
@@ -140,11 +140,11 @@ def test_grouped_heads(heads, kv_heads, seq_q, causal):
 def test_double_precision_stays_double(causal):
     dout, dlse, q, k, v = problem(40, 56, heads=4, kv_heads=2, dtype=np.float64)
     arrays, how = features_for("all", (1, 4, 40, 56))
-    found, _, _ = run(dout, dlse, q, k, v, arrays, causal=causal, **how)
+    result, _, _ = run(dout, dlse, q, k, v, arrays, causal=causal, **how)
     wanted = attention_reference_gradients(dout, q, k, v, dlse=dlse, causal=causal, **arrays, **how)
     for name, exact in by_name(wanted).items():
         relative = 1e-12 if name in "qkv" else 1e-5  # of arrays in f32
-        np.testing.assert_allclose(found[name], exact, rtol=0, atol=relative * np.abs(exact).max())
+        np.testing.assert_allclose(result[name], exact, rtol=0, atol=relative * np.abs(exact).max())
 
 
 @pytest.mark.slow
@@ -170,12 +170,12 @@ def test_gradcheck_in_double_precision(name, torch, monkeypatch):
         @staticmethod
         def backward(ctx, dout, dlse):
             *five, more = ctx.given
-            found = [np.full_like(x, np.nan) for x in (*five[:3], *more.values())]
-            into = dict(zip(more, found[3:], strict=True))
+            result = [np.full_like(x, np.nan) for x in (*five[:3], *more.values())]
+            into = dict(zip(more, result[3:], strict=True))
             attention_gradients_cpu(
-                dout.contiguous().numpy(), *five, *found[:3], into, dlse=dlse.numpy(), **more, **how
+                dout.contiguous().numpy(), *five, *result[:3], into, dlse=dlse.numpy(), **more, **how
             )
-            return tuple(map(torch.from_numpy, found))
+            return tuple(map(torch.from_numpy, result))
 
     leaves = [torch.from_numpy(x).requires_grad_() for x in (*qkv, *arrays.values())]
     assert torch.autograd.gradcheck(Attention.apply, leaves)
@@ -203,8 +203,8 @@ SHARED = (2, 4, 20, 30)
 def test_an_array_of_any_shape_that_broadcasts_has_a_gradient_of_that_shape(name, shape, monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     array = {name: np.random.default_rng(len(shape)).standard_normal(shape, np.float32)}
-    given = problem(20, 30, d_v=8, heads=4, kv_heads=2, batch=2)
-    check(*given, array, causal=True, softcap=3.0, threads=4)
+    arguments = problem(20, 30, d_v=8, heads=4, kv_heads=2, batch=2)
+    check(*arguments, array, causal=True, softcap=3.0, threads=4)
 
 
 def test_gradients_of_arrays_that_are_not_wanted_are_not_computed():
@@ -212,7 +212,7 @@ def test_gradients_of_arrays_that_are_not_wanted_are_not_computed():
     arrays, how = features_for("all", (1, 2, 40, 56))
     (wanted, out, lse), dq = run(dout, dlse, q, k, v, arrays, **how), np.empty_like(q)
     one = {"sink": np.empty_like(arrays["sink"])}
-    found = {"q": dq, "k": np.empty_like(k), "v": np.empty_like(v)}
+    result = {"q": dq, "k": np.empty_like(k), "v": np.empty_like(v)}
     attention_gradients_cpu(
         dout,
         q,
@@ -220,7 +220,7 @@ def test_gradients_of_arrays_that_are_not_wanted_are_not_computed():
         v,
         out,
         lse,
-        *found.values(),
+        *result.values(),
         one,
         dlse=dlse,
         softmax_scale=None,
@@ -228,7 +228,7 @@ def test_gradients_of_arrays_that_are_not_wanted_are_not_computed():
         **arrays,
         **how,
     )
-    assert_same({**found, **one}, {name: wanted[name] for name in (*found, *one)})
+    assert_same({**result, **one}, {name: wanted[name] for name in (*result, *one)})
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -243,9 +243,9 @@ def test_packed_sequences_one_after_another(causal, used):
     for b in range(3):
         rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b] + seqused[b])
         own = (x[None] for x in (dout[:, rows], dlse[:, rows], q[:, rows], k[:, keys], v[:, keys]))
-        found, _, _ = run(*own, {"alibi_slopes": slopes}, first_batch=b, **how)
-        dq[:, rows], dk[:, keys], dv[:, keys] = (found[name][0] for name in "qkv")
-        total += found["alibi_slopes"]
+        result, _, _ = run(*own, {"alibi_slopes": slopes}, first_batch=b, **how)
+        dq[:, rows], dk[:, keys], dv[:, keys] = (result[name][0] for name in "qkv")
+        total += result["alibi_slopes"]
     wanted = attention_varlen_reference_gradients(
         *(x.swapaxes(0, 1) for x in (dout, q, k, v)),
         cu_q,
@@ -255,9 +255,9 @@ def test_packed_sequences_one_after_another(causal, used):
         alibi_slopes=slopes,
         **how,
     )
-    for found, exact in ((dq, wanted.dq), (dk, wanted.dk), (dv, wanted.dv)):
+    for result, exact in ((dq, wanted.dq), (dk, wanted.dk), (dv, wanted.dv)):
         few = 1e-5 * np.abs(exact).max()
-        np.testing.assert_allclose(found.swapaxes(0, 1), exact, rtol=0, atol=few)
+        np.testing.assert_allclose(result.swapaxes(0, 1), exact, rtol=0, atol=few)
     exact = wanted.arrays["alibi_slopes"]
     np.testing.assert_allclose(total, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
@@ -300,9 +300,9 @@ def test_a_bad_number_reaches_what_it_reaches_in_the_reference(name, where, at, 
     arrays, how = features_for(name, (1, 4, 40, 40))
     how["causal"] = True
     {"q": q, "k": k, "v": v, "dout": dout}[where][:, 1, at] = bad
-    found, _, _ = run(dout, dlse, q, k, v, arrays, **how)
+    result, _, _ = run(dout, dlse, q, k, v, arrays, **how)
     wanted = by_name(attention_reference_gradients(dout, q, k, v, dlse=dlse, **arrays, **how))
-    for which, gradient in found.items():
+    for which, gradient in result.items():
         np.testing.assert_array_equal(np.isfinite(gradient), np.isfinite(wanted[which]), err_msg=which)
 
 
@@ -331,8 +331,8 @@ def test_scores_that_are_all_minus_infinity_are_like_no_keys(bad):
     arrays, _ = features_for("all", (1, 4, 20, 30))
     arrays["sink"][...] = -np.inf
     v[:, :, 3] += bad
-    found, _, _ = run(dout, dlse, np.abs(q), np.full_like(k, -np.inf), v, arrays)
-    assert all((gradient == 0).all() for gradient in found.values())
+    result, _, _ = run(dout, dlse, np.abs(q), np.full_like(k, -np.inf), v, arrays)
+    assert all((gradient == 0).all() for gradient in result.values())
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -340,14 +340,14 @@ def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
     dout, dlse, q, k, v = problem(96, 96, heads=1)
     out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
     gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
-    made, matmul, part = {"products": 0, "parts": 0}, np.matmul, cpu._part
+    built, matmul, part = {"products": 0, "parts": 0}, np.matmul, cpu._part
 
     def multiplied(*args, **how):
-        made["products"] += 1
+        built["products"] += 1
         return matmul(*args, **how)
 
     def met(*args):
-        made["parts"] += 1
+        built["parts"] += 1
         return part(*args)
 
     monkeypatch.setattr(np, "matmul", multiplied)
@@ -355,10 +355,10 @@ def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
 
     def counted(**how):
         """Products, and the times that rows met keys, for a call."""
-        made.update(products=0, parts=0)
-        given = {"dlse": dlse, "softmax_scale": None, "threads": 1, **how}
-        attention_gradients_cpu(dout, q, k, v, out, lse, *gradients, {}, **given)
-        return made["products"], made["parts"]
+        built.update(products=0, parts=0)
+        arguments = {"dlse": dlse, "softmax_scale": None, "threads": 1, **how}
+        attention_gradients_cpu(dout, q, k, v, out, lse, *gradients, {}, **arguments)
+        return built["products"], built["parts"]
 
     blocks = (96 // 16) * (96 // 24)
     assert counted(causal=False) == (7 * blocks, 2 * blocks)
@@ -376,21 +376,21 @@ def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
 @pytest.mark.usefixtures("small_blocks")
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
-    given = problem(40, 50, heads=6, kv_heads=2, batch=2)
+    arguments = problem(40, 50, heads=6, kv_heads=2, batch=2)
     arrays, how = features_for("all", (2, 6, 40, 50))
     arrays["bias"] = arrays["bias"][:1, :1]
-    wanted, _, _ = run(*given, arrays, causal=True, threads=1, **how)
+    wanted, _, _ = run(*arguments, arrays, causal=True, threads=1, **how)
     for threads in (None, 1, 2, 2, 2, 5, 5, 5):
-        assert_same(run(*given, arrays, causal=True, threads=threads, **how)[0], wanted)
+        assert_same(run(*arguments, arrays, causal=True, threads=threads, **how)[0], wanted)
 
 
 @pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (3, 1, 1), (5, 8, 4)])
 def test_where_arrays_lie_with_what_strides_changes_no_bit(seq_q, d, d_v):
     for seq_k in (33, 257):
-        given = problem(seq_q, seq_k, d, d_v=d_v, heads=1)
-        wanted, _, _ = run(*given)
+        arguments = problem(seq_q, seq_k, d, d_v=d_v, heads=1)
+        wanted, _, _ = run(*arguments)
         for offset, gap in ((0, 0), (1, 0), (5, 0), (0, 1), (1, 3), (0, 16)):
-            got, _, _ = run(*(placed(x, offset, gap) for x in given))
+            got, _, _ = run(*(placed(x, offset, gap) for x in arguments))
             assert_same(got, wanted)
 
 
@@ -399,20 +399,20 @@ def test_views_of_fused_arrays_are_read_and_written():
     qkv, dqkv = rounded_normal(rng, (2, 45, 3, 4, 24)), np.full((2, 45, 3, 4, 24), np.nan, np.float32)
     q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
     dout, dlse = rounded_normal(rng, q.shape), np.zeros(q.shape[:3], np.float32)
-    found, out, lse = run(dout, dlse, q, k, v, causal=True)
+    result, out, lse = run(dout, dlse, q, k, v, causal=True)
     views = [dqkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
     attention_gradients_cpu(dout, q, k, v, out, lse, *views, {}, softmax_scale=None, causal=True)
-    assert_same(dict(zip("qkv", views, strict=True)), found)
+    assert_same(dict(zip("qkv", views, strict=True)), result)
 
 
 def test_a_scale_that_would_overflow_q_is_applied_to_the_products():
     dout, dlse, q, k, v = (np.float32(1e-5) * x for x in problem(20, 30, 8))
     q[..., 0], k[..., 0] = 1e30, 0
-    found, _, _ = run(dout, dlse, q, k, v, softmax_scale=1e10)
+    result, _, _ = run(dout, dlse, q, k, v, softmax_scale=1e10)
     wanted = by_name(attention_reference_gradients(dout, q, k, v, dlse=dlse, softmax_scale=1e10))
     for name, exact in wanted.items():
         few = 1e-5 * np.abs(exact).max(axis=(0, 1, 2))  # for each column: they differ by 2^100
-        np.testing.assert_array_less(np.abs(found[name] - exact).max(axis=(0, 1, 2)), few + 1e-30)
+        np.testing.assert_array_less(np.abs(result[name] - exact).max(axis=(0, 1, 2)), few + 1e-30)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -458,9 +458,9 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
     [(0, 2, 1, 3, 4), (2, 2, 1, 0, 4), (2, 2, 1, 4, 0), (0, 2, 1, 0, 0), (1, 0, 2, 2, 2)],
 )
 def test_nothing_to_sum_gives_zeros(batch, heads, kv_heads, seq_q, seq_k):
-    given = problem(seq_q, seq_k, heads=heads, kv_heads=kv_heads, batch=batch)
-    found, _, _ = run(*given, {"bias": np.ones((1, 1), np.float32)})
-    assert all((gradient == 0).all() for gradient in found.values())
+    arguments = problem(seq_q, seq_k, heads=heads, kv_heads=kv_heads, batch=batch)
+    result, _, _ = run(*arguments, {"bias": np.ones((1, 1), np.float32)})
+    assert all((gradient == 0).all() for gradient in result.values())
 
 
 def test_an_unknown_causal_word_is_refused_before_anything_is_written():

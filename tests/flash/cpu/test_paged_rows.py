@@ -118,17 +118,17 @@ def test_only_what_does_not_lie_in_whole_chunks_is_copied(
     rows: int, page_size: int, first: int, keys: int, copied: int, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(chunks, "_MIN_RUN_ELEMENTS", 0)
-    found = []
+    result = []
 
     def read(_: PagedRows, __: slice, of: slice, out: Any) -> None:
-        found.append(of.stop - of.start)
+        result.append(of.stop - of.start)
         out.fill(1)
 
     monkeypatch.setattr(PagedRows, "read", read)
     table = np.arange(-(-(first + keys) // page_size), dtype=np.int32)
     pages = PagedRows(np.ones((len(table), 1, page_size, 32), np.float32), table, keys, first)
     out, _ = attended(np.zeros((1, rows, 1, 32), np.float32), pages, pages)
-    assert sum(found) == 2 * copied
+    assert sum(result) == 2 * copied
     assert (out == 1).all()
 
 
@@ -170,8 +170,8 @@ def test_with_another_blas_vectors_meet_only_aligned_and_dense_keys_in_place(
     layout: str, rows: int, copied: bool, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(blocks, "_IS_OPENBLAS", False)
-    found = []
-    monkeypatch.setattr(chunks, "_copied", lambda *_: found.append(1) or iter([]))
+    result = []
+    monkeypatch.setattr(chunks, "_copied", lambda *_: result.append(1) or iter([]))
     memory = blocks.Workspace(np.dtype(np.float32)).take("k", 1, 256 * 33)
     keys = {
         "dense": memory[:, : 256 * 32].reshape(1, 2, 128, 32),
@@ -179,7 +179,7 @@ def test_with_another_blas_vectors_meet_only_aligned_and_dense_keys_in_place(
         "heads at odd places": memory[0, : 2 * 4097].reshape(1, 2, 4097)[..., :4096].reshape(1, 2, 128, 32),
     }[layout]
     attended(np.zeros((1, 2 * rows, 1, 32), np.float32), keys, keys)
-    assert bool(found) == copied
+    assert bool(result) == copied
 
 
 @pytest.mark.parametrize("order", ["every third", "shuffled", "out of many", "one page again and again"])
@@ -188,8 +188,8 @@ def test_a_walk_selects_each_page_once(order: str, count: int) -> None:
     table = table_of(order, count)
     pages = np.arange(max(table) + 2)
     walk = Walk.of(table)
-    found = np.concatenate([pages[run] for run in walk.runs])
-    np.testing.assert_array_equal(found, table if walk.order is None else table[walk.order])
+    result = np.concatenate([pages[run] for run in walk.runs])
+    np.testing.assert_array_equal(result, table if walk.order is None else table[walk.order])
     if order == "every third" or (order == "shuffled" and count > 4):
         assert len(walk.runs) == 1
 

@@ -30,16 +30,16 @@ def on_two_threads(do):
 
 def working_threads():
     """The threads that do two tasks at once."""
-    found = []
-    on_two_threads(lambda _: found.append(threading.current_thread()))
-    return set(found)
+    result = []
+    on_two_threads(lambda _: result.append(threading.current_thread()))
+    return set(result)
 
 
 def test_calls_share_their_threads_one_after_another():
     before = {*threading.enumerate(), *working_threads()}
-    found = set().union(*[working_threads() for _ in range(20)])
-    assert threading.current_thread() in found
-    assert len(found - before) < 20  # a call that comes before a thread rests begins another
+    result = set().union(*[working_threads() for _ in range(20)])
+    assert threading.current_thread() in result
+    assert len(result - before) < 20  # a call that comes before a thread rests begins another
 
 
 def test_an_error_in_another_thread_is_raised_and_the_next_call_works():
@@ -128,10 +128,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 )
 def test_a_forked_process(program: str, result: int) -> None:
     # In a process of its own: other libraries that tests import have threads, which a fork does not copy.
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=90
     )
-    assert found.stdout == f"{result}\n", found.stderr
+    assert actual.stdout == f"{result}\n", actual.stderr
 
 
 def test_where_no_thread_can_be_started_a_call_does_its_work_alone(helpers, monkeypatch):
@@ -206,11 +206,11 @@ class Parts:
 @pytest.fixture
 def helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Helpers of this test alone, none of which exists before."""
-    found = threads._Helpers()
-    monkeypatch.setattr(threads, "_HELPERS", found)
-    yield found
-    found.bell[0] += 1
-    found._pool.shutdown()
+    result = threads._Helpers()
+    monkeypatch.setattr(threads, "_HELPERS", result)
+    yield result
+    result.bell[0] += 1
+    result._pool.shutdown()
 
 
 def test_a_helper_that_waits_hears_of_the_next_call_and_nobody_is_woken(helpers: Any) -> None:

@@ -26,7 +26,7 @@ MASK = np.arange(8).reshape(4, 1, 2) % 3 > 0
 def cache_of(
     backend: str = "interpreter", page_size: int | None = None, dim: int = DIM, **how: Any
 ) -> flash.KVCache:
-    made = flash.KVCache(
+    built = flash.KVCache(
         2,
         BATCH,
         KV_HEADS,
@@ -38,11 +38,11 @@ def cache_of(
         backend=backend,
         **how,
     )
-    made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
+    built.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
     if backend != "cuda":
-        made.memory.k[...] = np.nan
-        made.memory.v[...] = np.nan
-    return made
+        built.memory.k[...] = np.nan
+        built.memory.v[...] = np.nan
+    return built
 
 
 def tokens(count: int, dtype: str, dim: int = DIM) -> list[Array]:

@@ -422,8 +422,8 @@ def test_only_tiles_with_columns_read_the_mask(kind: str) -> None:
 
 def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
     call = Problem(config_of(mask=True), (5,), mask=TREE[:1]).call()
-    made = build(kernel_of(call, target("sm_80"), 1))
-    said = {one["name"]: one["meaning"] for one in made.contract["parameters"]}
+    built = build(kernel_of(call, target("sm_80"), 1))
+    said = {one["name"]: one["meaning"] for one in built.contract["parameters"]}
     assert said["mask"] == (
         "device address of mask, read: bool [batch, heads, seq_q, last_keys], strides as below; 0 "
         "hides the key, any other byte lets it be seen; the last column is of the last key of each "
@@ -443,7 +443,7 @@ def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
 
 
 def cache_of(dtype: str, page_size: int, backend: str, batch: int = 2, **how: Any) -> Any:
-    made = flash.KVCache(
+    built = flash.KVCache(
         1,
         batch,
         2,
@@ -456,9 +456,9 @@ def cache_of(dtype: str, page_size: int, backend: str, batch: int = 2, **how: An
         **how,
     )
     if backend != "cuda":
-        made.memory.k[...] = np.nan
-        made.memory.v[...] = np.nan
-    return made
+        built.memory.k[...] = np.nan
+        built.memory.v[...] = np.nan
+    return built
 
 
 def tokens(count: int, dtype: str, batch: int = 2) -> tuple[Array, Array, Array]:
@@ -523,14 +523,15 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
         ),
         (cache, {"splits": 32769}, "splits must be 'auto' or an integer from 1 to 32768, got 32769"),
     ]
-    for given, how, message in cases:
+    for arguments, how, message in cases:
         assert (
             refusal(
-                flash.attention_with_kvcache, **{"q": q, "k": k, "v": v, "cache": given, "layer": 0, **how}
+                flash.attention_with_kvcache,
+                **{"q": q, "k": k, "v": v, "cache": arguments, "layer": 0, **how},
             )
             == f"attention_with_kvcache: {message}"
         )
-        assert not given.lengths.any()
+        assert not arguments.lengths.any()
 
 
 # ------------------------------------------------------------------------------------------
@@ -746,14 +747,14 @@ def test_a_gpu_gives_the_bits_of_the_interpreter_and_keeps_its_workspace(
     kernel = make(problem.config)
     wanted = kernel.launch(*problem.arrays, **problem.operands, splits=3, backend="interpreter")
     arrays, operands = placed(driver, problem)
-    made = []
+    built = []
     for _ in range(2):
         driver.calls.clear()
         out, lse = kernel.launch(*arrays, **operands, splits=3)
-        made.append(driver.names().count("cuMemAlloc"))
+        built.append(driver.names().count("cuMemAlloc"))
         for got, want in zip((out, lse), wanted, strict=True):
             assert driver.fetch(got.pointer, want).tobytes() == want.tobytes()
-    assert made == [3, 2]  # O, LSE, and once the parts
+    assert built == [3, 2]  # O, LSE, and once the parts
     early = {"PROGRAMMATIC_STREAM_SERIALIZATION": 1}  # of the merge
     assert [launch.attributes for launch in driver.launches] == [{}, early] * 2
     assert not {"cuMemcpyDtoHAsync", "cuStreamSynchronize"} & set(driver.names())
@@ -763,23 +764,23 @@ def test_the_workspace_grows_and_each_stream_has_its_own(driver: FakeDriver, mak
     problem = Problem(sm_90(), (50, 7))
     kernel = make(problem.config)
     arrays, operands = placed(driver, problem)
-    made = []
+    built = []
     for splits, stream in ((2, None), (3, None), (2, None), (2, 1), (2, 1)):
         driver.calls.clear()
         kernel.launch(*arrays, **operands, splits=splits, stream=stream)
-        made.append(driver.names().count("cuMemAlloc"))
-    assert made == [2, 2, 1, 2, 1]
+        built.append(driver.names().count("cuMemAlloc"))
+    assert built == [2, 2, 1, 2, 1]
     assert [launch.stream for launch in driver.launches] == [0] * 6 + [1] * 4
 
 
 def test_splits_are_chosen_for_the_device_and_the_longest_sequence(driver: FakeDriver, make: Make) -> None:
     problem = Problem(sm_90(), (50, 7), capacity=80)
     arrays, operands = placed(driver, problem)
-    found = []
+    result = []
     for longest in (None, 40, 3):
         make(problem.config).launch(*arrays, **operands, max_seqlen_k=longest)
-        found.append(driver.launches[-1].values.get("splits", 1))
-    assert found == [5, 3, 1]  # as many as there are tiles of 16 keys
+        result.append(driver.launches[-1].values.get("splits", 1))
+    assert result == [5, 3, 1]  # as many as there are tiles of 16 keys
 
 
 def test_work_of_another_stream_is_waited_for(driver: FakeDriver, make: Make) -> None:
@@ -860,11 +861,11 @@ def test_a_tree_is_seen_by_a_cache_on_a_gpu(driver: FakeDriver) -> None:
     q, k, v = tokens(4, "f32")
     for _ in range(2):
         wanted = flash.attention_with_kvcache(q, here, k, v, layer=0, mask=TREE)
-        given = on_device(driver, q), there, on_device(driver, k), on_device(driver, v)
-        assert refusal(flash.attention_with_kvcache, *given, layer=0, mask=TREE) == (
+        arguments = on_device(driver, q), there, on_device(driver, k), on_device(driver, v)
+        assert refusal(flash.attention_with_kvcache, *arguments, layer=0, mask=TREE) == (
             "attention_with_kvcache: mask must be on cuda:0, where the cache is, got cpu; copy it there"
         )
-        out = flash.attention_with_kvcache(*given, layer=0, mask=on_device(driver, TREE))
+        out = flash.attention_with_kvcache(*arguments, layer=0, mask=on_device(driver, TREE))
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
 
 
@@ -934,8 +935,8 @@ def test_tables_of_a_gpu_are_f32(driver: FakeDriver) -> None:
     cache = cache_of("bf16", 0, "cuda", cuda=CudaBackend(driver))
     new = [on_device(driver, array) for array in tokens(1, "bf16")]
     tables = {name: on_device(driver, np.ones((9, 8), np.float16)) for name in ("rotary_cos", "rotary_sin")}
-    given = {"cache": cache, "k": new[1], "v": new[2], "layer": 0}
-    assert refusal(flash.attention_with_kvcache, new[0], **given, **tables) == (
+    arguments = {"cache": cache, "k": new[1], "v": new[2], "layer": 0}
+    assert refusal(flash.attention_with_kvcache, new[0], **arguments, **tables) == (
         "attention_with_kvcache: 2 problems\n"
         "  rotary_cos must be float32, as kernels take it, got float16; convert with "
         "rotary_cos.astype('float32')\n"
@@ -964,25 +965,25 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     monkeypatch.setattr("flash.calls.step.MAX_CTAS", 1000)
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     q, k, v = tokens(1, "f32")
-    given = {"cache": cache, "k": k, "v": v, "layer": 0}
+    arguments = {"cache": cache, "k": k, "v": v, "layer": 0}
     tables = {name: on_device(driver, np.ones((9, 8), np.float32)) for name in ("rotary_cos", "rotary_sin")}
-    assert refusal(flash.attention_with_kvcache, on_device(driver, q), **given, **tables) == (
+    assert refusal(flash.attention_with_kvcache, on_device(driver, q), **arguments, **tables) == (
         "attention_with_kvcache: rotary_cos and rotary_sin are given, but new k and v are rotated only if "
         "they are on the GPU of the cache; copy them there, or rotate q and k before the call"
     )
-    assert refusal(flash.attention_with_kvcache, q, **given) == (
+    assert refusal(flash.attention_with_kvcache, q, **arguments) == (
         "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"
     )
     slopes = on_device(driver, np.zeros(1, np.float32))
     assert refusal(
-        flash.attention_with_kvcache, on_device(driver, q), **given, alibi_slopes=slopes, splits=1 << 15
+        flash.attention_with_kvcache, on_device(driver, q), **arguments, alibi_slopes=slopes, splits=1 << 15
     ) == (
         "attention_with_kvcache: a grid has at most 1000 CTAs, this call needs 131072; "
         "split the batch, or use fewer splits"
     )
     driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(BackendError):
-        flash.attention_with_kvcache(on_device(driver, q), **given, sink=slopes)
+        flash.attention_with_kvcache(on_device(driver, q), **arguments, sink=slopes)
     assert not cache.lengths.any()
 
 
@@ -1097,8 +1098,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     how, message = REFUSED[name]
-    given = {"q": Q, "k_cache": K, "v_cache": V, "seqused_k": USED, **how}
-    assert refusal(DecodeKernel(CONFIG).launch, **given) == f"DecodeKernel.launch: {message}"
+    arguments = {"q": Q, "k_cache": K, "v_cache": V, "seqused_k": USED, **how}
+    assert refusal(DecodeKernel(CONFIG).launch, **arguments) == f"DecodeKernel.launch: {message}"
 
 
 @pytest.mark.parametrize(
@@ -1128,8 +1129,10 @@ def test_masks_that_do_not_fit_are_refused(mask: Any, message: str, backend: str
 
 
 def test_arrays_of_a_gpu_are_not_for_the_host() -> None:
-    given = [CudaArray(4096, array) for array in (Q, K, V, USED)]
-    assert refusal(DecodeKernel(CONFIG).launch, *given[:3], seqused_k=given[3], backend="interpreter") == (
+    arguments = [CudaArray(4096, array) for array in (Q, K, V, USED)]
+    assert refusal(
+        DecodeKernel(CONFIG).launch, *arguments[:3], seqused_k=arguments[3], backend="interpreter"
+    ) == (
         "DecodeKernel.launch: backend 'interpreter' computes on the host, but q is on cuda:?; "
         "copy the arrays to the host, or use backend='cuda'"
     )

@@ -56,11 +56,11 @@ def test_parts_of_the_keys_give_attention_to_all(ends: tuple[int, ...], dtype: A
     rng = np.random.default_rng(0)
     q = rounded_normal(rng, (2, 4, 3, 16), dtype)
     k, v = (rounded_normal(rng, (2, 2, 40, d), dtype) for d in (16, 8))
-    found = [
+    result = [
         flash.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True, backend="cpu")
         for a, b in itertools.pairwise(ends)
     ]
-    outs, lses = ([part[n] for part in found] for n in (0, 1))
+    outs, lses = ([part[n] for part in result] for n in (0, 1))
     out, lse = flash.merge_partials(outs, lses)
 
     arithmetic = Arithmetic(parts=float(ml_dtypes.finfo(q.dtype).eps) / 2)
@@ -114,8 +114,8 @@ def test_parts_of_flash_attn_2_say_by_plus_infinity_that_they_have_no_key(backen
     theirs = np.where(np.isneginf(lses), np.float32(INF), lses)
     theirs[0, 1] = -INF  # a part of ours beside theirs
     outs[1, 0] = outs[:, 1] = np.nan
-    found = flash.merge_partials(outs, theirs, empty_lse=INF, backend=backend)
-    assert [array.tobytes() for array in found] == [array.tobytes() for array in wanted]
+    result = flash.merge_partials(outs, theirs, empty_lse=INF, backend=backend)
+    assert [array.tobytes() for array in result] == [array.tobytes() for array in wanted]
 
 
 @pytest.mark.parametrize("given", [0.0, np.nan, None, "inf"])
@@ -319,9 +319,9 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_every_access_of_the_kernel_is_proved(config: MergeConfig) -> None:
-    made = merge_build(config)
-    assert made.proof.complete, made.proof.report()
-    assert made.global_proof.complete, made.global_proof.report()
+    built = merge_build(config)
+    assert built.proof.complete, built.proof.report()
+    assert built.global_proof.complete, built.global_proof.report()
 
 
 @pytest.mark.ptxas
@@ -338,7 +338,7 @@ def test_the_kernel_passes_the_sanitizers_under_any_schedule(seed: int) -> None:
     lses[3:30, ..., 2], lses[..., 4] = -INF, -INF
     outs[3:30, ..., 2, :], outs[..., 4, :] = np.nan, np.nan
     out, lse = np.full((5, 24), np.nan, np.float32), np.full(5, np.nan, np.float32)
-    made = merge_build(MergeConfig(target("sm_80"), 24, F32, F16))
+    built = merge_build(MergeConfig(target("sm_80"), 24, F32, F16))
     values: dict[str, Any] = {
         "PARTS": outs,
         "LSES": lses,
@@ -359,10 +359,10 @@ def test_the_kernel_passes_the_sanitizers_under_any_schedule(seed: int) -> None:
         "LSES_split_stride": 5,
     }
     interpreter.run(
-        made.module,
+        built.module,
         grid=(2, 1, 1),
-        block=(made.threads, 1, 1),
-        args=[values[slot.name] for slot in made.slots],
+        block=(built.threads, 1, 1),
+        args=[values[slot.name] for slot in built.slots],
         sanitize=True,
         schedule=PCT(seed),
     )
@@ -378,11 +378,11 @@ def test_the_kernel_passes_the_sanitizers_under_any_schedule(seed: int) -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A GPU that runs what is launched, without an assembler."""
-    found = interpreting(FakeDriver())
-    backend = CudaBackend(found)
+    result = interpreting(FakeDriver())
+    backend = CudaBackend(result)
     without_assembler(monkeypatch)
     monkeypatch.setattr("flash.decode.merge.cuda_backend", lambda: backend)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("given_out", [False, True])
@@ -391,10 +391,10 @@ def test_parts_on_a_gpu_are_merged_there(driver: FakeDriver, given_out: bool) ->
     wanted, sums = flash.merge_partials(outs, lses, backend="interpreter")
     there = on_device(driver, outs), on_device(driver, lses)
     out = on_device(driver, np.zeros_like(outs[0])) if given_out else None
-    found, lse = flash.merge_partials(*there, out=out)
+    result, lse = flash.merge_partials(*there, out=out)
     if given_out:
-        assert found is out
-    assert driver.fetch(found.pointer, wanted).tobytes() == wanted.tobytes()
+        assert result is out
+    assert driver.fetch(result.pointer, wanted).tobytes() == wanted.tobytes()
     assert driver.fetch(lse.pointer, sums).tobytes() == sums.tobytes()
     assert len(driver.launches) == 1
     assert "cuMemcpyDtoHAsync" not in driver.names()

@@ -123,16 +123,16 @@ def test_numbers_are_multiplied_by_the_scales(
 ) -> None:
     arrays = caches(dtype, stored, queries, per_token=per_token)
     call = paged(arrays) if in_pages else arrays
-    found = kernel_for(dtype).launch(**call, splits=splits, return_lse=True, backend=backend)
-    assert_attends(found, arrays, splits)
+    result = kernel_for(dtype).launch(**call, splits=splits, return_lse=True, backend=backend)
+    assert_attends(result, arrays, splits)
 
 
 @pytest.mark.judged
 @pytest.mark.parametrize("how", [{"stages": 2}, {"softcap": 3.0}], ids=str)
 def test_every_kind_of_kernel_has_the_scales_of_its_stage(how: dict[str, Any]) -> None:
     arrays = caches("f16", queries=2)
-    found = kernel_for("f16", tile=16, **how).launch(**arrays, return_lse=True, backend="interpreter")
-    assert_attends(found, arrays, 1, softcap=how.get("softcap"))
+    result = kernel_for("f16", tile=16, **how).launch(**arrays, return_lse=True, backend="interpreter")
+    assert_attends(result, arrays, 1, softcap=how.get("softcap"))
 
 
 @pytest.mark.judged
@@ -154,7 +154,7 @@ def test_small_values_count_behind_large_ones_that_hardly_weigh() -> None:
             arrays["k_scale"] = np.roll(arrays["k_scale"], 16, axis=2)
             arrays["v_scale"][:, :, : USED.min()] = np.roll(arrays["v_scale"], 16, axis=2)[:, :, : USED.min()]
             arrays["v_scale"] = np.nan_to_num(arrays["v_scale"], nan=0.5)
-        found = kernel_for("bf16", tile=16).launch(**arrays, return_lse=True, backend="interpreter")
+        result = kernel_for("bf16", tile=16).launch(**arrays, return_lse=True, backend="interpreter")
         for b, used in enumerate(USED):
             s = arrays["k_scale"][b, 0, :used].astype(np.float64) * DIM**0.5
             p = np.exp(s - s.max())
@@ -162,7 +162,7 @@ def test_small_values_count_behind_large_ones_that_hardly_weigh() -> None:
             for head in range(KV_HEADS):
                 v = arrays["v_cache"][b, head, :used].astype(np.float64)
                 wanted = (p * arrays["v_scale"][b, head, :used]) @ v
-                got = found[0][b, head * HEADS // KV_HEADS, 0].astype(np.float64)
+                got = result[0][b, head * HEADS // KV_HEADS, 0].astype(np.float64)
                 np.testing.assert_allclose(got, wanted, rtol=2.0**-7)
 
 
@@ -244,8 +244,8 @@ def edges() -> Array:
     numbers = np.arange(0x7C, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(np.float32)
     middles = (numbers[1:] + numbers[:-1]) / 2
     at = np.concatenate([numbers, middles, np.float32([61439, 61440, 65504, 65520, 1e30, np.inf, 2.0**-140])])
-    found = np.concatenate([at, np.nextafter(at, np.float32(0)), np.nextafter(at, np.float32(np.inf))])
-    return np.concatenate([found, -found, np.float32([np.nan])])
+    result = np.concatenate([at, np.nextafter(at, np.float32(0)), np.nextafter(at, np.float32(np.inf))])
+    return np.concatenate([result, -result, np.float32([np.nan])])
 
 
 @pytest.mark.parametrize("name", ["sm_80", "sm_89"])
@@ -383,8 +383,8 @@ def changed(per_token: bool = True, target: str | None = None, **how: Any) -> st
     """What a call with some other arguments says."""
     arrays = caches(per_token=per_token) | {"backend": "interpreter"} | how
     dtype = "f32" if arrays["q"].dtype == np.float32 else "f16"
-    given = {name: array for name, array in arrays.items() if array is not None}
-    return refusal(kernel_for(dtype, target=target).launch, **given).removeprefix("DecodeKernel.launch: ")
+    arguments = {name: array for name, array in arrays.items() if array is not None}
+    return refusal(kernel_for(dtype, target=target).launch, **arguments).removeprefix("DecodeKernel.launch: ")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -60,8 +60,8 @@ def test_a_merge_that_does_not_wait_is_reported() -> None:
     kernel = merging.build.kernel
     body = tuple(x for x in kernel.body if not (isinstance(x, ir.Instr) and x.opcode == WAIT))
     broken = replace(merging.build.module, kernels=(replace(kernel, body=body),))
-    found = merging.interpret(broken, sanitize="race", raise_on_report=False)
-    regions = {name for report in found.reports for name in ("LSES", "PARTS") if f"({name})" in str(report)}
+    result = merging.interpret(broken, sanitize="race", raise_on_report=False)
+    regions = {name for report in result.reports for name in ("LSES", "PARTS") if f"({name})" in str(report)}
     assert regions == {"LSES", "PARTS"}
 
 
@@ -75,15 +75,15 @@ def test_older_targets_run_one_after_another() -> None:
 
 
 def test_the_contract_says_that_a_launch_may_begin_early() -> None:
-    made = cache_kernels.merge(64, target="sm_90")
-    assert made.contract["programmatic"] is True
-    assert any(WAIT in said for said in made.contract["constraints"])
+    built = cache_kernels.merge(64, target="sm_90")
+    assert built.contract["programmatic"] is True
+    assert any(WAIT in said for said in built.contract["constraints"])
     assert "programmatic" not in cache_kernels.merge(64).contract
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_stubs_launch_it_with_the_attribute(language: str) -> None:
-    made = cache_kernels.merge(64, target="sm_90")
-    text = stub(made.contract, made.text, language)
+    built = cache_kernels.merge(64, target="sm_90")
+    text = stub(built.contract, built.text, language)
     assert "cuLaunchKernelEx(" in text
     assert "cuLaunchKernel(" not in text

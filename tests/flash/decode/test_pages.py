@@ -56,6 +56,6 @@ def test_pages_give_the_bits_of_contiguous_rows(dtype: str, padded: bool, page_s
     keys, values = (in_pages(x, page_size, table, spare=table.size) for x in (k, v))
     for b, used in enumerate(USED):
         table[b, -(-used // page_size) :] = -1
-    found = kernel.launch(q, keys, values, block_table=table, **how)
+    result = kernel.launch(q, keys, values, block_table=table, **how)
     wanted = kernel.launch(q, k, v, **how)
-    assert found.tobytes() == wanted.tobytes()
+    assert result.tobytes() == wanted.tobytes()

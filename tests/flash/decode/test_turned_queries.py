@@ -28,8 +28,8 @@ def arrays(dtype: str, queries: int = 2) -> dict[str, Any]:
         "k_cache": (BATCH, KV_HEADS, CAPACITY, DIM),
         "v_cache": (BATCH, KV_HEADS, CAPACITY, DIM),
     }
-    given = {name: rng.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
-    return {**given, "seqused_k": USED, "leftpad_k": PADDING}
+    arguments = {name: rng.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+    return {**arguments, "seqused_k": USED, "leftpad_k": PADDING}
 
 
 def kernel(dtype: str) -> flash.DecodeKernel:
@@ -43,10 +43,10 @@ def kernel(dtype: str) -> flash.DecodeKernel:
 def test_they_give_what_rotated_queries_give(
     backend: Any, dtype: str, splits: int, interleaved: bool
 ) -> None:
-    given = arrays(dtype)
+    arguments = arrays(dtype)
     cos, sin = flash.rotary_tables(CAPACITY, ROTARY_DIM)
     out = kernel(dtype).launch(
-        **given,
+        **arguments,
         rotary_cos=cos,
         rotary_sin=sin,
         rotary_interleaved=interleaved,
@@ -54,24 +54,24 @@ def test_they_give_what_rotated_queries_give(
         backend=backend,
     )
     positions = (USED - PADDING)[:, None] + np.arange(-2, 0)
-    q = rotated(given["q"], cos, sin, positions, interleaved=interleaved).astype(given["q"].dtype)
-    assert (q != given["q"]).any()
-    wanted = kernel(dtype).launch(**{**given, "q": q}, splits=splits, backend=backend)
+    q = rotated(arguments["q"], cos, sin, positions, interleaved=interleaved).astype(arguments["q"].dtype)
+    assert (q != arguments["q"]).any()
+    wanted = kernel(dtype).launch(**{**arguments, "q": q}, splits=splits, backend=backend)
     assert out.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("f32", marks=pytest.mark.slow)])
 def test_a_kernel_that_only_turns_is_proved_and_writes_no_row(dtype: Any) -> None:
     config = flash.AttentionConfig(DIM, dtype=dtype, causal=True)
-    made = cache_kernels.decode(
+    built = cache_kernels.decode(
         config, cache_kernels.CacheConfig(page_size=16), splits=True, group=4, rotary_dim=ROTARY_DIM
     )
-    assert made.proofs.complete
-    assert "_page16_rotary16_" in made.kernel.name
-    assert made.contract["rotary_dim"] == ROTARY_DIM
-    written = {array["name"] for array in made.contract["arrays"] if array["written"]}
+    assert built.proofs.complete
+    assert "_page16_rotary16_" in built.kernel.name
+    assert built.contract["rotary_dim"] == ROTARY_DIM
+    written = {array["name"] for array in built.contract["arrays"] if array["written"]}
     assert written == {"O", "LSE"}
-    names = {parameter["name"] for parameter in made.contract["parameters"]}
+    names = {parameter["name"] for parameter in built.contract["parameters"]}
     assert {"rotary_cos", "rotary_sin", "positions"} <= names
     assert not {"k_new", "v_new", "n"} & names
 
@@ -80,21 +80,21 @@ def test_a_kernel_that_only_turns_is_proved_and_writes_no_row(dtype: Any) -> Non
 @pytest.mark.usefixtures("unproved")
 def test_many_queries_are_rotated_by_the_kernel_without_wgmma() -> None:
     """The kernel with `wgmma`, which takes blocks of many queries over a cache, rotates none."""
-    given = arrays("f16", queries=70)
-    given["seqused_k"] = np.full(BATCH, CAPACITY, np.int32)
+    arguments = arrays("f16", queries=70)
+    arguments["seqused_k"] = np.full(BATCH, CAPACITY, np.int32)
     cos, sin = flash.rotary_tables(CAPACITY + 70, ROTARY_DIM)
-    found = [
+    result = [
         flash.DecodeKernel(flash.AttentionConfig(DIM, dtype="f16", target=target)).launch(
-            **given, rotary_cos=cos, rotary_sin=sin, backend="interpreter"
+            **arguments, rotary_cos=cos, rotary_sin=sin, backend="interpreter"
         )
         for target in ("sm_90", "sm_90a")
     ]
-    assert found[0].tobytes() == found[1].tobytes()
+    assert result[0].tobytes() == result[1].tobytes()
 
 
 def test_tables_have_a_row_for_each_position() -> None:
-    given = arrays("f16")
+    arguments = arrays("f16")
     cos, sin = flash.rotary_tables(36, ROTARY_DIM)
-    assert refusal(kernel("f16").launch, **given, rotary_cos=cos, rotary_sin=sin, backend="interpreter") == (
-        "DecodeKernel.launch: rotary_cos and rotary_sin must have a row for each of 37 positions, got 36"
-    )
+    assert refusal(
+        kernel("f16").launch, **arguments, rotary_cos=cos, rotary_sin=sin, backend="interpreter"
+    ) == ("DecodeKernel.launch: rotary_cos and rotary_sin must have a row for each of 37 positions, got 36")

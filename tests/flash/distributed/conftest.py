@@ -12,8 +12,8 @@ from distributed_ranks import Ranks
 @pytest.fixture(scope="session")
 def ranks(torch: ModuleType) -> Iterator[Ranks]:  # noqa: ARG001  # the ranks need it
     """Four ranks, of which the first two are a group of their own as well."""
-    found = Ranks(4)
+    result = Ranks(4)
     for world in (2, 4):
-        found.run("group_of_none", world)
-    yield found
-    found.close()
+        result.run("group_of_none", world)
+    yield result
+    result.close()

@@ -130,9 +130,9 @@ def test_calls_that_differ_are_refused_on_every_rank(ranks: Ranks, name: str) ->
 
 @pytest.mark.parametrize(("other", "own"), [("attention", "explain"), ("attention", "unshard")])
 def test_another_function_is_named(ranks: Ranks, other: str, own: str) -> None:
-    found = ranks.run("distributed_calls.forward", {"what": other}, {2: {"what": own}})
+    result = ranks.run("distributed_calls.forward", {"what": other}, {2: {"what": own}})
     told = _differs(("the function", f"ContextParallel.{other}", f"ContextParallel.{own}"))
-    for rank, (said, works) in enumerate(found):
+    for rank, (said, works) in enumerate(result):
         assert said == f"LaunchError: ContextParallel.{own if rank == 2 else other}: {told}"
         assert works
 
@@ -158,8 +158,8 @@ def test_an_error_of_one_rank_is_one_of_all(
     is_own = kind != "IndexError"
     own = f"{kind}: {caller}: {said}" if is_own else f"{kind}: {said}"
     text = said if is_own else f"{kind}: {said}"
-    found = ranks.run("distributed_calls.forward", options, {2: different})
-    _check(found, kind if is_own else "LaunchError", text, own, caller)
+    result = ranks.run("distributed_calls.forward", options, {2: different})
+    _check(result, kind if is_own else "LaunchError", text, own, caller)
 
 
 def test_gradients_of_different_calls_are_refused(ranks: Ranks) -> None:
@@ -179,12 +179,12 @@ def test_a_forward_pass_instead_of_a_backward_pass_is_refused(ranks: Ranks) -> N
 
 
 def test_gradients_that_one_rank_cannot_compute_are_refused_by_all(ranks: Ranks) -> None:
-    found = ranks.run("distributed_calls.gradients", "a changed tensor")
-    own = found[2][0]
+    result = ranks.run("distributed_calls.gradients", "a changed tensor")
+    own = result[2][0]
     assert own.startswith(
         "RuntimeError: one of the variables needed for gradient computation has been modified"
     )
-    _check(found, "LaunchError", own, own, f"gradients of {_CALL}")
+    _check(result, "LaunchError", own, own, f"gradients of {_CALL}")
 
 
 @pytest.mark.parametrize("scheme", ["ring", "2d"])
@@ -288,9 +288,9 @@ def test_an_error_of_one_ranks_cache_is_one_of_all_and_changes_nothing(
     said: str,
 ) -> None:
     caller = f"ShardedKVCache.{_FUNCTIONS.get(steps[-1], steps[-1])}"
-    found = ranks.run("distributed_calls.cached", steps, options, {2: different})
+    result = ranks.run("distributed_calls.cached", steps, options, {2: different})
     _check(
-        found, kind, said if source == caller else f"{source}: {said}", f"{kind}: {source}: {said}", caller
+        result, kind, said if source == caller else f"{source}: {said}", f"{kind}: {source}: {said}", caller
     )
 
 
@@ -299,8 +299,8 @@ def test_a_second_thread_needs_a_group_of_its_own(ranks: Ranks) -> None:
         f"LaunchError: {_CALL}: another thread is in a call on this group, and messages of two would mix; "
         "give each thread a group of its own (torch.distributed.new_group), or call in turn"
     )
-    found = ranks.run("distributed_calls.in_two_threads", False)
-    assert found == [["nothing was raised", ""], *[["nothing was raised", refused]] * 3]
+    result = ranks.run("distributed_calls.in_two_threads", False)
+    assert result == [["nothing was raised", ""], *[["nothing was raised", refused]] * 3]
     assert ranks.run("distributed_calls.in_two_threads", True) == [["nothing was raised"] * 2] * 4
 
 

@@ -84,13 +84,13 @@ SLOW: dict[str, dict[str, Any]] = {
 
 def _check(ranks: Ranks, case: dict[str, Any]) -> None:
     options = {"world": 4, **case}
-    for rank, found in enumerate(ranks.run("compare", **options)[: options["world"]]):
-        assert found.keys() >= {"out", "lse", "max_logit", "dq", "dk", "dv"}
+    for rank, result in enumerate(ranks.run("compare", **options)[: options["world"]]):
+        assert result.keys() >= {"out", "lse", "max_logit", "dq", "dk", "dv"}
         for name in ("bytes", "work", "gradient bytes"):
-            counted, planned = found.pop(name)
+            counted, planned = result.pop(name)
             assert counted == planned, (rank, name)
-        assert found.pop("tile", 0) <= options.get("most_scores", 0)
-        assert max(found.values()) <= BOUNDS[options.get("dtype", "float32")], (rank, found)
+        assert result.pop("tile", 0) <= options.get("most_scores", 0)
+        assert max(result.values()) <= BOUNDS[options.get("dtype", "float32")], (rank, result)
 
 
 @pytest.mark.judged
@@ -181,14 +181,14 @@ def test_kernels_run_on_shards(ranks: Ranks, scheme: str, heads: int, scores: tu
 def test_a_transformer_of_two_layers_has_the_gradients_of_one_device(
     ranks: Ranks, layout: str, scheme: str
 ) -> None:
-    for found in ranks.run("transformer", 4, layout, scheme):
-        assert found["loss"] <= BOUNDS["float32"]
-        assert found["gradient"] <= BOUNDS["float32"]
+    for result in ranks.run("transformer", 4, layout, scheme):
+        assert result["loss"] <= BOUNDS["float32"]
+        assert result["gradient"] <= BOUNDS["float32"]
 
 
 def test_a_transformer_in_two_dimensions_has_the_gradients_of_one_device(ranks: Ranks) -> None:
-    for found in ranks.run("transformer", 4, "striped", "2d"):
-        assert max(found.values()) <= BOUNDS["float32"]
+    for result in ranks.run("transformer", 4, "striped", "2d"):
+        assert max(result.values()) <= BOUNDS["float32"]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_explain_says_the_scheme_the_bytes_and_the_work(ranks: Ranks) -> None:
 
 
 def _named(ranks: Ranks, different: dict[int, dict[str, Any]], **options: Any) -> list[str]:
-    found: list[str] = ranks.run("refused", 4, different, **options)
-    return found
+    result: list[str] = ranks.run("refused", 4, different, **options)
+    return result
 
 
 def test_calls_that_differ_are_refused_on_every_rank_before_anything_is_sent(ranks: Ranks) -> None:
@@ -299,9 +299,9 @@ def test_arrays_that_no_scheme_takes_are_refused_by_name(ranks: Ranks) -> None:
 
 def test_gradients_are_summed_in_the_order_of_the_ranks(ranks: Ranks) -> None:
     caller = "ContextParallel.sum_gradients:"
-    for found in ranks.run("summed", 4):
-        assert found.pop("sums") == [True] * 4
-        assert found == {
+    for result in ranks.run("summed", 4):
+        assert result.pop("sums") == [True] * 4
+        assert result == {
             "differing": (
                 f"{caller} all ranks must make the same call, and nothing was sent: gradient of tensor 0 is "
                 "float32 [] on ranks 0, 1, 3, but None on rank 2"

@@ -29,23 +29,23 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _check(ranks: Ranks, case: dict[str, Any]) -> list[dict[str, Any]]:
-    found = ranks.run("decode", 4, **case)
-    for of_rank in found:
+    result = ranks.run("decode", 4, **case)
+    for of_rank in result:
         assert of_rank["prompt"] <= BOUND
         assert of_rank["error"] <= BOUND
         assert of_rank["same bits"]
         assert of_rank["lengths"]
-    return found
+    return result
 
 
 @pytest.mark.slow
 @pytest.mark.judged
 def test_a_prompt_by_the_ring_and_a_hundred_tokens_are_those_of_one_cache(ranks: Ranks) -> None:
-    found = _check(ranks, {"layout": "zigzag", "prompt": 61, "steps": 100})
+    result = _check(ranks, {"layout": "zigzag", "prompt": 61, "steps": 100})
     # 61 rows as shards of 15 or 16; then blocks of 8 from position 61 on, in turn.
-    assert [of_rank["rows"] for of_rank in found] == [[40, 40], [40, 40], [38, 38], [43, 43]]
+    assert [of_rank["rows"] for of_rank in result] == [[40, 40], [40, 40], [38, 38], [43, 43]]
     # An out of 16 columns and an lse in f32 for each of 2 x 4 rows, to three others.
-    assert {of_rank["sent"] for of_rank in found} == {3 * 8 * (16 + 1) * 4}
+    assert {of_rank["sent"] for of_rank in result} == {3 * 8 * (16 + 1) * 4}
 
 
 @pytest.mark.slow

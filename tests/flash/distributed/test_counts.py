@@ -20,11 +20,11 @@ KINDS = {"a head for all": 1, "all heads": HEADS}
 def _on_ranks(call: Any) -> list[Any]:
     from thread_ranks import ThreadRanks
 
-    found = ThreadRanks(WORLD).run(call)
-    for rank in found:
+    result = ThreadRanks(WORLD).run(call)
+    for rank in result:
         if rank.error is not None:
             raise rank.error
-    return [rank.gave for rank in found]
+    return [rank.gave for rank in result]
 
 
 def _inputs(torch: Any) -> list[Any]:

@@ -50,27 +50,27 @@ def calls_of(torch: Any, what: str) -> Callable[[int], Any]:
     def call(rank: int) -> Any:
         own = x + rank
         if what in ("ring", "gather", "ulysses"):
-            found = ContextParallel(None, "zigzag", what).attention(own, own, own, causal=True)  # type: ignore[arg-type]
+            result = ContextParallel(None, "zigzag", what).attention(own, own, own, causal=True)  # type: ignore[arg-type]
         elif what == "gradients":
             leaf = own.clone().requires_grad_()
             ContextParallel(None, "zigzag", "ring").attention(leaf, leaf, leaf).sum().backward()
-            found = leaf.grad
+            result = leaf.grad
         elif what == "packed":
             documents = own[0].transpose(0, 1)
             cp = ContextParallel(None, "zigzag", "ring")
-            found = cp.attention(documents, documents, documents, cu_seqlens_q=ends, causal=True)
+            result = cp.attention(documents, documents, documents, cu_seqlens_q=ends, causal=True)
         elif what == "array of numpy":
             cp = ContextParallel(None, "contiguous", "ring")
-            found = cp.attention(own, own, own, mask_mod=_of_a_global)
+            result = cp.attention(own, own, own, mask_mod=_of_a_global)
         elif what == "no elements":
-            found = ContextParallel(None, "contiguous", "ring").attention(*[own[..., :0, :]] * 3)
+            result = ContextParallel(None, "contiguous", "ring").attention(*[own[..., :0, :]] * 3)
         elif what == "unshard":
-            found = ContextParallel(None, "striped", "ring").unshard(own)
+            result = ContextParallel(None, "striped", "ring").unshard(own)
         else:
             cache = ShardedKVCache(ContextParallel(None, "striped", "ring"), 1, 3, 2, 8, 64, page_size=4)
             cache.append(0, token, token, [0])
-            found = cache.attention(token, 0, token, token, sequences=[0])
-        return found.tolist()
+            result = cache.attention(token, 0, token, token, sequences=[0])
+        return result.tolist()
 
     return call
 
@@ -86,8 +86,8 @@ def test_the_default_device_changes_no_result(torch: ModuleType, what: str) -> N
             return call(rank)
 
     with one_thread():
-        wanted, found = (ThreadRanks(WORLD).run(one) for one in (call, elsewhere))
-    for ours, theirs in zip(found, wanted, strict=True):
+        wanted, result = (ThreadRanks(WORLD).run(one) for one in (call, elsewhere))
+    for ours, theirs in zip(result, wanted, strict=True):
         assert (ours.error, theirs.error) == (None, None)
         assert ours.gave == theirs.gave
 

@@ -20,9 +20,9 @@ def _errors(torch: Any, call: Callable[[int], Any]) -> list[str]:  # noqa: ARG00
     """What the ranks say, each of which raises `LaunchError`."""
     from thread_ranks import ThreadRanks
 
-    found = ThreadRanks(WORLD).run(call)
-    assert {type(rank.error) for rank in found} == {LaunchError}
-    return [str(rank.error) for rank in found]
+    result = ThreadRanks(WORLD).run(call)
+    assert {type(rank.error) for rank in result} == {LaunchError}
+    return [str(rank.error) for rank in result]
 
 
 def _digest(x: Any) -> str:
@@ -31,9 +31,9 @@ def _digest(x: Any) -> str:
 
 def _one_changed(x: Any) -> Any:
     """A copy whose last element is the next number."""
-    found = x.clone()
-    found.view(-1)[-1] = found.view(-1)[-1].nextafter(found.new_tensor(9.0))
-    return found
+    result = x.clone()
+    result.view(-1)[-1] = result.view(-1)[-1].nextafter(result.new_tensor(9.0))
+    return result
 
 
 def _words(name: str, x: Any) -> str:
@@ -110,5 +110,5 @@ def test_rows_of_a_bias_that_are_one_on_each_rank_are_its_own(torch: ModuleType)
         bias[..., rank] = 1000.0  # each query sees its own key
         return ContextParallel(None, "striped").attention(x, x, x + rank, bias=bias)
 
-    for rank, found in enumerate(ThreadRanks(WORLD).run(call)):
-        assert torch.equal(found.gave, x + rank)
+    for rank, result in enumerate(ThreadRanks(WORLD).run(call)):
+        assert torch.equal(result.gave, x + rank)

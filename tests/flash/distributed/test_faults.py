@@ -32,8 +32,8 @@ def _start(rank: int, world: int, step: str) -> str:
 
 
 def test_a_rank_that_is_killed_between_messages_ends_the_others(torch: ModuleType) -> None:  # noqa: ARG001
-    found = _survivors("killed between messages", 4)
-    for rank, step, (said, peer, _) in zip((0, 2, 3), (1, 1, 2), found, strict=True):
+    result = _survivors("killed between messages", 4)
+    for rank, step, (said, peer, _) in zip((0, 2, 3), (1, 1, 2), result, strict=True):
         assert said.startswith(_start(rank, 4, f"keys and values, step {step}"))
         assert peer == _VICTIM
 
@@ -54,8 +54,8 @@ def _lost(function: str, step: str, how: str) -> tuple[str, int, bool, str]:
     ranks = Ranks(2, _TIMEOUT)
     try:
         ranks.start("distributed_calls.lost", _VICTIM, function, step, how)
-        found: tuple[str, int, bool, str] = ranks.result(0)
-        return found
+        result: tuple[str, int, bool, str] = ranks.result(0)
+        return result
     finally:
         ranks.close()
 

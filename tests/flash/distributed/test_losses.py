@@ -31,10 +31,10 @@ def test_objects_of_a_group_that_was_made_anew_with_fewer_ranks_are_refused(
     ranks = Ranks(_WORLD, _TIMEOUT)
     try:
         ranks.start("distributed_losses.restarted", str(tmp_path / "meeting"), _VICTIM)
-        found = [ranks.result(rank) for rank in range(_WORLD) if rank != _VICTIM]
+        result = [ranks.result(rank) for rank in range(_WORLD) if rank != _VICTIM]
     finally:
         ranks.close()
-    for without, old, lengths, works in found:
+    for without, old, lengths, works in result:
         assert without == _destroyed("ShardedKVCache.attention")
         assert old == {caller: _destroyed(caller) for caller in old}
         assert len(old) == 8
@@ -52,10 +52,10 @@ def test_a_lost_process_is_named_by_all_while_another_is_slow(
     ranks = Ranks(_WORLD, timeout)
     try:
         ranks.start("distributed_losses.lost_beside_a_slow_one", _VICTIM, 2, how, str(tmp_path))
-        found = [ranks.result(rank) for rank in (0, 2)]
+        result = [ranks.result(rank) for rank in (0, 2)]
     finally:
         ranks.close()
-    for rank, (said, peer, in_time) in zip((0, 2), found, strict=True):
+    for rank, (said, peer, in_time) in zip((0, 2), result, strict=True):
         assert peer == _VICTIM, said
         assert said.startswith(
             f"ContextParallel.attention: rank {rank} of 3 lost rank 1 in the step 'comparison of calls': "

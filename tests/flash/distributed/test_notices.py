@@ -23,13 +23,13 @@ def _together(world: int, steps: Callable[[int, Any, Callable[[], object]], Any]
     def call(rank: int) -> Any:
         peers = ContextParallel().peers
         barrier.wait()
-        found = steps(rank, peers, barrier.wait)
+        result = steps(rank, peers, barrier.wait)
         barrier.wait()
-        return found
+        return result
 
-    found = ThreadRanks(world).run(call)
-    assert [rank.error for rank in found] == [None] * world
-    return [rank.gave for rank in found]
+    result = ThreadRanks(world).run(call)
+    assert [rank.error for rank in result] == [None] * world
+    return [rank.gave for rank in result]
 
 
 def _notices(peers: Any) -> Any:
@@ -102,12 +102,12 @@ def test_a_notice_of_which_a_part_has_arrived_is_none(torch: ModuleType) -> None
             return None
         memory, _ = notices._awaited[1]
         whole = memory.clone()
-        found = []
+        result = []
         for end in range(0, len(whole) + 1, 4):
             memory.zero_()
             memory[:end] = whole[:end]
-            found.append(notices.received())
-        return found
+            result.append(notices.received())
+        return result
 
     (*parts, whole), _ = _together(2, steps)
     assert parts == [{}] * 64

@@ -73,14 +73,14 @@ def _on_ranks(call: Callable[[int], Any]) -> list[Any]:
 
 
 def _given(torch: Any, name: str) -> dict[str, Any]:
-    given = dict(FUNCTIONS[name])
-    if given.get("score_mod") is _closing_over:
-        given["score_mod"] = _closing_over(torch.tensor([0.5, 1.0, 1.5, 2.0]))
-    if given.get("score_mod") is _no_position:
-        given["aux"] = {"gains": torch.tensor([0.5, 1.0, 1.5, 2.0])}
-    if given.pop("slopes", False):
-        given["alibi_slopes"] = torch.tensor([0.1, 0.2, 0.3, 0.4])
-    return given
+    arguments = dict(FUNCTIONS[name])
+    if arguments.get("score_mod") is _closing_over:
+        arguments["score_mod"] = _closing_over(torch.tensor([0.5, 1.0, 1.5, 2.0]))
+    if arguments.get("score_mod") is _no_position:
+        arguments["aux"] = {"gains": torch.tensor([0.5, 1.0, 1.5, 2.0])}
+    if arguments.pop("slopes", False):
+        arguments["alibi_slopes"] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    return arguments
 
 
 def _inputs(torch: Any, rows: int) -> list[Any]:
@@ -93,13 +93,13 @@ def test_a_function_may_read_any_index_or_none(torch: ModuleType, name: str) -> 
     import flash
     from flash.distributed import ContextParallel
 
-    given, whole = _given(torch, name), _inputs(torch, 24)
+    arguments, whole = _given(torch, name), _inputs(torch, 24)
 
     def call(_: int) -> Any:
         cp = ContextParallel(None, "striped", "ring")
-        return cp.unshard(cp.attention(*(cp.shard(t) for t in whole), causal=True, **given))
+        return cp.unshard(cp.attention(*(cp.shard(t) for t in whole), causal=True, **arguments))
 
-    want = flash.attention(*whole, causal=True, **given)
+    want = flash.attention(*whole, causal=True, **arguments)
     for got in _on_ranks(call):
         torch.testing.assert_close(got, want, rtol=0, atol=BOUND * want.abs().max().item())
 
@@ -109,23 +109,23 @@ def test_a_function_of_cached_keys_may_read_any_index_or_none(torch: ModuleType,
     import flash
     from flash.distributed import ContextParallel, ShardedKVCache
 
-    given, (q, k, v) = _given(torch, name), _inputs(torch, 9)
+    arguments, (q, k, v) = _given(torch, name), _inputs(torch, 9)
 
     def call(_: int) -> Any:
         cache = ShardedKVCache(ContextParallel(), 1, 2, 2, 8, 64, block=4)
-        return cache.attention(q[:, :, -2:], 0, k, v, **given)
+        return cache.attention(q[:, :, -2:], 0, k, v, **arguments)
 
-    want = flash.attention(q[:, :, -2:], k, v, causal=True, **_bottom_right(given))
+    want = flash.attention(q[:, :, -2:], k, v, causal=True, **_bottom_right(arguments))
     for got in _on_ranks(call):
         torch.testing.assert_close(got, want, rtol=0, atol=BOUND * want.abs().max().item())
 
 
 def _bottom_right(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments for the last 2 of 9 queries alone, whose functions count queries from 0."""
-    found = dict(given)
-    if found.get("mask_mod") is _of_queries:
-        found["mask_mod"] = lambda batch, head, query, key: _of_queries(batch, head, query + 7, key)
-    return found
+    result = dict(given)
+    if result.get("mask_mod") is _of_queries:
+        result["mask_mod"] = lambda batch, head, query, key: _of_queries(batch, head, query + 7, key)
+    return result
 
 
 @pytest.mark.parametrize("function", [_no_index, _no_position])

@@ -18,12 +18,12 @@ from flash.distributed.tiles import Document, Limits, Side, tiles_of
 def _seen(rows: int, keys: int, left: Side, right: Side) -> np.ndarray:
     """Which keys queries see, the last of which is at the last key."""
     distance = np.arange(rows)[:, None] + keys - rows - np.arange(keys)
-    found = np.ones((rows, keys), bool)
+    result = np.ones((rows, keys), bool)
     if left is not None:
-        found &= distance <= left
+        result &= distance <= left
     if right is not None:
-        found &= -distance <= right
-    return found
+        result &= -distance <= right
+    return result
 
 
 @pytest.mark.usefixtures("torch")

@@ -25,7 +25,7 @@ def test_a_program_of_the_page_runs_on_two_ranks(number: int, torch: ModuleType,
     assert len(programs) == 3
     path = tmp_path / "program.py"
     path.write_text(programs[number], encoding="utf-8")
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(path)],
         env=dict(os.environ, PYTHONPATH=str(ROOT)),
         capture_output=True,
@@ -33,7 +33,7 @@ def test_a_program_of_the_page_runs_on_two_ranks(number: int, torch: ModuleType,
         timeout=_DEADLINE_S,
         check=False,
     )
-    assert found.returncode == 0, found.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_page_has_every_public_name() -> None:

@@ -15,12 +15,12 @@ from ptxgen.errors import ConfigError
 
 def _visible(queries: int, keys: int, limits: Limits) -> np.ndarray:
     distance = np.arange(queries)[:, None] + limits.shift - np.arange(keys)
-    found = np.ones((queries, keys), bool)
+    result = np.ones((queries, keys), bool)
     if limits.left is not None:
-        found &= distance <= limits.left
+        result &= distance <= limits.left
     if limits.right is not None:
-        found &= -distance <= limits.right
-    return found
+        result &= -distance <= limits.right
+    return result
 
 
 def _documents(chance: random.Random, queries: int, keys: int) -> tuple[Document, ...]:

@@ -98,8 +98,8 @@ def test_a_process_that_emits_a_kernel_imports_no_other_family(family: Family[An
         f"others = {[other.emitter.partition(':')[0] for other in FAMILIES]!r}\n"
         "print(*(name for name in others if name in sys.modules))\n"
     )
-    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    built = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     own = family.emitter.partition(":")[0]
     shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()  # whose parts the others take
-    assert own in made.stdout.split()
-    assert set(made.stdout.split()) <= {own, *shared}
+    assert own in built.stdout.split()
+    assert set(built.stdout.split()) <= {own, *shared}

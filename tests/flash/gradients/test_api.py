@@ -51,10 +51,10 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 def test_the_function_gives_the_gradients_of_attention(backend: str, dtype: Any) -> None:
     arrays = call_of(flash.AttentionConfig(16, head_dim_v=8, dtype=dtype.name, causal=True))
-    found = flash.attention_backward(**arrays, causal=True, backend=backend)
-    assert [a.dtype for a in three(found)] == [dtype.numpy] * 3
-    assert found.arrays == {}
-    assert_near(found, reference(arrays, causal=True), dtype)
+    result = flash.attention_backward(**arrays, causal=True, backend=backend)
+    assert [a.dtype for a in three(result)] == [dtype.numpy] * 3
+    assert result.arrays == {}
+    assert_near(result, reference(arrays, causal=True), dtype)
 
 
 @BACKENDS
@@ -62,8 +62,8 @@ def test_the_class_gives_them_in_the_other_layout_and_for_three_dimensions(backe
     arrays, kernel = call_of(CONFIG, batch=2), flash.AttentionGradient(CONFIG)
     exact = reference(arrays, causal=True)
     rotation = {n: a if n == "lse" else np.ascontiguousarray(a.swapaxes(1, 2)) for n, a in arrays.items()}
-    found = kernel.launch(**rotation, backend=backend, layout="bshd")
-    for got, wanted in zip(three(found), three(exact), strict=True):
+    result = kernel.launch(**rotation, backend=backend, layout="bshd")
+    for got, wanted in zip(three(result), three(exact), strict=True):
         np.testing.assert_allclose(got.swapaxes(1, 2).astype(float), wanted, atol=2e-2)
     flat = {n: a.reshape(-1, *a.shape[2:]) for n, a in arrays.items()}
     for got, wanted in zip(three(kernel.launch(**flat, backend=backend)), three(exact), strict=True):
@@ -74,29 +74,29 @@ def test_the_class_gives_them_in_the_other_layout_and_for_three_dimensions(backe
 @pytest.mark.parametrize("name", FEATURES)
 def test_gradients_of_arrays_of_scores_come_when_they_are_wanted(name: str, backend: str) -> None:
     config = flash.AttentionConfig(16, dtype="f16", **FEATURES[name])
-    given = {name: rounded_normal(np.random.default_rng(1), SHAPES[name])}
+    arguments = {name: rounded_normal(np.random.default_rng(1), SHAPES[name])}
     if name == "key_bias":
-        given[name] = given[name][:, None]
-    arrays = call_of(config, batch=2, **given)
+        arguments[name] = arguments[name][:, None]
+    arrays = call_of(config, batch=2, **arguments)
     kernel = flash.AttentionGradient(config)
-    exact = reference(arrays, **given)
-    assert kernel.launch(**arrays, **given, backend=backend).arrays == {}
+    exact = reference(arrays, **arguments)
+    assert kernel.launch(**arrays, **arguments, backend=backend).arrays == {}
     for wanted in ([name], name):
-        found = kernel.launch(**arrays, **given, wanted=wanted, backend=backend)
-        assert found.arrays.keys() == {name}
-        assert found.arrays[name].dtype == np.float32
-        assert found.arrays[name].shape == given[name].shape
-        assert_near(found, exact, F16)
+        result = kernel.launch(**arrays, **arguments, wanted=wanted, backend=backend)
+        assert result.arrays.keys() == {name}
+        assert result.arrays[name].dtype == np.float32
+        assert result.arrays[name].shape == arguments[name].shape
+        assert_near(result, exact, F16)
 
 
 @BACKENDS
 def test_the_gradient_of_lse_counts(backend: str) -> None:
     arrays = call_of(CONFIG)
     dlse = rounded_normal(np.random.default_rng(2), arrays["lse"].shape)
-    found = flash.attention_backward(**arrays, dlse=dlse, causal=True, backend=backend)
-    assert_near(found, reference(arrays, dlse=dlse, causal=True), F16)
+    result = flash.attention_backward(**arrays, dlse=dlse, causal=True, backend=backend)
+    assert_near(result, reference(arrays, dlse=dlse, causal=True), F16)
     without = flash.attention_backward(**arrays, causal=True, backend=backend)
-    assert not np.array_equal(found.dq, without.dq)
+    assert not np.array_equal(result.dq, without.dq)
 
 
 @SLOWLY
@@ -104,21 +104,21 @@ def test_scale_and_seed_are_arguments(backend: str) -> None:
     config = flash.AttentionConfig(16, dtype="f16", dropout=0.3)
     how: dict[str, Any] = {"softmax_scale": 0.7, "dropout_seed": 11}
     arrays = call_of(config, **how)
-    found = flash.AttentionGradient(config).launch(**arrays, **how, backend=backend)
-    assert_near(found, reference(arrays, dropout=0.3, **how), F16)
+    result = flash.AttentionGradient(config).launch(**arrays, **how, backend=backend)
+    assert_near(result, reference(arrays, dropout=0.3, **how), F16)
 
 
 @pytest.mark.slow
 @BACKENDS
 def test_given_arrays_of_any_strides_are_written_and_returned(backend: str) -> None:
     arrays = call_of(CONFIG)
-    found = flash.attention_backward(**arrays, causal=True, backend=backend)
-    room = {n: np.full((*a.shape[:-1], a.shape[-1] + 3), 7, a.dtype) for n, a in zip("qkv", three(found))}  # noqa: B905
-    given = {f"d{n}": a[..., :-3] for n, a in room.items()}
-    written = flash.attention_backward(**arrays, causal=True, backend=backend, **given)
-    for name, plain in zip(given, three(found), strict=True):
-        assert getattr(written, name) is given[name]
-        np.testing.assert_allclose(given[name].astype(float), plain.astype(float), atol=1e-2)
+    result = flash.attention_backward(**arrays, causal=True, backend=backend)
+    room = {n: np.full((*a.shape[:-1], a.shape[-1] + 3), 7, a.dtype) for n, a in zip("qkv", three(result))}  # noqa: B905
+    arguments = {f"d{n}": a[..., :-3] for n, a in room.items()}
+    written = flash.attention_backward(**arrays, causal=True, backend=backend, **arguments)
+    for name, plain in zip(arguments, three(result), strict=True):
+        assert getattr(written, name) is arguments[name]
+        np.testing.assert_allclose(arguments[name].astype(float), plain.astype(float), atol=1e-2)
     assert all((a[..., -3:] == 7).all() for a in room.values())
 
 
@@ -135,24 +135,24 @@ PACKED = flash.AttentionConfig(16, dtype="f16", causal=True, varlen=True, sequse
 @SLOWLY
 def test_packed_sequences_and_their_sinks(backend: str) -> None:
     arrays, exact = packed_call(PACKED, 33, 44, LENGTHS)
-    found = flash.attention_varlen_backward(
+    result = flash.attention_varlen_backward(
         **arrays, **LENGTHS, causal=True, wanted=["sink"], backend=backend
     )
-    assert_near(found, exact, F16)
-    assert not found.dq[30:].any()  # of no sequence
-    assert not found.dk[10:12].any()  # not used
+    assert_near(result, exact, F16)
+    assert not result.dq[30:].any()  # of no sequence
+    assert not result.dk[10:12].any()  # not used
 
 
 @SLOWLY
 def test_rows_of_no_sequence_are_not_written_in_given_arrays(backend: str) -> None:
     arrays, _ = packed_call(PACKED, 33, 44, LENGTHS)
-    given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
-    flash.attention_varlen_backward(**arrays, **LENGTHS, **given, causal=True, backend=backend)
-    assert (given["dq"][30:] == 7).all()
-    assert (given["dq"][:30] != 7).any()
+    arguments = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
+    flash.attention_varlen_backward(**arrays, **LENGTHS, **arguments, causal=True, backend=backend)
+    assert (arguments["dq"][30:] == 7).all()
+    assert (arguments["dq"][:30] != 7).any()
     for name in ("dk", "dv"):
-        assert (given[name][40:] == 7).all()
-        assert (given[name][:10] != 7).any()
+        assert (arguments[name][40:] == 7).all()
+        assert (arguments[name][:10] != 7).any()
 
 
 @SLOWLY
@@ -161,21 +161,21 @@ def test_calls_without_scores_have_gradients_of_zero(sizes: dict[str, int], back
     config = flash.AttentionConfig(16, dtype="f16", bias="f32")
     arrays, bias = call_of(config, bias=np.ones((1, 1, 1, 1), np.float32), **sizes), np.ones((1, 1, 1, 1))
     bias = bias.astype(np.float32)
-    found = flash.AttentionGradient(config).launch(**arrays, bias=bias, wanted="bias", backend=backend)
-    for array, like in zip(three(found), "qkv", strict=True):
+    result = flash.AttentionGradient(config).launch(**arrays, bias=bias, wanted="bias", backend=backend)
+    for array, like in zip(three(result), "qkv", strict=True):
         assert array.shape == arrays[like].shape
         assert not array.any()
-    assert found.arrays["bias"].tolist() == [[[[0.0]]]]
+    assert result.arrays["bias"].tolist() == [[[[0.0]]]]
 
 
 def test_results_are_of_the_library_of_the_call(torch: ModuleType) -> None:
     arrays = call_of(CONFIG)
-    found = flash.attention_backward(**arrays, causal=True, backend="cpu")
+    result = flash.attention_backward(**arrays, causal=True, backend="cpu")
     tensors = {n: torch.from_numpy(a) for n, a in arrays.items()}
     tensors["q"].requires_grad_()
     with torch.no_grad():
         got = flash.attention_backward(**tensors, causal=True, backend="cpu")
-    for one, other in zip(three(got), three(found), strict=True):
+    for one, other in zip(three(got), three(result), strict=True):
         assert isinstance(one, torch.Tensor)
         assert one.dtype == torch.float16
         np.testing.assert_array_equal(host_array(view(one, "gradient")), other)
@@ -184,8 +184,8 @@ def test_results_are_of_the_library_of_the_call(torch: ModuleType) -> None:
 def test_results_of_jax_are_of_jax(jax: ModuleType) -> None:
     with jax.default_device(jax.devices("cpu")[0]):
         arrays = {n: jax.numpy.asarray(a) for n, a in call_of(CONFIG).items()}
-        found = flash.attention_backward(**arrays, causal=True, backend="cpu")
-    assert all(isinstance(a, jax.Array) for a in three(found))
+        result = flash.attention_backward(**arrays, causal=True, backend="cpu")
+    assert all(isinstance(a, jax.Array) for a in three(result))
 
 
 def test_kernels_of_calls_of_the_same_sizes_are_kept() -> None:
@@ -285,12 +285,12 @@ def test_explain_says_what_a_call_would_do() -> None:
 
 def _kernels_in(lines: list[str]) -> list[tuple[str, str]]:
     """The kernels that a text names, without what their names say of the config, and what they do."""
-    found = []
+    result = []
     for line in lines:
         if line.startswith("kernel:"):
             name, role = line.split()[1], line.partition("verified, ")[2]
-            found.append((name.split("_f16")[0], role))
-    return found
+            result.append((name.split("_f16")[0], role))
+    return result
 
 
 _IN_ONE = (
@@ -392,14 +392,14 @@ def test_the_table_of_clocks_is_what_the_model_was_seen_to_print() -> None:
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
 def test_the_functions_take_gradients_that_are_not_deterministic(backend: str) -> None:
     arrays = call_of(flash.AttentionConfig(72, dtype="f16", causal=True), seq_k=70)  # one sweep is faster
-    found = flash.attention_backward(**arrays, causal=True, deterministic=False, backend=backend)
-    assert_near(found, reference(arrays, causal=True), F16)
+    result = flash.attention_backward(**arrays, causal=True, deterministic=False, backend=backend)
+    assert_near(result, reference(arrays, causal=True), F16)
     flat = {n: a[0] if n == "lse" else np.ascontiguousarray(a[0].swapaxes(0, 1)) for n, a in arrays.items()}
     ends = {"cu_seqlens_q": np.array([0, 20], np.int32), "cu_seqlens_k": np.array([0, 70], np.int32)}
     packed = flash.attention_varlen_backward(
         **flat, **ends, causal=True, deterministic=False, backend=backend
     )
-    for one, other in zip(three(packed), three(found), strict=True):
+    for one, other in zip(three(packed), three(result), strict=True):
         np.testing.assert_allclose(one.swapaxes(0, 1)[None], other, rtol=2**-9, atol=2**-12)
 
 

@@ -147,8 +147,8 @@ def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(
     """
     of = case_of(kind, feature, sweeps, SEQ_Q, SEQ_K, heads=2, with_dlse=True)
     of = changed(of, where.split()[0], WHERE[where], bad)
-    found, wanted = by_name(run_silently(of)), reference(of)
-    for which, gradient in found.items():
+    result, wanted = by_name(run_silently(of)), reference(of)
+    for which, gradient in result.items():
         ours, theirs = (np.isfinite(x.astype(np.float64)) for x in (gradient, wanted[which]))
         if which == "v":
             assert of.config.dropout or np.isinf(bad) or not ours[~theirs].any()
@@ -214,16 +214,16 @@ def test_unseen_keys_reach_no_gradient(kind: str, feature: str, sweeps: str, bad
     """No query sees the last of the keys, whose K and V hold NaN or infinity."""
     unseen, how = _unseen(feature)
     of = case(30, 80, 16, with_dlse=True, deterministic=SWEEPS[sweeps], **how, **KINDS[kind])
-    found = []
+    result = []
     for filled in (0.0, bad):
         k, v = of.k.copy(), of.v.copy()
         k[:, :, unseen] = v[:, :, unseen] = filled
-        found.append(of.run(k=k, v=v))
-    for gradient in (found[1].dk, found[1].dv):
+        result.append(of.run(k=k, v=v))
+    for gradient in (result[1].dk, result[1].dv):
         assert not gradient[:, :, unseen].any()
     if of.deterministic:
-        assert_same_bits(found[1], found[0])
-    for name, gradient in by_name(found[1]).items():
+        assert_same_bits(result[1], result[0])
+    for name, gradient in by_name(result[1]).items():
         assert np.isfinite(gradient.astype(np.float32)).all(), name
 
 
@@ -241,10 +241,10 @@ def test_kernels_are_proved(kind: str, feature: str, sweeps: str) -> None:
     wanted = tuple(f.argument for f in config.scores if f.gradient_of)
     for owner in [*owners_of(one_sweep=sweeps == "one"), *([SCORES] if "bias" in wanted else [])]:
         how: dict[str, Any] = {"with_dlse": True, "wanted": wanted, "one_sweep": sweeps == "one"}
-        made = gradient_build(gradient_config(config, owner, target("sm_80"), 16, **how))
-        assert made.proof.complete, made.proof.unknown
-        assert not made.global_proof.unknown, made.global_proof.unknown
-        assert not made.is_faulty
+        built = gradient_build(gradient_config(config, owner, target("sm_80"), 16, **how))
+        assert built.proof.complete, built.proof.unknown
+        assert not built.global_proof.unknown, built.global_proof.unknown
+        assert not built.is_faulty
 
 
 @table(quick=[("f16", "key_bias", "two")], features=["key_bias", "bias", "several"])
@@ -253,5 +253,5 @@ def test_the_same_call_gives_the_same_bits(kind: str, feature: str, sweeps: str)
     of = case_of(kind, feature, sweeps, 70, 90, batch=2, heads=2, kv_heads=1)
     one, other = of.run(), of.run()
     if sweeps == "one":
-        one, other = (found._replace(dq=one.dq) for found in (one, other))
+        one, other = (result._replace(dq=one.dq) for result in (one, other))
     assert_same_bits(one, other)

@@ -204,8 +204,8 @@ def test_a_longest_sequence_that_is_too_long_takes_no_ctas() -> None:
     kernel = flash.AttentionGradient(flash.AttentionConfig(8, dtype="f16", varlen=True))
     most = {"max_seqlen_q": 2**29, "max_seqlen_k": 2**29}
     assert kernel.explain(**arrays, **most) == kernel.explain(**arrays)
-    for found, wanted in zip(kernel.launch(**arrays, **most)[:3], kernel.launch(**arrays)[:3], strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, wanted in zip(kernel.launch(**arrays, **most)[:3], kernel.launch(**arrays)[:3], strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.parametrize(

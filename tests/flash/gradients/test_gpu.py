@@ -57,9 +57,9 @@ def kernels(driver: FakeDriver) -> list[str]:
 
 def test_host_arrays_are_copied_there_and_back(driver: FakeDriver, make: Make) -> None:
     arrays = call_of(CONFIG)
-    found = make(CONFIG).launch(**arrays, backend="cuda")
-    assert_near(found, reference(arrays, causal=True), F16)
-    assert all(isinstance(a, np.ndarray) for a in found[:3])
+    result = make(CONFIG).launch(**arrays, backend="cuda")
+    assert_near(result, reference(arrays, causal=True), F16)
+    assert all(isinstance(a, np.ndarray) for a in result[:3])
     assert kernels(driver) == ["attention_gradient_queries", "attention_gradient_keys"]
     names = driver.names()
     assert names.index("cuLaunchKernel") > names.index("cuMemcpyHtoDAsync")
@@ -71,10 +71,10 @@ def test_host_arrays_are_copied_there_and_back(driver: FakeDriver, make: Make) -
 
 def test_tensors_of_the_host_are_copied_there_and_back(make: Make, torch: ModuleType) -> None:
     arrays = call_of(CONFIG)
-    found = make(CONFIG).launch(**{n: torch.from_numpy(a) for n, a in arrays.items()}, backend="cuda")
-    assert all(isinstance(a, torch.Tensor) for a in found[:3])
+    result = make(CONFIG).launch(**{n: torch.from_numpy(a) for n, a in arrays.items()}, backend="cuda")
+    assert all(isinstance(a, torch.Tensor) for a in result[:3])
     assert_near(
-        Gradients(*(host_array(view(a, "gradient")) for a in found[:3]), {}),
+        Gradients(*(host_array(view(a, "gradient")) for a in result[:3]), {}),
         reference(arrays, causal=True),
         F16,
     )
@@ -83,29 +83,31 @@ def test_tensors_of_the_host_are_copied_there_and_back(make: Make, torch: Module
 def test_given_host_arrays_of_any_strides_are_written(make: Make) -> None:
     arrays = call_of(CONFIG)
     room = {f"d{n}": np.full((*arrays[n].shape[:-1], 11), 7, np.float16) for n in "qkv"}
-    given = {n: a[..., 3:] for n, a in room.items()}
-    found = make(CONFIG).launch(**arrays, **given, backend="cuda")
-    assert [found.dq is given["dq"], found.dk is given["dk"], found.dv is given["dv"]] == [True] * 3
-    assert_near(found, reference(arrays, causal=True), F16)
+    arguments = {n: a[..., 3:] for n, a in room.items()}
+    result = make(CONFIG).launch(**arrays, **arguments, backend="cuda")
+    assert [result.dq is arguments["dq"], result.dk is arguments["dk"], result.dv is arguments["dv"]] == [
+        True
+    ] * 3
+    assert_near(result, reference(arrays, causal=True), F16)
     assert all((a[..., :3] == 7).all() for a in room.values())
 
 
 def test_arrays_on_a_gpu_are_used_in_place_and_results_are_there_too(driver: FakeDriver, make: Make) -> None:
     arrays = call_of(CONFIG, batch=2, heads=4, kv_heads=2)
     dlse = rounded_normal(np.random.default_rng(1), arrays["lse"].shape)
-    found = make(CONFIG).launch(**there(driver, {**arrays, "dlse": dlse}, 1))
+    result = make(CONFIG).launch(**there(driver, {**arrays, "dlse": dlse}, 1))
     assert not COPIES & set(driver.names())
     assert {launch.ordinal for launch in driver.launches} == {1}
-    assert_near(fetched(found), reference(arrays, dlse=dlse, causal=True), F16)
+    assert_near(fetched(result), reference(arrays, dlse=dlse, causal=True), F16)
 
 
 def test_repeated_calls_use_the_same_kernels_and_memory(driver: FakeDriver, make: Make) -> None:
     kernel, arrays = make(CONFIG), call_of(CONFIG)
-    given = there(driver, {**arrays, **{f"d{n}": np.zeros_like(arrays[n]) for n in "qkv"}})
-    kernel.launch(**given)
+    arguments = there(driver, {**arrays, **{f"d{n}": np.zeros_like(arrays[n]) for n in "qkv"}})
+    kernel.launch(**arguments)
     driver.calls.clear()
     launches = len(driver.launches)
-    kernel.launch(**given)
+    kernel.launch(**arguments)
     assert driver.names().count("cuLaunchKernel") == len(driver.launches) - launches == 2
     assert not {"cuMemAlloc", "cuModuleLoadDataEx", "cuMemsetD8Async", *COPIES} & set(driver.names())
 
@@ -118,8 +120,8 @@ def test_one_sweep_clears_its_sums_before_each_call(driver: FakeDriver) -> None:
     arrays = call_of(CONFIG, seq_k=70)
     for call in range(2):
         driver.calls.clear()
-        found = kernel.launch(**there(driver, arrays))
-        assert_near(fetched(found), reference(arrays, causal=True), F16)
+        result = kernel.launch(**there(driver, arrays))
+        assert_near(fetched(result), reference(arrays, causal=True), F16)
         names = driver.names()
         assert names.count("cuMemsetD8Async") == 1
         assert names.index("cuMemsetD8Async") < names.index("cuLaunchKernel")
@@ -131,26 +133,26 @@ def test_one_sweep_clears_its_sums_before_each_call(driver: FakeDriver) -> None:
 @pytest.mark.slow
 def test_another_alignment_of_addresses_is_found_out(driver: FakeDriver, make: Make) -> None:
     kernel, arrays = make(CONFIG), call_of(CONFIG)
-    given = there(driver, arrays)
-    kernel.launch(**given)
+    arguments = there(driver, arrays)
+    kernel.launch(**arguments)
     odd = driver.place(np.zeros(arrays["q"].size + 1, np.float16)) + 2
     shifted = CudaArray(odd, arrays["q"])
     driver.view(odd, arrays["q"].nbytes)[:] = arrays["q"].reshape(-1).view(np.uint8)
-    found = fetched(kernel.launch(**{**given, "q": shifted}))
-    assert_near(found, reference(arrays, causal=True), F16)
+    result = fetched(kernel.launch(**{**arguments, "q": shifted}))
+    assert_near(result, reference(arrays, causal=True), F16)
     assert "align2" in driver.launches[-1].entry
     half = CudaArray(driver.place(np.zeros(arrays["dout"].size + 1, np.float16)) + 1, arrays["dout"])
     with pytest.raises(
         LaunchError, match=r"^AttentionGradient\.launch: dout must begin at a multiple of 2 bytes"
     ):
-        kernel.launch(**{**given, "dout": half})
+        kernel.launch(**{**arguments, "dout": half})
 
 
 def test_each_stream_has_its_own_memory_for_d(driver: FakeDriver, make: Make) -> None:
-    kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
+    kernel, arguments = make(CONFIG), there(driver, call_of(CONFIG))
     first, second = driver.make_stream(), driver.make_stream()
     for stream in (first, second, first):
-        kernel.launch(**given, stream=stream)
+        kernel.launch(**arguments, stream=stream)
     assert [launch.stream for launch in driver.launches] == [first, first, second, second, first, first]
     used = [launch.values["D"] for launch in driver.launches]
     assert used[0] == used[1] == used[4] == used[5]
@@ -162,23 +164,23 @@ def test_memory_of_torch_is_from_its_pool_and_on_its_stream(
 ) -> None:
     """What a captured graph writes is then kept for it by torch, and nothing is allocated beside torch."""
     torch, arrays, kernel = TorchOnGpu(driver, 1, monkeypatch), call_of(CONFIG), make(CONFIG)
-    given = {n: torch.tensor(a) for n, a in arrays.items()}
+    arguments = {n: torch.tensor(a) for n, a in arrays.items()}
     for _ in range(2):
         driver.calls.clear()
         torch.made.clear()
-        found = kernel.launch(**given)
+        result = kernel.launch(**arguments)
         assert "cuMemAlloc" not in driver.names()
         *_, rows = torch.made  # behind dq, dk and dv
         assert {launch.values["D"] for launch in driver.launches[-2:]} == {rows.pointer}
         assert {launch.stream for launch in driver.launches[-2:]} == {torch.stream}
-        assert_near(fetched(found), reference(arrays, causal=True), F16)
+        assert_near(fetched(result), reference(arrays, causal=True), F16)
 
 
 def test_calls_of_several_threads_on_one_stream_do_not_mix(
     driver: FakeDriver, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
-    kernel.launch(**given)
+    kernel, arguments = make(CONFIG), there(driver, call_of(CONFIG))
+    kernel.launch(**arguments)
     backend = kernel._gradient.gpu.backend
     launch = backend.launch
 
@@ -187,7 +189,7 @@ def test_calls_of_several_threads_on_one_stream_do_not_mix(
         time.sleep(0.01)  # so that other threads run between two launches
 
     monkeypatch.setattr(backend, "launch", slow)
-    threads = [threading.Thread(target=kernel.launch, kwargs=given) for _ in range(3)]
+    threads = [threading.Thread(target=kernel.launch, kwargs=arguments) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -203,8 +205,8 @@ def test_gradients_of_arrays_of_scores_follow_in_the_order_of_their_kernels(
     rng = np.random.default_rng(2)
     scores = {"bias": rounded_normal(rng, (1, 2, 1, 24)), "sink": rounded_normal(rng, (2,))}
     arrays = call_of(config, **scores)
-    found = make(config).launch(**there(driver, {**arrays, **scores}), wanted=["bias", "sink"])
-    assert_near(fetched(found), reference(arrays, **scores), F16)
+    result = make(config).launch(**there(driver, {**arrays, **scores}), wanted=["bias", "sink"])
+    assert_near(fetched(result), reference(arrays, **scores), F16)
     assert kernels(driver) == [
         "attention_gradient_queries",
         "attention_gradient_keys",
@@ -227,9 +229,9 @@ def test_packed_sequences_on_a_gpu(driver: FakeDriver, make: Make) -> None:
     most = {"max_seqlen_q": 12, "max_seqlen_k": 16}
     # The first call has terms of rows that the second one has not.
     for ends in (np.array([0, 12, 12, 17], np.int32), LENGTHS["cu_seqlens_q"]):
-        given = {**arrays, **LENGTHS, "cu_seqlens_q": ends}
-        found = kernel.launch(**there(driver, given), **most, wanted=["sink"])
-    got = fetched(found)
+        arguments = {**arrays, **LENGTHS, "cu_seqlens_q": ends}
+        result = kernel.launch(**there(driver, arguments), **most, wanted=["sink"])
+    got = fetched(result)
     assert_near(got, exact, F16)
     assert not got.dq[17:].any()
     assert not got.dk[28:].any()
@@ -240,18 +242,18 @@ def test_packed_sequences_of_the_host(make: Make) -> None:
     arrays, exact = packed_call(PACKED, 20, 30, LENGTHS)
     kernel = make(PACKED)
     assert_near(kernel.launch(**arrays, **LENGTHS, wanted=["sink"], backend="cuda"), exact, F16)
-    given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
-    kernel.launch(**arrays, **LENGTHS, **given, wanted=["sink"], backend="cuda")
-    assert (given["dq"][17:] == 7).all()
-    assert (given["dk"][28:] == 7).all()
-    np.testing.assert_allclose(given["dv"][:28].astype(float), exact.dv[:28], atol=2e-2)
+    arguments = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
+    kernel.launch(**arrays, **LENGTHS, **arguments, wanted=["sink"], backend="cuda")
+    assert (arguments["dq"][17:] == 7).all()
+    assert (arguments["dk"][28:] == 7).all()
+    np.testing.assert_allclose(arguments["dv"][:28].astype(float), exact.dv[:28], atol=2e-2)
 
 
 @pytest.mark.parametrize("sizes", [{"batch": 0}, {"seq_q": 0}, {"seq_k": 0}], ids=str)
 def test_calls_without_scores_on_a_gpu(sizes: dict[str, int], driver: FakeDriver, make: Make) -> None:
     arrays = call_of(CONFIG, **sizes)
-    found = fetched(make(CONFIG).launch(**there(driver, arrays)))
-    for array, like in zip(found[:3], "qkv", strict=True):
+    result = fetched(make(CONFIG).launch(**there(driver, arrays)))
+    for array, like in zip(result[:3], "qkv", strict=True):
         assert array.shape == arrays[like].shape
         assert not array.any()
 
@@ -262,5 +264,5 @@ def test_a_seed_on_a_gpu_is_that_of_the_call(driver: FakeDriver, make: Make) -> 
     kernel = make(config)
     for seed in (3, 4):
         arrays = call_of(config, dropout_seed=seed)
-        found = kernel.launch(**there(driver, arrays), dropout_seed=seed)
-        assert_near(fetched(found), reference(arrays, dropout=0.4, dropout_seed=seed), F16)
+        result = kernel.launch(**there(driver, arrays), dropout_seed=seed)
+        assert_near(fetched(result), reference(arrays, dropout=0.4, dropout_seed=seed), F16)

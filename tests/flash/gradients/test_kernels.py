@@ -58,9 +58,9 @@ LENGTHS = [(1, 1), (1, 130), (130, 1), (64, 64), (65, 129), (128, 64), (200, 31)
 @in_sweeps("seq_q,seq_k", LENGTHS, two=[(65, 129), (5, 0), (0, 5)], one=[(5, 0), (0, 5)])
 @pytest.mark.parametrize("causal", mostly_nightly([False, "bottom_right", "top_left"], ["bottom_right"]))
 def test_every_length(seq_q: int, seq_k: int, causal: Any, sweeps: str) -> None:
-    found = check(case(seq_q, seq_k, 8, causal=causal, deterministic=SWEEPS[sweeps], **SHARED))
+    result = check(case(seq_q, seq_k, 8, causal=causal, deterministic=SWEEPS[sweeps], **SHARED))
     if not seq_q or not seq_k:
-        assert not any(gradient.any() for gradient in found[:3])
+        assert not any(gradient.any() for gradient in result[:3])
 
 
 @in_sweeps("heads,kv_heads", [(1, 1), (6, 2), (4, 1), (3, 3)], two=[(6, 2)])
@@ -86,8 +86,8 @@ _QUICK_BROADCAST = [(2, 1, 30, 45)]
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
 def test_the_gradient_of_a_bias_is_the_sum_over_what_shares_it(shape: tuple[int, ...], kind: str) -> None:
     arrays = {"bias": normal(*shape)}
-    found = check(case(30, 45, 8, bias="f32", arrays=arrays, **MANY, **KINDS[kind]))
-    assert found.arrays["bias"].shape == shape
+    result = check(case(30, 45, 8, bias="f32", arrays=arrays, **MANY, **KINDS[kind]))
+    assert result.arrays["bias"].shape == shape
 
 
 OF_HEADS = [(2, 4), (1, 4), (2, 1), (4,), ()]
@@ -104,8 +104,8 @@ def test_the_gradient_of_numbers_by_heads_or_keys_is_the_sum_over_what_shares_th
     array = np.asarray(normal(*shape), np.float32)
     arrays = {name: np.abs(array) if name == "alibi_slopes" else array}
     how = {**FLAGS[name], "arrays": arrays, "with_dlse": name == "sink", "deterministic": SWEEPS[sweeps]}
-    found = check(case(30, 45, 8, **how, **MANY))
-    assert found.arrays[name].shape == shape
+    result = check(case(30, 45, 8, **how, **MANY))
+    assert result.arrays[name].shape == shape
 
 
 def _strided(array: Array, how: str) -> Array:
@@ -128,12 +128,12 @@ def test_arrays_of_any_strides_give_the_same_bits(how: str, sweeps: str) -> None
     arrays = {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}
     moved = {name: _strided(array, how) for name, array in arrays.items()}
     into = {f"d{name}": _strided(np.full_like(arrays[name], np.nan), how) for name in "qkv"}
-    found = of.run(**moved, **into)
-    assert found.dq is into["dq"]
+    result = of.run(**moved, **into)
+    assert result.dq is into["dq"]
     if sweeps == "one":
-        judge(of, by_name(found), out, lse)
+        judge(of, by_name(result), out, lse)
     else:
-        assert_same_bits(found, of.run())
+        assert_same_bits(result, of.run())
     if how != "transposed":  # what lies between rows is as before
         pad = slice(0, 1) if how == "unaligned" else slice(16, None)
         assert (into["dk"].base[..., pad] == 99).all()
@@ -179,12 +179,12 @@ def test_packed_sequences_have_the_bits_of_a_batch() -> None:
     rows = {name: np.concatenate(array, axis=1) for name, array in (("lse", lse), ("dlse", of.dlse))}
     ends = {"cu_seqlens_q": np.array([0, 40, 80], np.int32), "cu_seqlens_k": np.array([0, 50, 100], np.int32)}
     kernel = AttentionGradient(replace(of.config, varlen=True))
-    found = kernel.launch(
+    result = kernel.launch(
         **flat, **rows, **ends, **arrays, dropout_seed=7, wanted=list(arrays), backend="interpreter"
     )
     for name, gradient in by_name(wanted).items():
         expected = gradient if name in arrays else np.concatenate(gradient.swapaxes(1, 2))
-        np.testing.assert_array_equal(by_name(found)[name], expected, err_msg=name)
+        np.testing.assert_array_equal(by_name(result)[name], expected, err_msg=name)
 
 
 @pytest.mark.nightly
@@ -198,7 +198,7 @@ def test_one_sweep_of_packed_sequences_sums_the_gradients_of_slopes() -> None:
         for name, array in {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}.items()
     }
     ends = {"cu_seqlens_q": np.array([0, 40, 80], np.int32), "cu_seqlens_k": np.array([0, 50, 100], np.int32)}
-    found = replace(of, config=replace(of.config, varlen=True)).kernel.launch(
+    result = replace(of, config=replace(of.config, varlen=True)).kernel.launch(
         **flat,
         lse=np.concatenate(lse, axis=1),
         **ends,
@@ -207,8 +207,8 @@ def test_one_sweep_of_packed_sequences_sums_the_gradients_of_slopes() -> None:
         wanted=["alibi_slopes"],
         backend="interpreter",
     )
-    again = {name: np.stack(np.split(getattr(found, f"d{name}"), 2)).swapaxes(1, 2) for name in "qkv"}
-    judge(of, {**again, "alibi_slopes": found.arrays["alibi_slopes"]}, out, lse)
+    again = {name: np.stack(np.split(getattr(result, f"d{name}"), 2)).swapaxes(1, 2) for name in "qkv"}
+    judge(of, {**again, "alibi_slopes": result.arrays["alibi_slopes"]}, out, lse)
 
 
 # ------------------------------------------------------------------------------------------
@@ -244,12 +244,12 @@ def test_errors_are_at_most_twice_those_of_pytorch(name: str, dtype: str) -> Non
     )
     torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=of.config.scale).backward(dout)
     theirs = {n: np.float64(x.grad.float().numpy()) for n, x in (("q", q), ("k", k), ("v", v))}
-    found = by_name(of.run())
+    result = by_name(of.run())
     right_ones = attention_reference_gradients(of.dout, of.q, of.k, of.v, **of.given)
     wanted = {"q": right_ones.dq, "k": right_ones.dk, "v": right_ones.dv}
     last = {"f16": 2.0**-11, "bf16": 2.0**-8}[dtype]
     for n, right in wanted.items():
-        ours, other = (np.abs(x[n].astype(np.float64) - right).max() for x in (found, theirs))
+        ours, other = (np.abs(x[n].astype(np.float64) - right).max() for x in (result, theirs))
         assert ours <= 2 * other + last * np.abs(right).max(), (n, ours, other)
 
 
@@ -260,6 +260,6 @@ def test_large_scores_of_rows_that_see_no_key_add_nothing() -> None:
     out, lse = of.forward()
     assert np.isneginf(lse[..., :40]).all()
     out[:, :, :40] = np.inf  # of such rows O is not read
-    found = hard.run(out=out)
-    assert not found.dq[:, :, :40].any()
-    assert_same_bits(found, of.run())
+    result = hard.run(out=out)
+    assert not result.dq[:, :, :40].any()
+    assert_same_bits(result, of.run())

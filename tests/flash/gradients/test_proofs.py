@@ -52,10 +52,10 @@ def kernels(
 
 def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 16, **how: Any) -> None:
     for kernel in kernels(config, on, alignment, **how):
-        made = gradient_build(kernel)
-        assert made.proof.complete, (kernel.name, made.proof.unknown)
-        assert not made.global_proof.unknown, (kernel.name, made.global_proof.unknown)
-        assert not made.is_faulty, kernel.name
+        built = gradient_build(kernel)
+        assert built.proof.complete, (kernel.name, built.proof.unknown)
+        assert not built.global_proof.unknown, (kernel.name, built.global_proof.unknown)
+        assert not built.is_faulty, kernel.name
 
 
 # What may be run in two sweeps and in one: kinds that have both.
@@ -86,10 +86,10 @@ def test_kernels_with_narrow_accesses_are_proved(alignment: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_the_kernel_that_sums_terms_is_proved(dtype: str) -> None:
-    made = sum_build(SumConfig(target("sm_80"), DTYPES[dtype]))
-    assert made.proof.complete
-    assert not made.global_proof.unknown
-    assert not made.is_faulty
+    built = sum_build(SumConfig(target("sm_80"), DTYPES[dtype]))
+    assert built.proof.complete
+    assert not built.global_proof.unknown
+    assert not built.is_faulty
 
 
 # ------------------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ def steps(of: Case, on: str = "sm_80") -> tuple[list[Step], dict[str, Array]]:
     written = {name: np.full_like(arrays[like], np.nan) for name, like in WRITTEN.items()}
     views = {name: view(array, name) for name, array in {**arrays, **written}.items()}
     seed = of.others.get("dropout_seed")
-    given = {**of.arrays, **{n: a for n, a in of.others.items() if isinstance(a, np.ndarray)}}
-    operands = {name: view(array, name) for name, array in given.items()}
+    arguments = {**of.arrays, **{n: a for n, a in of.others.items() if isinstance(a, np.ndarray)}}
+    operands = {name: view(array, name) for name, array in arguments.items()}
     sizes = Checks(of.config, Caller("test")).check(views, operands, "bhsd", (None, None))
-    found = {name: np.full_like(of.arrays[name], np.nan) for name in of.wanted}
-    sums = {name: view(array, name) for name, array in found.items()}
+    result = {name: np.full_like(of.arrays[name], np.nan) for name in of.wanted}
+    sums = {name: view(array, name) for name, array in result.items()}
     numbers = {**of.config.numbers, **({} if seed is None else {"dropout_seed": seed})}
     one_sweep = not of.deterministic and has_one_sweep(of.config)
     call = GradientCall(of.config, sizes, "bhsd", of.config.scale, views, operands, numbers, sums, one_sweep)
@@ -149,7 +149,7 @@ def steps(of: Case, on: str = "sm_80") -> tuple[list[Step], dict[str, Array]]:
     }
     memory = {name: view(array, name) for name, array in space.items()}
     launches = list(steps_of(call, target(on), memory, "test"))
-    return launches, {**written, **found, **space}
+    return launches, {**written, **result, **space}
 
 
 def _bits(arrays: Mapping[str, Array]) -> dict[str, bytes]:
@@ -241,9 +241,9 @@ def test_the_tiles_of_wide_heads_are_those_that_fit(on: str, tiles: tuple[int, .
 @pytest.mark.parametrize("on", _WIDE_ON)
 def test_the_sanitizers_report_nothing_on_any_tiles_of_wide_heads(on: str) -> None:
     of = case(**WATCHED["keys of several warps"])
-    found = interpret(of, on)
-    assert interpret(of, on, sanitize="all") == found
-    assert interpret(of, on, sanitize="all", schedule=PCT(1, apart=True)) == found
+    result = interpret(of, on)
+    assert interpret(of, on, sanitize="all") == result
+    assert interpret(of, on, sanitize="all", schedule=PCT(1, apart=True)) == result
 
 
 @pytest.mark.slow
@@ -253,11 +253,11 @@ def test_warps_that_pass_weights_on_give_the_bits_of_those_that_do_not(
     of, by_columns = case(40, 70, 136, 72), GRADIENT_TILES[KEYS, HALF.name]
     tiles = [Tiles(64, 32, 4, 1), *by_columns[256][1:]]
     assert [each.across for each in tiles] == [1, 4, 2]
-    found = []
+    result = []
     for each in tiles:
         monkeypatch.setitem(by_columns, 256, (each,))
-        found.append(interpret(of))
-    assert found[1:] == found[:-1]
+        result.append(interpret(of))
+    assert result[1:] == result[:-1]
 
 
 _MANY_ORDERS = ["causal", "several", "bias"]
@@ -315,8 +315,8 @@ def _largest_partial_sums() -> Array:
     q, k, v, dout = (x.astype(np.float64) for x in (of.q, of.k, of.v, of.dout))
     weights = np.exp(scale * q @ k.swapaxes(2, 3) - lse[..., None])
     gradients = weights * (dout @ v.swapaxes(2, 3) - (dout * out).sum(axis=3)[..., None])
-    found: Array = np.abs(gradients) @ np.abs(k)
-    return found
+    result: Array = np.abs(gradients) @ np.abs(k)
+    return result
 
 
 def _of_one_sweep(**how: Any) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -336,11 +336,11 @@ def _of_one_sweep(**how: Any) -> tuple[dict[str, Array], dict[str, Array]]:
 def test_every_order_of_ctas_gives_the_same_gradients_but_for_the_rounding_of_dq() -> None:
     sums, others = _of_one_sweep()
     orders = [_of_one_sweep(sanitize="all", schedule=PCT(seed, apart=True)) for seed in range(3)]
-    assert any(found["dQ_sums"].tobytes() != sums["dQ_sums"].tobytes() for found, _ in orders)
-    for found, same in orders:
+    assert any(result["dQ_sums"].tobytes() != sums["dQ_sums"].tobytes() for result, _ in orders)
+    for result, same in orders:
         assert _bits(same) == _bits(others)
         # Three sums of four terms, each rounded, in both orders.
-        error = np.abs(found["dQ_sums"] - sums["dQ_sums"])
+        error = np.abs(result["dQ_sums"] - sums["dQ_sums"])
         assert (error <= 6 * 2.0**-24 * 1.01 * _largest_partial_sums()).all()
 
 
@@ -394,8 +394,8 @@ def test_memory_beside_the_arrays_grows_as_the_sequences_do(name: str) -> None:
     def elements(seq: int) -> int:
         arrays = {"alibi_slopes": _normal(1), "sink": _normal(1), "key_bias": _normal(1, seq)}
         settings = SETTINGS[name]
-        given = {n: a for n, a in arrays.items() if settings.get(n.removesuffix("_slopes"))}
-        of = case(seq, seq, arrays=given, **settings)
+        arguments = {n: a for n, a in arrays.items() if settings.get(n.removesuffix("_slopes"))}
+        of = case(seq, seq, arrays=arguments, **settings)
         _, written = steps(of)
         return sum(array.size for n, array in written.items() if n not in (*WRITTEN, *of.wanted))
 

@@ -114,7 +114,7 @@ def drawn(seed: int) -> tuple[Case, dict[str, Array]]:
     features.draw((batch, heads))
     if not packed:
         features.draw_dense((batch, heads, seq_q, seq_k))
-    made = case(
+    built = case(
         seq_q,
         seq_k,
         head_dim,
@@ -128,13 +128,13 @@ def drawn(seed: int) -> tuple[Case, dict[str, Array]]:
         **features.settings,
     )
     if not packed:
-        return made, {}
+        return built, {}
     ends = {f"cu_seqlens_{side}": np.cumsum([0, *lengths[side]]).astype(np.int32) for side in "qk"}
     for side in "qk":
         if rng.random() < 0.3:
             ends[f"seqused_{side}"] = np.array([rng.integers(0, n + 1) for n in lengths[side]], np.int32)
     used = {name: True for name in ends if name.startswith("seqused")}
-    return replace(made, config=replace(made.config, varlen=True, **used)), ends
+    return replace(built, config=replace(built.config, varlen=True, **used)), ends
 
 
 def _dead_rows(lse: Array) -> Array:
@@ -154,9 +154,9 @@ def _unseen_keys(of: Case, lse: Array) -> Array:
 
 def _filled(array: Array, where: Array, bad: float) -> Array:
     """A copy with `bad` in rows."""
-    found = array.copy()
-    found[where] = bad
-    return found
+    result = array.copy()
+    result[where] = bad
+    return result
 
 
 def check_dense(of: Case, backend: str, bad: float, spread: Callable[[Array], Array], layout: str) -> None:
@@ -171,9 +171,15 @@ def check_dense(of: Case, backend: str, bad: float, spread: Callable[[Array], Ar
         q=_filled(of.q, rows, bad),
         dout=_filled(of.dout, rows, bad),
     )
-    given = {"dout": hidden.dout, "q": hidden.q, "k": hidden.k, "v": hidden.v, "out": _filled(out, rows, bad)}
-    found = hidden.run(backend=backend, layout=layout, **{name: spread(a) for name, a in given.items()})
-    for name, gradient in by_name(found).items():
+    arguments = {
+        "dout": hidden.dout,
+        "q": hidden.q,
+        "k": hidden.k,
+        "v": hidden.v,
+        "out": _filled(out, rows, bad),
+    }
+    result = hidden.run(backend=backend, layout=layout, **{name: spread(a) for name, a in arguments.items()})
+    for name, gradient in by_name(result).items():
         assert_close(name, gradient, *within[name])
 
 
@@ -184,9 +190,9 @@ def _spread(seed: int) -> Callable[[Array], Array]:
     def spread(array: Array) -> Array:
         *outer, columns = array.shape
         room = np.full((*outer, before + columns + behind), np.nan, array.dtype)
-        made = room[..., before : before + columns]
-        made[...] = array
-        return made
+        built = room[..., before : before + columns]
+        built[...] = array
+        return built
 
     return spread
 

@@ -39,12 +39,12 @@ def seen(seq_q: int, seq_k: int, causal: Any = False, window: Any = None) -> np.
     behind = np.arange(seq_k) - position
     before, after = window or (None, None)
     after = 0 if causal else after
-    found = np.ones((seq_q, seq_k), bool)
+    result = np.ones((seq_q, seq_k), bool)
     if after is not None:
-        found &= behind <= after
+        result &= behind <= after
     if before is not None:
-        found &= -behind <= before
-    return found
+        result &= -behind <= before
+    return result
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
@@ -89,9 +89,9 @@ def test_products_are_those_that_the_kernel_issues(owner: str, settings: dict[st
     one_sweep = across > 0
     config = AttentionConfig(**{"head_dim": 16, "dtype": "f16", **how})
     kernel = gradient_config(config, owner, target("sm_80"), 16, one_sweep=one_sweep)
-    made = verified_gradient(kernel)
-    cost, t = GradientResources.of(made), kernel.tiling
-    issued = sum(isinstance(s, ir.Instr) and s.opcode.startswith("mma.") for s in made.kernel.body)
+    built = verified_gradient(kernel)
+    cost, t = GradientResources.of(built), kernel.tiling
+    issued = sum(isinstance(s, ir.Instr) and s.opcode.startswith("mma.") for s in built.kernel.body)
     of_warp = t.block * t.tile * sum(cost.products()) / t.warps
     if one_sweep:
         of_warp += (across - 1) * t.block * t.tile * t.of_scores.output_columns / t.warps

@@ -76,14 +76,14 @@ def test_of_three_warpgroups_one_multiplies_while_others_compute_exponentials(
     assert isinstance(t, WgmmaTiling)
     assert t.checks_sums
     path = main_loop_of(config, assembler).path
-    taken, given = ([n for n, one in enumerate(path) if one.opcode.startswith(f"BAR.{b}")] for b in TURNS)
+    taken, arguments = ([n for n, one in enumerate(path) if one.opcode.startswith(f"BAR.{b}")] for b in TURNS)
     (wait,) = (n for n, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR"))
     products = [n for n, one in enumerate(path) if one.name == "HGMMA"]
     exponentials = [n for n, one in enumerate(path) if one.opcode.startswith("MUFU.EX2")]
     polynomials = t.tile // 2 // t.by_polynomial if t.by_polynomial else 0
     assert taken[0] < products[0]
-    assert products[-1] < given[0] < wait < exponentials[0]
-    assert len(taken) == len(given) == 1
+    assert products[-1] < arguments[0] < wait < exponentials[0]
+    assert len(taken) == len(arguments) == 1
     assert len(exponentials) == t.tile // 2 - polynomials
     assert sum(one.name == "FMNMX" for one in path) == 2 * polynomials  # no maxima
     assert not [one for one in path if one.name == "R2UR"]
@@ -106,16 +106,16 @@ def test_no_role_uses_more_registers_than_it_has(
     how: dict[str, Any], wanted: list[int], assembler: Assembler
 ) -> None:
     config = AttentionConfig(dtype="f16", target="sm_90a", causal=True, return_lse=True, **how)
-    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
+    built = assembler.assemble(build(config.kernel()).text, "sm_90a")
     try:
-        found = find_disassembler().instructions(made.cubin)
+        result = find_disassembler().instructions(built.cubin)
     except BackendError as error:
         pytest.skip(str(error))
-    changes = [at for at, one in enumerate(found) if one.name == "USETMAXREG"]
-    counts = [int(found[at].operands.split()[-1], 16) for at in changes]
+    changes = [at for at, one in enumerate(result) if one.name == "USETMAXREG"]
+    counts = [int(result[at].operands.split()[-1], 16) for at in changes]
     assert counts == wanted
-    for at, end, count in zip(changes, [*changes[1:], len(found)], counts, strict=True):
-        used = [int(n) for one in found[at:end] for n in re.findall(r"\bR(\d+)\b", one.operands)]
+    for at, end, count in zip(changes, [*changes[1:], len(result)], counts, strict=True):
+        used = [int(n) for one in result[at:end] for n in re.findall(r"\bR(\d+)\b", one.operands)]
         assert max(used) < count
 
 
@@ -135,7 +135,7 @@ def test_no_role_uses_more_registers_than_it_has(
 def test_no_feature_spills(
     features: dict[str, Any], head_dim: int, block_q: Any, assembler: Assembler
 ) -> None:
-    given = {**features, "block_q": "auto" if head_dim == 256 else block_q}  # no tile fits 256 and 192
-    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **given)
+    arguments = {**features, "block_q": "auto" if head_dim == 256 else block_q}  # no tile fits 256 and 192
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **arguments)
     assert isinstance(config.kernel().tiling, WgmmaTiling)
     assert_no_spill(config, assembler)

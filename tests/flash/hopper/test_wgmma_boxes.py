@@ -27,13 +27,13 @@ def boxes(of: TensorMap) -> list[TensorMap]:
     # Half of the columns would hold all 24 columns of O.
     changed += [{"box": (columns // 4, rows, *outer)}, {"box": (columns, rows, 2, 1)}]
     changed += [{"swizzle": name} for name in ("none", "32B", "64B") if name != of.swizzle]
-    found = []
+    result = []
     for change in changed:
         try:
-            found.append(replace(of, **change))
+            result.append(replace(of, **change))
         except ConfigError:
             continue  # nor does the driver take it
-    return found
+    return result
 
 
 def launched(subject: KernelUnderTest, name: str, given: TensorMap) -> str:
@@ -76,8 +76,8 @@ def test_a_box_that_is_larger_than_its_tile_is_not_proved() -> None:
     subject = subjects()[SUBJECT]
     (columns, rows, *outer) = subject.params["K_map"].box
     wider = replace(subject.params["K_map"], box=(columns, rows + 1, *outer))
-    found = prove(
+    result = prove(
         subject.module, subject.entry, block=subject.block, params={**subject.params, "K_map": wider}
     )
-    (unknown,) = found.shared.unknown
+    (unknown,) = result.shared.unknown
     assert unknown.reason.startswith("perhaps bytes 2048 to 4223 are outside ring_2_k, which has 4096 bytes")

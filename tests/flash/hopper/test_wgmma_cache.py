@@ -181,15 +181,15 @@ def test_rows_that_are_gathered_may_be_any_strides_apart(
     table = rng.permutation(8).astype(np.int32)[None]
     k, v = (x[table[0]].swapaxes(0, 1).reshape(2, 8 * size, 16)[:, :keys] for x in pages)
     config = config_of()
-    given: dict[str, Any] = {"seqused_k": np.array([keys], np.int32), "block_table": table}
-    given["backend"] = "interpreter"
+    arguments: dict[str, Any] = {"seqused_k": np.array([keys], np.int32), "block_table": table}
+    arguments["backend"] = "interpreter"
     if packed:
         kernel = AttentionKernel(replace(config, varlen=True, page_size=size))
-        given["cu_seqlens_q"] = np.array([0, queries], np.int32)
-        out, lse = kernel.launch(q.swapaxes(0, 1), *pages, **given)
+        arguments["cu_seqlens_q"] = np.array([0, queries], np.int32)
+        out, lse = kernel.launch(q.swapaxes(0, 1), *pages, **arguments)
         out, lse = out.swapaxes(0, 1)[None], lse[None]
     else:
-        out, lse = DecodeKernel(config).launch(q[None], *pages, **given)
+        out, lse = DecodeKernel(config).launch(q[None], *pages, **arguments)
     judge_items(config, q[None], [(k, v)], out, lse)
     assert "wgmma" in kernels.names[0]
 
@@ -224,8 +224,8 @@ def test_many_new_rows_are_there_before_they_are_attended_to(kernels: Kernels) -
     k[np.isnan(k)] = v[np.isnan(v)] = 0
     new_k, new_v = np.random.default_rng(5).standard_normal((2, 2, 1, 40, 16)).astype(np.float16)
     used = np.array([60, 40], np.int32)  # the new rows among them
-    given = {**call.arguments, "seqused_k": used}
-    out, lse = DecodeKernel(call.config).launch(call.q, k, v, new_k, new_v, **given)
+    arguments = {**call.arguments, "seqused_k": used}
+    out, lse = DecodeKernel(call.config).launch(call.q, k, v, new_k, new_v, **arguments)
     assert [kernels.names[0].startswith("append"), "wgmma" in kernels.names[1]] == [True, True]
     for b, n in enumerate(used):
         np.testing.assert_array_equal(k[b, :, n - 40 : n], new_k[b])
@@ -247,26 +247,26 @@ def test_few_new_rows_are_written_by_the_kernel_that_attends(
 ) -> None:
     rng, heads = np.random.default_rng(3), (2 if how["pack_gqa"] else 1, 1)
     call = Call.of(config_of(causal=True, **how), page_size, splits=splits, seq_q=25, heads=heads)
-    given, new = dict(call.arguments), []
+    arguments, new = dict(call.arguments), []
     if not rotary.get("queries_only"):
         new = list(rng.standard_normal((2, 2, 1, 9, 16)).astype(np.float16))
-        given["seqused_k"] = USED + (0 if page_size else 5)  # slots of which some hold NaN
+        arguments["seqused_k"] = USED + (0 if page_size else 5)  # slots of which some hold NaN
     if rotary:
         angles = rng.uniform(0, 6, (ROOM, rotary["rotary_dim"] // 2))
-        given |= {"rotary_cos": np.cos(angles).astype("f4"), "rotary_sin": np.sin(angles).astype("f4")}
-        given["rotary_interleaved"] = rotary.get("rotary_interleaved", False)
+        arguments |= {"rotary_cos": np.cos(angles).astype("f4"), "rotary_sin": np.sin(angles).astype("f4")}
+        arguments["rotary_interleaved"] = rotary.get("rotary_interleaved", False)
     results = []
     for name in ("sm_90a", "sm_90"):
         cache = [array.copy() for array in call.cache]
-        given["splits"] = splits if name == "sm_90a" else 1
+        arguments["splits"] = splits if name == "sm_90a" else 1
         config = replace(call.config, target=name)
-        results.append((cache, DecodeKernel(config).launch(call.q, *cache, *new, **given)))
+        results.append((cache, DecodeKernel(config).launch(call.q, *cache, *new, **arguments)))
     assert "wgmma" in kernels.names[0]
     assert ("_append_" in kernels.names[0]) == bool(new)
     assert len(kernels.names) == 2 + (splits > 1)
-    (caches, found), (other_caches, wanted) = results
+    (caches, result), (other_caches, wanted) = results
     assert_same_bits(tuple(caches), tuple(other_caches))
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, wanted, strict=True):
         assert np.isfinite(one).all()
         np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=0, atol=4e-3)
 
@@ -375,8 +375,8 @@ def test_what_no_kernel_gathers_is_said() -> None:
 def test_launches_say_how_rows_are_copied() -> None:
     config = config_of(varlen=True, page_size=8)
     q, pages = np.zeros((5, 2, 16), np.float16), np.zeros((4, 2, 8, 16), np.float16)
-    given = {"cu_seqlens_q": np.array([0, 5], np.int32), "block_table": np.zeros((1, 2), np.int32)}
+    arguments = {"cu_seqlens_q": np.array([0, 5], np.int32), "block_table": np.zeros((1, 2), np.int32)}
     text = AttentionKernel(config).explain(
-        q, pages, pages, seqused_k=np.array([9], np.int32), backend="interpreter", **given
+        q, pages, pages, seqused_k=np.array([9], np.int32), backend="interpreter", **arguments
     )
     assert "products: wgmma, with rows of K and V copied from their pages by cp.async\n" in text

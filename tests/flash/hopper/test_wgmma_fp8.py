@@ -88,8 +88,8 @@ def test_numbers_that_are_not_finite_reach_only_rows_that_see_them(dtype: str, h
     q, k, v = arrays_of(config, 70, 150, 1, heads, 1)
     odd = (np.nan,) if dtype == "e4m3" else (np.nan, np.inf, -np.inf)
     for n, value in enumerate(odd):
-        for place, key in enumerate((149, 141 - n, 10)):  # the last rows see all, the first row 80 of them
-            v[0, 0, key, 3 + 8 * n + place] = value
+        for location, key in enumerate((149, 141 - n, 10)):  # the last rows see all, the first row 80 of them
+            v[0, 0, key, 3 + 8 * n + location] = value
     scales = scales_of()
     out, _, _ = run_forward(config, (q, k, v), operands=scales, sanitize=True)
     wanted, _ = attention_reference(*scaled((q, k, v), scales), causal=config.causal)
@@ -206,12 +206,12 @@ def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(
         "k_scale": np.array([[0.5, 2.0]], "f4"),
         "v_scale": np.array([[2.0], [3.0]], "f4"),
     }
-    given = arrays if layout == "bhsd" else tuple(np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays)
-    out, lse = AttentionKernel(config).launch(*given, backend=backend, layout=layout, **scales)
+    arguments = arrays if layout == "bhsd" else tuple(np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays)
+    out, lse = AttentionKernel(config).launch(*arguments, backend=backend, layout=layout, **scales)
     assert out.dtype.name == "bfloat16"
     wide = {name: np.broadcast_to(x, (2, 2)) for name, x in scales.items()}
-    found = out if layout == "bhsd" else out.swapaxes(1, 2)
-    assert_within(found, lse, bound_of(config, arrays, wide))
+    result = out if layout == "bhsd" else out.swapaxes(1, 2)
+    assert_within(result, lse, bound_of(config, arrays, wide))
 
 
 def test_an_out_that_lies_behind_q_is_no_overlap() -> None:
@@ -256,11 +256,11 @@ def test_a_gpu_gives_the_bits_of_the_interpreter_over_pages(monkeypatch: pytest.
     without_assembler(monkeypatch)
     driver = interpreting(FakeDriver(FakeDevice()))
     config = config_of(causal=True, varlen=True, page_size=16)
-    given = Batch.of(config, ((1, 90), (20, 33)), (2, 1)).arguments
+    arguments = Batch.of(config, ((1, 90), (20, 33)), (2, 1)).arguments
     on_gpu = AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
-    found = on_gpu.launch(**given, backend="cuda")
-    assert_same_bits(found, AttentionKernel(config).launch(**given, backend="interpreter"))
-    said = on_gpu.explain(**given, backend="cuda")
+    result = on_gpu.launch(**arguments, backend="cuda")
+    assert_same_bits(result, AttentionKernel(config).launch(**arguments, backend="interpreter"))
+    said = on_gpu.explain(**arguments, backend="cuda")
     assert "tiles:    64 queries of 2 packed heads by 64 keys, 256 threads\n" in said
     assert "products: wgmma of fp8, with tiles copied by TMA and V transposed\n" in said
     assert "scales:   one of Q, K and V for each head of K and V\n" in said
@@ -352,16 +352,18 @@ def test_scales_must_be_given() -> None:
 def test_scales_must_be_finite(name: str, packed: bool) -> None:
     config = config_of(varlen=packed)
     arrays = arrays_of(config, 4, 4)
-    given: dict[str, Any] = {one: np.ones((1, 1), "f4") for one in SCALES}
+    arguments: dict[str, Any] = {one: np.ones((1, 1), "f4") for one in SCALES}
     if packed:
         arrays = tuple(x[0].swapaxes(0, 1) for x in arrays)  # type: ignore[assignment]  # three
-        given |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), np.array([0, 4], np.int32))
+        arguments |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), np.array([0, 4], np.int32))
     kernel = AttentionKernel(config)
     for finite in (1.0, 0.0, -1.0):  # the second launch has the geometry of the first
-        kernel.launch(*arrays, backend="cpu", **{**given, name: np.full((1, 1), finite, "f4")})
+        kernel.launch(*arrays, backend="cpu", **{**arguments, name: np.full((1, 1), finite, "f4")})
     for value in (np.nan, np.inf, -np.inf):
         assert (
-            refusal(kernel.launch, *arrays, backend="cpu", **{**given, name: np.array([[value]], "f4")})
+            refusal(kernel.launch, *arrays, backend="cpu", **{**arguments, name: np.array([[value]], "f4")})
             == f"launch: {name} must hold finite numbers, got {value}"
         )
-        kernel.result_shapes(*arrays, **{**given, name: np.array([[value]], "f4")})  # which reads no scale
+        kernel.result_shapes(
+            *arrays, **{**arguments, name: np.array([[value]], "f4")}
+        )  # which reads no scale

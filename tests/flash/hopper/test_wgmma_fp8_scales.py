@@ -89,8 +89,8 @@ def test_numbers_that_are_not_finite_have_the_scale_of_their_key(dtype: str) -> 
     q, k, v = arrays_of(config, 70, 150)
     odd = (np.nan,) if dtype == "e4m3" else (np.nan, np.inf, -np.inf)
     for n, value in enumerate(odd):
-        for place, key in enumerate((149, 121 - n, 10)):  # the last rows see all, the first row 80 of them
-            v[0, 0, key, 3 + 8 * n + place] = value
+        for location, key in enumerate((149, 121 - n, 10)):  # the last rows see all, the first row 80 of them
+            v[0, 0, key, 3 + 8 * n + location] = value
     scales = operands_of(config, (q, k, v))
     scales["v_scale"][...] = [2.0, -1.0, 0.5]
     out, _, _ = run_forward(config, (q, k, v), operands=scales, sanitize=True)
@@ -136,12 +136,12 @@ def test_a_launch_takes_scales_of_blocks_that_broadcast(backend: Any, layout: An
         "k_scale": np.array([[0.5, 2.0, 1.0]], "f4"),
         "v_scale": np.arange(2, 14, dtype="f4").reshape(2, 2, 3),
     }
-    given = arrays if layout == "bhsd" else tuple(np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays)
-    out, lse = AttentionKernel(config).launch(*given, backend=backend, layout=layout, **scales)
+    arguments = arrays if layout == "bhsd" else tuple(np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays)
+    out, lse = AttentionKernel(config).launch(*arguments, backend=backend, layout=layout, **scales)
     shapes = {"q_scale": (2, 4, 2), "k_scale": (2, 2, 3), "v_scale": (2, 2, 3)}
     wide = {name: np.broadcast_to(x, shapes[name]) for name, x in scales.items()}
-    found = out if layout == "bhsd" else out.swapaxes(1, 2)
-    assert_within(found, lse, bound_of(config, arrays, wide))
+    result = out if layout == "bhsd" else out.swapaxes(1, 2)
+    assert_within(result, lse, bound_of(config, arrays, wide))
 
 
 def test_scales_of_other_shapes_are_refused() -> None:

@@ -115,9 +115,9 @@ def made_of(name: str) -> Any:
     ["pages", "pages of a row", *map(nightly, ("decode", "splits", "wide boxes", "pages of three rows"))],
 )
 def test_no_default_kernel_spills_or_moves_descriptors_in_its_loop(name: str, assembler: Assembler) -> None:
-    made = made_of(name)
-    assert_no_spill(made, assembler)
-    names = [one.name for one in main_loop_of(made, assembler).path]
+    built = made_of(name)
+    assert_no_spill(built, assembler)
+    names = [one.name for one in main_loop_of(built, assembler).path]
     # Scores of a warpgroup's tile, and its columns of O of that and of the other warpgroup's.
     assert names.count("HGMMA") == 576 // 16 + 2 * (64 // 16)
     assert names.count("R2UR") <= 1  # of the parity that waits compare, not of descriptors
@@ -219,9 +219,16 @@ OTHERS = "; use other sizes"
     ids=str,
 )
 def test_what_no_kernel_computes_is_refused(how: dict[str, Any], message: str) -> None:
-    given = {"head_dim": 576, "head_dim_v": 512, "dtype": "f16", "target": "sm_90a", "shared_kv": True, **how}
+    arguments = {
+        "head_dim": 576,
+        "head_dim_v": 512,
+        "dtype": "f16",
+        "target": "sm_90a",
+        "shared_kv": True,
+        **how,
+    }
     with pytest.raises(ConfigError) as error:
-        AttentionConfig(**given)
+        AttentionConfig(**arguments)
     assert str(error.value).startswith(message)
 
 

@@ -113,10 +113,10 @@ def test_narrow_heads_have_blocks_of_192_queries_where_a_large_tile_fits() -> No
 
 @pytest.mark.parametrize(("size", "known"), [("tile", 112), ("tile", 176), ("block_q", 192)])
 def test_other_targets_have_fewer_tiles(size: str, known: int) -> None:
-    given: dict[str, Any] = {"dtype": "f16", size: known}
-    assert getattr(AttentionConfig(64, target="sm_90a", **given).kernel().tiling, size) == known
+    arguments: dict[str, Any] = {"dtype": "f16", size: known}
+    assert getattr(AttentionConfig(64, target="sm_90a", **arguments).kernel().tiling, size) == known
     with pytest.raises(ConfigError, match=f"{size} must be one of [0-9, ]*64, 128, 'auto', got {known}"):
-        AttentionConfig(64, target="sm_90", **given)
+        AttentionConfig(64, target="sm_90", **arguments)
 
 
 def test_three_warpgroups_have_no_registers_to_spare() -> None:
@@ -141,14 +141,14 @@ def test_three_warpgroups_have_no_registers_to_spare() -> None:
 )
 def test_launches_say_why_they_do_not_use_it(change: Any, reason: str) -> None:
     kernel = AttentionKernel(AttentionConfig(16, target="sm_90a", **SMALL))
-    given = change(*arrays())
-    said = kernel.explain(*given, backend="interpreter")
+    arguments = change(*arrays())
+    said = kernel.explain(*arguments, backend="interpreter")
     wanted = f"mma.sync: {reason}" if reason else "wgmma, with tiles copied by TMA"
     assert f"products: {wanted}\n" in said
-    out, wanted_out = (kernel.launch(*given, backend=backend) for backend in ("interpreter", "cpu"))
+    out, wanted_out = (kernel.launch(*arguments, backend=backend) for backend in ("interpreter", "cpu"))
     np.testing.assert_allclose(out.astype(np.float32), wanted_out.astype(np.float32), atol=4e-3)
     other = AttentionKernel(AttentionConfig(16, target="sm_90", **SMALL))
-    assert "products:" not in other.explain(*given, backend="interpreter")
+    assert "products:" not in other.explain(*arguments, backend="interpreter")
 
 
 @pytest.mark.sample(1, gate=3)
@@ -183,13 +183,13 @@ def test_sizes_that_wgmma_alone_has_are_left_open_where_arrays_do_not_go_with_it
     dim = config.head_dim
     q, k, v = Problem(40, 50, dim, dim).arrays(dtype=config.element.numpy)
     k = change(k)
-    given: tuple[Any, ...] = (q, k, v[:, :, : k.shape[2]])
+    arguments: tuple[Any, ...] = (q, k, v[:, :, : k.shape[2]])
     kernel, sink = AttentionKernel(config), {"sink": np.ones(1, np.float32)} if config.sink else {}
-    said = kernel.explain(*given, backend="interpreter", **sink)
+    said = kernel.explain(*arguments, backend="interpreter", **sink)
     assert f"products: mma.sync: {reason}\n" in said
     assert f"tiles:    {tiles}\n" in said
-    found, wanted = (kernel.launch(*given, backend=name, **sink) for name in ("interpreter", "cpu"))
-    for one, other in zip(found, wanted, strict=True):
+    result, wanted = (kernel.launch(*arguments, backend=name, **sink) for name in ("interpreter", "cpu"))
+    for one, other in zip(result, wanted, strict=True):
         np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), atol=2e-2)
 
 
@@ -286,8 +286,8 @@ int main(void)
 
 
 def test_the_contract_says_what_to_encode() -> None:
-    made = build(AttentionConfig(96, 64, dtype="bf16", target="sm_90a").kernel())
-    contract = made.contract
+    built = build(AttentionConfig(96, 64, dtype="bf16", target="sm_90a").kernel())
+    contract = built.contract
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(contract, schema())
     maps = {p["name"]: p for p in contract["parameters"] if p["kind"] == "tensor_map"}
@@ -306,8 +306,8 @@ def test_the_contract_says_what_to_encode() -> None:
 
 
 def test_a_stub_refuses_strides_that_no_tensor_map_has(cc: Hosts, tmp_path: Path) -> None:
-    made = build(AttentionConfig(64, dtype="f16", target="sm_90a").kernel())
-    (tmp_path / "hopper.h").write_text(stub(made.contract, made.text, "c", "hopper"))
+    built = build(AttentionConfig(64, dtype="f16", target="sm_90a").kernel())
+    (tmp_path / "hopper.h").write_text(stub(built.contract, built.text, "c", "hopper"))
     main = tmp_path / "main.c"
     main.write_text(STRIDES)
     ended, _ = ran(cc.c(main))

@@ -43,10 +43,10 @@ def config_of(head_dim: int = 16, head_dim_v: int | None = None, **how: Any) -> 
 
 def kernel(config: AttentionConfig, *, apart: bool = True) -> KernelConfig:
     """The kernel, of which O leaves through a tile of its own (`apart`) or through that of Q."""
-    made = config.kernel()
-    assert isinstance(made.tiling, WgmmaTiling)
-    assert made.scheduler == config.scheduler
-    return replace(made, tiling=replace(made.tiling, separate_output=apart))
+    built = config.kernel()
+    assert isinstance(built.tiling, WgmmaTiling)
+    assert built.scheduler == config.scheduler
+    return replace(built, tiling=replace(built.tiling, separate_output=apart))
 
 
 def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> Any:
@@ -62,12 +62,12 @@ def bits(found: Any) -> tuple[Any, Any]:
 def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, ctas: int, **how: Any) -> Any:
     """The results of a run with the bits of the kernel with a CTA for each part."""
     shared = {name: how.pop(name) for name in ("operands", "dropout_seed") if name in how}
-    found = run_forward(config, arrays, kernel=of, ctas=ctas, sanitize=True, **shared, **how)
+    result = run_forward(config, arrays, kernel=of, ctas=ctas, sanitize=True, **shared, **how)
     grid = replace(config, scheduler="grid").kernel()
     wanted = run_forward(config, arrays, kernel=replace(grid, packed=of.packed), **shared)
-    for one, other in zip(bits(found), bits(wanted), strict=True):
+    for one, other in zip(bits(result), bits(wanted), strict=True):
         np.testing.assert_array_equal(one, other)
-    return found
+    return result
 
 
 # ------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_packed_sequences_are_dealt_too(
     how: dict[str, Any], scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths_q, lengths_k = (0, 64, 1, 63, 130), (5, 40, 0, 17, 33)
-    given = {
+    arguments = {
         f"cu_seqlens_{n}": np.cumsum([3, *of]).astype(np.int32)
         for n, of in (("q", lengths_q), ("k", lengths_k))
     }
@@ -161,13 +161,13 @@ def test_packed_sequences_are_dealt_too(
     q, k, v = (rng.standard_normal(s).astype(np.float16) for s in shapes)
     with monkeypatch.context() as patched:
         patched.setattr("flash.launch.calls.ctas_at_once", lambda *_: 2)
-        found, wanted = (
+        result, wanted = (
             AttentionKernel(replace(config, scheduler=name)).launch(
-                q, k, v, out=np.full_like(q, 7), backend="interpreter", **given
+                q, k, v, out=np.full_like(q, 7), backend="interpreter", **arguments
             )
             for name in (scheduler, "grid")
         )
-    for one, other in zip(bits(found), bits(wanted), strict=True):
+    for one, other in zip(bits(result), bits(wanted), strict=True):
         rows = slice(3, 261) if one.ndim == 2 else slice(None)  # LSE is not written elsewhere
         np.testing.assert_array_equal(one[..., rows], other[..., rows])
 
@@ -207,12 +207,12 @@ def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
     config = config_of(causal=True)
     of = kernel(config, apart=apart)
     arrays, module = arrays_of(config, 100, 50, batch=1, heads=1), build(of).module
-    found = waits(module)
-    assert len(found) == 18
-    for at in found:
-        given = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(0)}
+    result = waits(module)
+    assert len(result) == 18
+    for at in result:
+        arguments = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(0)}
         with pytest.raises(TrapError):
-            run_forward(config, arrays, module=without(module, at), **given)
+            run_forward(config, arrays, module=without(module, at), **arguments)
 
 
 # ------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def test_a_gpu_gets_as_many_ctas_as_it_runs_at_once(monkeypatch: pytest.MonkeyPa
     launched = AttentionKernel(config, cuda=CudaBackend(machine), cache=ModuleCache(None))
     said = launched.explain(q, k, v, backend="cuda")
     assert "grid:     3 CTAs, to which 16 blocks of queries are dealt (static)\n" in said
-    found, wanted = (launched.launch(q, k, v, backend=backend) for backend in ("cuda", "cpu"))
-    np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+    result, wanted = (launched.launch(q, k, v, backend=backend) for backend in ("cuda", "cpu"))
+    np.testing.assert_allclose(result.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
 
 
 @pytest.mark.slow
@@ -244,8 +244,8 @@ def test_a_gpu_gets_a_counter_that_is_cleared_before_each_launch(monkeypatch: py
     assert "grid:     3 CTAs, to which 16 blocks of queries are dealt (ticket)\n" in said
     wanted = launched.launch(q, k, v, backend="cpu")
     for _ in range(2):
-        found = launched.launch(q, k, v, backend="cuda")
-        np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+        result = launched.launch(q, k, v, backend="cuda")
+        np.testing.assert_allclose(result.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
     cleared = [call.arguments for call in machine.calls if call.name == "cuMemsetD8Async"]
     assert [call[1:3] for call in cleared] == [(0, 4)] * 2
     assert [one.values["tickets"] for one in machine.launches] == [call[0] for call in cleared]
@@ -313,8 +313,8 @@ def test_the_rule_chooses_what_ends_first_when_every_part_is_dealt(multiprocesso
         turns = [order[n : n + multiprocessors] for n in range(0, len(order), multiprocessors)]
         dealt = [0.0] * multiprocessors
         for turn, costs in enumerate(turns):
-            for place, cost in enumerate(costs):
-                dealt[-1 - place if turn % 2 else place] += cost - (HIDDEN * OVERHEAD if turn else 0)
+            for location, cost in enumerate(costs):
+                dealt[-1 - location if turn % 2 else location] += cost - (HIDDEN * OVERHEAD if turn else 0)
         gain = max(ends) / max(dealt)
         if _mirrored_ends_first(kernel, (seq, seq, 1), heads, width, multiprocessors) != (gain >= 1):
             misses.append(gain)

@@ -200,13 +200,13 @@ def _judge(of: Case) -> tuple[Bound, Array, Array]:
         scales = {name: array[b : b + 1] if of.ends else array for name, array in of.scales.items()}
         arrays = (of.q[:, :, rows], of.k[:, :, keys], of.v[:, :, keys])
         q, k, v = (_numbers(x, scales.get(name), x.shape[1]) for x, name in zip(arrays, SCALES, strict=True))
-        given = {**how, **own}
-        found = attention_bound(q, k, v, config.output.numpy, arithmetic, first_batch=b, **given)
-        for whole, part in zip(bound, found, strict=True):
+        arguments = {**how, **own}
+        result = attention_bound(q, k, v, config.output.numpy, arithmetic, first_batch=b, **arguments)
+        for whole, part in zip(bound, result, strict=True):
             whole[:, :, rows] = part
         written[:, :, rows] = True
         sizes = (items, heads, q.shape[2], k.shape[2])
-        visible = visible_keys(scored(sizes, config.causal, np.float64, b, given))
+        visible = visible_keys(scored(sizes, config.causal, np.float64, b, arguments))
         visible = visible.reshape(items, kv_heads, heads // kv_heads, *sizes[2:])
         seen[:, :, keys] = visible.any(axis=(2, 3))
     return bound, written, seen
@@ -220,11 +220,11 @@ def _launched(of: Case, monkeypatch: pytest.MonkeyPatch, **how: Any) -> tuple[Ar
         patched.setattr(interpreter, "run", lambda *given, **more: run(*given, **{**more, **how}))
         q, k, v = (x[0].swapaxes(0, 1) if of.ends else x for x in (of.q, of.k, of.v))
         out = np.full((*q.shape[:-1], of.config.value_dim), 7, of.config.output.numpy)
-        made = AttentionKernel(of.config)
+        built = AttentionKernel(of.config)
         more = {} if of.config.shared_kv else {"v": v}
-        found = made.launch(q, k, **more, out=out, backend="interpreter", **of.given)
-    assert found[0] is out
-    return (out.swapaxes(0, 1)[None], found[1][None]) if of.ends else found
+        result = built.launch(q, k, **more, out=out, backend="interpreter", **of.given)
+    assert result[0] is out
+    return (out.swapaxes(0, 1)[None], result[1][None]) if of.ends else result
 
 
 def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,9 +61,9 @@ def test_query_heads_share_key_heads(dim: int, pack_gqa: bool) -> None:
     q, k, v = Problem(20, 37, dim, dim, batch=2, heads=3, kv_heads=1).arrays()
     q[:, 1] *= 1e9  # scaled, where others are not
     v[..., 1] *= 1e-9
-    found = kernel.launch(q, k, v, backend="interpreter")
+    result = kernel.launch(q, k, v, backend="interpreter")
     wanted = AttentionKernel(grade(dim, causal=True)).launch(q, k, v, backend="cpu")
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
@@ -77,10 +77,10 @@ def test_queries_are_rotated_before_they_are_split() -> None:
     }
     kernel = DecodeKernel(grade(causal=True, pack_gqa=True))
     used = np.array([90], np.int32)
-    found, wanted = (
+    result, wanted = (
         kernel.launch(q, k, v, seqused_k=used, backend=backend, **turns) for backend in ("interpreter", "cpu")
     )
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=3e-6)
 
 
@@ -136,11 +136,11 @@ def test_a_sink_takes_no_digit_from_the_weights_that_it_exceeds(sink: float, tar
 @pytest.mark.parametrize("head_dim", [64, nightly(128)])
 def test_each_element_is_multiplied_three_times(head_dim: int, assembler: Assembler) -> None:
     config = AttentionConfig(head_dim, precision="f32_grade", target="sm_90a")
-    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
-    assert made.advisories == ()
+    built = assembler.assemble(build(config.kernel()).text, "sm_90a")
+    assert built.advisories == ()
     t = config.kernel().tiling
-    found = find_disassembler().instructions(made.cubin)
-    products = sum(one.name == "HGMMA" for one in found)
+    result = find_disassembler().instructions(built.cubin)
+    products = sum(one.name == "HGMMA" for one in result)
     steps = (t.score_columns + t.tile) // 16
     assert products % (3 * steps) == 0
 
@@ -209,7 +209,7 @@ def test_sizes_of_other_kernels_do_not_go_to_mma_sync(block_q: int) -> None:
 )
 def test_launches_say_what_they_multiply_with(dim: int, said: str) -> None:
     config = AttentionConfig(dim, precision="f32_grade", target="sm_90a", tile=16, block_q=64)
-    kernel, given = AttentionKernel(config), Problem(40, 50, dim, dim).arrays()
-    assert f"products: {said}\n" in kernel.explain(*given, backend="interpreter")
-    out, wanted = (kernel.launch(*given, backend=backend) for backend in ("interpreter", "cpu"))
+    kernel, arguments = AttentionKernel(config), Problem(40, 50, dim, dim).arrays()
+    assert f"products: {said}\n" in kernel.explain(*arguments, backend="interpreter")
+    out, wanted = (kernel.launch(*arguments, backend=backend) for backend in ("interpreter", "cpu"))
     np.testing.assert_allclose(out, wanted, atol=3e-6)

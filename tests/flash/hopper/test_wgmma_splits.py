@@ -184,13 +184,13 @@ def test_a_gpu_gives_the_bits_of_the_interpreter(driver: FakeDriver, monkeypatch
     config = KINDS["fp8 e4m3"].config(causal=True)
     arrays = arrays_of(config, 40, 300, 2, 4, 2)
     scales = operands_of(config, arrays)
-    found = kernel_on(driver, config).launch(*arrays, backend="cuda", **scales)
+    result = kernel_on(driver, config).launch(*arrays, backend="cuda", **scales)
     assert [launch.entry for launch in driver.launches] == [
         "attention_forward_wgmma_e4m3_d64_m64_n64_s2_bottom_right_splits_lse",
         "merge_partials_bf16_d64_w4_lse",
     ]
     wanted = AttentionKernel(replace(config, splits=3)).launch(*arrays, backend="interpreter", **scales)
-    assert_same_bits(found, wanted)
+    assert_same_bits(result, wanted)
 
 
 @pytest.mark.slow

@@ -45,11 +45,11 @@ def test_the_polynomial_is_as_accurate_as_the_instruction() -> None:
     values[500:] = np.random.default_rng(2).uniform(-1, 1, 524)
     odd = [-np.inf, -3e38, -1000, -127, -126, -0.5, -0.0, 0, 1e-40, 0.5, 127, 128, 300, np.inf, np.nan]
     values[: len(odd)] = odd
-    found = computed(polynomial_exp2, values, threads=len(values))
+    result = computed(polynomial_exp2, values, threads=len(values))
     wanted = np.exp2(np.clip(values.astype(np.float64), -1000, 1000))
-    np.testing.assert_array_equal(found[values < -126.5], 0)
-    np.testing.assert_array_equal(found[values >= 128], np.inf)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(values))
+    np.testing.assert_array_equal(result[values < -126.5], 0)
+    np.testing.assert_array_equal(result[values >= 128], np.inf)
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(values))
     ordinary = (values >= -126) & (values < 128)
-    error = np.abs(found[ordinary] / wanted[ordinary] - 1)
+    error = np.abs(result[ordinary] / wanted[ordinary] - 1)
     assert 2.0**-24 < error.max() <= 2.0**-22.4

@@ -55,12 +55,12 @@ def refused(array: object) -> str:
 
 def test_a_numpy_array_is_seen_where_it_is() -> None:
     array = np.zeros((2, 3, 4, 5), np.float32)[:, ::-1, ::2]
-    found = view(array, "q")
-    assert found == ArrayView(
+    result = view(array, "q")
+    assert result == ArrayView(
         array.ctypes.data, (2, 3, 2, 5), (60, -20, 10, 1), "float32", HOST, False, "numpy", array
     )
-    assert found.size == array.size
-    assert found.device_name == "cpu"
+    assert result.size == array.size
+    assert result.device_name == "cpu"
 
 
 def test_a_read_only_array_is_known_to_be_so() -> None:
@@ -128,10 +128,10 @@ def test_what_cannot_be_read_is_refused_with_the_cure(name: str) -> None:
 
 def test_torch_tensors_are_seen_with_their_strides(torch: ModuleType) -> None:
     tensor = torch.zeros(2, 3, 4, 5).transpose(1, 2)
-    found = view(tensor, "q")
-    assert (found.pointer, found.shape, found.strides) == (tensor.data_ptr(), (2, 4, 3, 5), (60, 5, 20, 1))
-    assert (found.dtype, found.device, found.kind) == ("float32", HOST, "torch")
-    assert not found.read_only
+    result = view(tensor, "q")
+    assert (result.pointer, result.shape, result.strides) == (tensor.data_ptr(), (2, 4, 3, 5), (60, 5, 20, 1))
+    assert (result.dtype, result.device, result.kind) == ("float32", HOST, "torch")
+    assert not result.read_only
 
 
 def test_a_tensor_that_requires_gradients_can_be_read_but_not_written(torch: ModuleType) -> None:
@@ -194,16 +194,24 @@ def test_a_numpy_array_on_foreign_memory_keeps_its_owner_alive(torch: ModuleType
 
 def test_the_cuda_array_interface_says_everything() -> None:
     like = np.zeros((2, 3, 8), np.float32)[:, :, :4]
-    found = view(CudaArray(0x1000, like, stream=7, read_only=True), "k")
-    assert found[:7] == (0x1000, (2, 3, 4), (24, 8, 1), "float32", ("cuda", -1), True, "cuda_array_interface")
-    assert found.stream == 7
-    assert found.device_name == "cuda:?"
+    result = view(CudaArray(0x1000, like, stream=7, read_only=True), "k")
+    assert result[:7] == (
+        0x1000,
+        (2, 3, 4),
+        (24, 8, 1),
+        "float32",
+        ("cuda", -1),
+        True,
+        "cuda_array_interface",
+    )
+    assert result.stream == 7
+    assert result.device_name == "cuda:?"
 
 
 def test_an_interface_without_strides_is_dense_and_its_library_may_name_the_device() -> None:
-    found = view(LikeCupy(0x1000, np.zeros((2, 3), np.float32)), "k")
-    assert found.strides == (3, 1)
-    assert found.device == ("cuda", 3)
+    result = view(LikeCupy(0x1000, np.zeros((2, 3), np.float32)), "k")
+    assert result.strides == (3, 1)
+    assert result.device == ("cuda", 3)
 
 
 def test_only_an_array_that_does_not_name_its_device_asks_for_it() -> None:
@@ -224,20 +232,20 @@ def test_only_an_array_that_does_not_name_its_device_asks_for_it() -> None:
 
 def test_dlpack_on_the_host_is_read_in_place() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    found = view(Dlpack(array), "q")
-    assert (found.pointer, found.strides, found.kind) == (array.ctypes.data, (3, 1), "dlpack")
-    assert host_array(found)[1, 2] == 5
+    result = view(Dlpack(array), "q")
+    assert (result.pointer, result.strides, result.kind) == (array.ctypes.data, (3, 1), "dlpack")
+    assert host_array(result)[1, 2] == 5
 
 
 @pytest.mark.usefixtures("only_young_garbage")
 def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(torch: ModuleType) -> None:
     tensor = torch.arange(6).bfloat16().reshape(2, 3).T
     producer = Dlpack(tensor)
-    found = view(producer, "q")
-    assert found[:7] == (tensor.data_ptr(), (3, 2), (1, 3), "bfloat16", HOST, True, "dlpack")
+    result = view(producer, "q")
+    assert result[:7] == (tensor.data_ptr(), (3, 2), (1, 3), "bfloat16", HOST, True, "dlpack")
     owner = weakref.ref(producer)
-    array = host_array(found)
-    del tensor, producer, found
+    array = host_array(result)
+    del tensor, producer, result
     gc.collect()
     assert owner() is not None
     assert array.dtype == BF16.numpy
@@ -278,9 +286,9 @@ def test_dlpack_on_a_gpu_is_told_which_stream_will_use_it() -> None:
     # The capsule is a host array's: only its address is read, as a GPU's would be.
     array = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]
     producer = Dlpack(array, device=(2, 1))
-    found = view(producer, "q", stream=9)
-    assert (found.pointer, found.shape, found.strides) == (array.ctypes.data, (2, 3), (3, -1))
-    assert (found.dtype, found.device) == ("float32", ("cuda", 1))
+    result = view(producer, "q", stream=9)
+    assert (result.pointer, result.shape, result.strides) == (array.ctypes.data, (2, 3), (3, -1))
+    assert (result.dtype, result.device) == ("float32", ("cuda", 1))
     view(producer, "q")
     assert producer.asked == [9, 1]
 
@@ -366,10 +374,10 @@ def test_results_are_of_the_callers_library_and_of_the_type_asked_for(
     dtype: DType, torch: ModuleType
 ) -> None:
     for like in (np.zeros(3, np.float32), torch.zeros(3)):
-        made = results.empty(view(like, "q"), (2, 5), dtype)
-        assert type(made) is type(like)
-        assert made.shape == (2, 5)  # type: ignore[attr-defined]  # an array
-        assert str(made.dtype).removeprefix("torch.") == dtype.array_name  # type: ignore[attr-defined]
+        built = results.empty(view(like, "q"), (2, 5), dtype)
+        assert type(built) is type(like)
+        assert built.shape == (2, 5)  # type: ignore[attr-defined]  # an array
+        assert str(built.dtype).removeprefix("torch.") == dtype.array_name  # type: ignore[attr-defined]
 
 
 @EVERY_DTYPE
@@ -410,11 +418,11 @@ def test_a_result_for_a_dlpack_array_goes_through_its_namespace() -> None:
     owner = Dlpack(np.zeros(3, np.float32))
     owner.__array_namespace__ = lambda: theirs  # type: ignore[attr-defined]
     like = view(owner, "q")
-    made = results.empty(like, (2,), F32)
-    assert results.deliver(made, like) == ("theirs", made)
+    built = results.empty(like, (2,), F32)
+    assert results.deliver(built, like) == ("theirs", built)
     there = like._replace(device=("cuda", 0))
-    assert results.deliver(made, there) == ("theirs from DLPack", made)
-    assert results.deliver(made, view(np.zeros(3), "q")) is made
+    assert results.deliver(built, there) == ("theirs from DLPack", built)
+    assert results.deliver(built, view(np.zeros(3), "q")) is built
 
 
 class Memory:
@@ -439,14 +447,14 @@ class Memory:
 def test_a_device_array_frees_its_memory_once_nobody_has_it(dtype: DType) -> None:
     memory = Memory()
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 2))
-    made = results.empty(like, (2, 3), dtype, memory=memory, stream=4)
-    assert made.dtype == dtype.numpy  # type: ignore[attr-defined]  # a DeviceArray
-    again = view(made, "out")
+    built = results.empty(like, (2, 3), dtype, memory=memory, stream=4)
+    assert built.dtype == dtype.numpy  # type: ignore[attr-defined]  # a DeviceArray
+    again = view(built, "out")
     assert again[:6] == (0x5000, (2, 3), (3, 1), dtype.array_name, ("cuda", -1), False)
     assert again.stream == 4
-    capsule = made.__dlpack__(stream=4)  # type: ignore[attr-defined]  # a DeviceArray
+    capsule = built.__dlpack__(stream=4)  # type: ignore[attr-defined]  # a DeviceArray
     assert read_capsule(capsule) == (0x5000, (2, 3), (3, 1), dtype.array_name, (CUDA, 2))
-    del made, again
+    del built, again
     gc.collect()
     assert memory.log == [("allocate", 6 * dtype.nbytes, 2)]
     del capsule
@@ -462,8 +470,8 @@ def test_a_consumer_on_another_stream_gets_a_finished_device_array(
     own: int, theirs: int | None, waits: list[int]
 ) -> None:
     memory = Memory()
-    made = results.DeviceArray((2,), F16, 3, memory, stream=own)
-    made.__dlpack__(stream=theirs, max_version=(1, 0))
+    built = results.DeviceArray((2,), F16, 3, memory, stream=own)
+    built.__dlpack__(stream=theirs, max_version=(1, 0))
     assert memory.log[1:] == [("synchronize", stream, 3) for stream in waits]
 
 
@@ -472,14 +480,14 @@ def test_a_consumer_on_another_stream_gets_a_finished_device_array(
     [({"copy": True}, "copy=True, dl_device=None"), ({"dl_device": (1, 0)}, "copy=None, dl_device=(1, 0)")],
 )
 def test_a_device_array_exports_itself_and_no_copy(how: dict[str, Any], got: str) -> None:
-    made = results.DeviceArray((2,), F16, 3, Memory(), stream=0)
+    built = results.DeviceArray((2,), F16, 3, Memory(), stream=0)
     message = (
         "DeviceArray: __dlpack__ must be asked for the array itself, on (2, 3), "
         f"got {got}; copy what the consumer makes of it"
     )
     with pytest.raises(BufferError, match=f"^{re.escape(message)}$"):
-        made.__dlpack__(**how)
-    assert made.__dlpack__(copy=False, dl_device=made.__dlpack_device__())
+        built.__dlpack__(**how)
+    assert built.__dlpack__(copy=False, dl_device=built.__dlpack_device__())
 
 
 def test_a_device_array_without_elements_has_no_memory() -> None:
@@ -520,9 +528,9 @@ def test_what_is_no_stream_is_refused(stream: object) -> None:
 
 
 def test_the_current_stream_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {1: SimpleNamespace(ptr=77, cuda_stream=88)}
+    result = {1: SimpleNamespace(ptr=77, cuda_stream=88)}
     library = SimpleNamespace(
-        cuda=SimpleNamespace(get_current_stream=found.__getitem__, current_stream=found.__getitem__)
+        cuda=SimpleNamespace(get_current_stream=result.__getitem__, current_stream=result.__getitem__)
     )
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 1))
     assert streams.current_stream(like) == 0

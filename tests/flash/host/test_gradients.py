@@ -92,9 +92,9 @@ def test_an_input_that_requires_gradients_is_refused(name: str, torch: ModuleTyp
     caller, of, launch = CALLS[name]
     arrays = of(torch)
     for argument, array in arrays.items():
-        given = arrays | {argument: array.clone().requires_grad_()}
+        arguments = arrays | {argument: array.clone().requires_grad_()}
         with pytest.raises(LaunchError) as caught:
-            launch(torch)(**given)
+            launch(torch)(**arguments)
         cure = f"use flash.adapters.torch.{caller}, which computes them, "
         assert str(caught.value) == (
             f"{caller}: {argument} requires gradients, which are not computed: they would be lost without "

@@ -15,12 +15,12 @@ from ptxgen.errors import LaunchError
 
 def test_each_number_is_one_multiplication_from_base_2() -> None:
     lse = np.array([[0.5, -np.inf, 3], [-80.25, np.inf, np.nan]], np.float32)
-    found = flash.lse_to_log2(lse)
-    assert (found.dtype, found.shape, found.flags.c_contiguous) == (np.float32, (3, 2), True)
-    np.testing.assert_array_equal(found, lse.T * np.float32(np.log2(np.e)))
-    back = flash.lse_from_log2(found)
+    result = flash.lse_to_log2(lse)
+    assert (result.dtype, result.shape, result.flags.c_contiguous) == (np.float32, (3, 2), True)
+    np.testing.assert_array_equal(result, lse.T * np.float32(np.log2(np.e)))
+    back = flash.lse_from_log2(result)
     assert (back.dtype, back.shape, back.flags.c_contiguous) == (np.float32, (2, 3), True)
-    np.testing.assert_array_equal(back, found.T * np.float32(np.log(2)))
+    np.testing.assert_array_equal(back, result.T * np.float32(np.log(2)))
     np.testing.assert_allclose(back, lse, rtol=2.0**-22)
 
 
@@ -37,10 +37,10 @@ def test_sums_of_powers_of_two_are_the_base_2() -> None:
 def test_the_result_is_of_the_callers_library(library: str) -> None:
     of: Any = pytest.importorskip(library)
     lse = np.array([[0.5, -2, 3]], np.float32)
-    given = of.asarray(lse)
-    found = flash.lse_to_log2(given)
-    assert type(found) is type(given)
-    np.testing.assert_array_equal(np.asarray(found), flash.lse_to_log2(lse))
+    arguments = of.asarray(lse)
+    result = flash.lse_to_log2(arguments)
+    assert type(result) is type(arguments)
+    np.testing.assert_array_equal(np.asarray(result), flash.lse_to_log2(lse))
 
 
 @pytest.mark.parametrize(

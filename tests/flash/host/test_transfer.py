@@ -43,8 +43,8 @@ def test_what_goes_to_a_device_comes_back(dtype: DType, driver: FakeDriver) -> N
 
 def test_copies_are_waited_for(driver: FakeDriver) -> None:
     flash.to_device(numbers(I32), cuda=CudaBackend(driver)).numpy()
-    found = [name for name in driver.names() if "Memcpy" in name or "Synchronize" in name]
-    assert found == ["cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize"]
+    result = [name for name in driver.names() if "Memcpy" in name or "Synchronize" in name]
+    assert result == ["cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize"]
 
 
 @EVERY_TYPE

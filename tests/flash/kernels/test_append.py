@@ -50,8 +50,8 @@ def launched(
     counts: Array | None = None,
     schedule: str | PCT = "lockstep",
 ) -> None:
-    given = {**arrays, **operands, **({} if counts is None else {"counts": counts})}
-    views = {name: view(array, name) for name, array in given.items()}
+    arguments = {**arrays, **operands, **({} if counts is None else {"counts": counts})}
+    views = {name: view(array, name) for name, array in arguments.items()}
     call = AppendCall({**views, **(turned or {})}, page_size, interleaved)
     run_proved(append_step(target("sm_80"), call), sanitize=sanitize, schedule=schedule)
 
@@ -113,15 +113,15 @@ def test_every_order_of_the_warps_writes_the_same(seed: int) -> None:
     k_new, v_new = (normal((2, KV_HEADS, n, dim), BF16, dim) for dim in (DIM, DIM_V))
     q = normal((2, HEADS, n, DIM), BF16, 3)
     cos, sin = rotary_tables(CAPACITY, 24)
-    found = []
+    result = []
     for schedule in ("lockstep", PCT(seed)):
         k, v = (np.zeros((5, KV_HEADS, 4, dim), BF16.numpy) for dim in (DIM, DIM_V))
         q_out = np.zeros_like(q)
         turned = rotation(cos, sin, q, q_out)
         arrays = {"K_NEW": k_new, "V_NEW": v_new, "K": k, "V": v}
         launched(arrays, operands, 4, turned, interleaved=True, schedule=schedule)
-        found.append([bits(array) for array in (k, v, q_out)])
-    assert found[0] == found[1]
+        result.append([bits(array) for array in (k, v, q_out)])
+    assert result[0] == result[1]
 
 
 NONSENSE = np.array([-(2**31), 2**31 - 1, 10**6], np.int32)

@@ -99,13 +99,13 @@ class Case:
             table = pages[: count * columns].astype(np.int32).reshape(count, columns)
             operands["block_table"] = table
             caches = [in_pages(cache, self.page_size, table, 2) for cache in caches]
-        given: dict[str, tuple[tuple[int, ...], Any]] = {
+        arguments: dict[str, tuple[tuple[int, ...], Any]] = {
             "leftpad_k": (self.padding or (), np.int32),
             "cache_batch_idx": (self.index or (), np.int32),
             "k_scale": ((0.5, 0.25)[:kv_heads] if self.narrow else (), np.float32),
             "v_scale": ((2.0, 0.7)[:kv_heads] if self.narrow else (), np.float32),
         }
-        operands |= {name: np.array(of, kind) for name, (of, kind) in given.items() if of}
+        operands |= {name: np.array(of, kind) for name, (of, kind) in arguments.items() if of}
         if config.alibi:
             operands["alibi_slopes"] = rng.random((batch, heads), np.float32)
         if config.sink:
@@ -336,9 +336,9 @@ def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) 
 @pytest.mark.parametrize("name", mostly_nightly(WORKLOADS, GATE))
 def test_every_access_and_barrier_is_proved(name: str) -> None:
     case = WORKLOADS[name]
-    made = build(case.kernel(case.call()))
-    assert made.proof.complete, made.proof.report()
-    assert made.global_proof.complete, made.global_proof.report()
+    built = build(case.kernel(case.call()))
+    assert built.proof.complete, built.proof.report()
+    assert built.global_proof.complete, built.global_proof.report()
 
 
 SCHEDULED = ("turned_in_pages_and_parts", "f32_grade", "f32_with_padding_and_more_parts_than_tiles")
@@ -514,15 +514,15 @@ def test_default_kernels_do_not_spill(name: str, kind: str, head_dim: int, assem
 def arrays_of(case: Case) -> dict[str, Array]:
     """The arguments of a launch, by name."""
     call = case.call()
-    found = {"q": call.q, "k_cache": call.k, "v_cache": call.v, **call.operands}
-    found |= {name: found.pop(f"{name}_new") for name in ("k", "v")}
-    return {name: host_array(array) for name, array in found.items()}
+    result = {"q": call.q, "k_cache": call.k, "v_cache": call.v, **call.operands}
+    result |= {name: result.pop(f"{name}_new") for name in ("k", "v")}
+    return {name: host_array(array) for name, array in result.items()}
 
 
 def launch(kernel: DecodeKernel, arrays: dict[str, Any], **how: Any) -> Any:
-    given = dict(arrays)
-    caches = [given.pop(name) for name in ("q", "k_cache", "v_cache", "k", "v")]
-    return kernel.launch(*caches, **given, **how)
+    arguments = dict(arrays)
+    caches = [arguments.pop(name) for name in ("q", "k_cache", "v_cache", "k", "v")]
+    return kernel.launch(*caches, **arguments, **how)
 
 
 @pytest.fixture
@@ -562,9 +562,9 @@ def test_every_backend_writes_the_same_rows_and_means_the_same(driver: FakeDrive
         there = arrays_of(case)
         placed = {key: on_device(driver, array) for key, array in there.items()}
         driver.launches.clear()
-        made = launch(kernel, placed, **how, splits=splits)
+        built = launch(kernel, placed, **how, splits=splits)
         assert len(driver.launches) == count
-        for one, other in zip(made, got, strict=True):
+        for one, other in zip(built, got, strict=True):
             assert driver.fetch(one.pointer, other).tobytes() == other.tobytes()
         for cache in ("k_cache", "v_cache"):
             assert here[cache].tobytes() == wanted[cache].tobytes()
@@ -628,15 +628,15 @@ K, V, K_CACHE, V_CACHE = (FITTING[name] for name in ("k", "v", "k_cache", "v_cac
 def shifted(array: Array) -> Array:
     """A copy that begins at an odd address."""
     room = np.zeros(array.nbytes + 1, np.uint8)
-    found = room[1:].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found
+    result = room[1:].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result
 
 
 def read_only(array: Array) -> Array:
-    found = array.view()
-    found.flags.writeable = False
-    return found
+    result = array.view()
+    result.flags.writeable = False
+    return result
 
 
 OF_ITS_OWN = "where there are new rows; pass an array of its own"
@@ -768,16 +768,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_rows_that_cannot_join_are_refused(name: str) -> None:
     how, message = REFUSED[name]
-    given = {key: array for key, array in {**FITTING, **how}.items() if array is not None}
+    arguments = {key: array for key, array in {**FITTING, **how}.items() if array is not None}
     kernel = DecodeKernel(FIT.config)
     for backend in ("cpu", "interpreter"):
-        assert refusal(kernel.launch, **given, backend=backend) == f"DecodeKernel.launch: {message}"
+        assert refusal(kernel.launch, **arguments, backend=backend) == f"DecodeKernel.launch: {message}"
 
 
 def test_pages_of_a_common_beginning_are_read_by_all() -> None:
     table = np.array([[1, 0, 2], [1, 3, 4]], np.int32)  # new rows are in pages 2, and 3
-    given = {**FITTING, **PAGED, "block_table": table, "seqused_k": np.array([10, 7], np.int32)}
-    DecodeKernel(FIT.config).launch(**given, backend="cpu")
+    arguments = {**FITTING, **PAGED, "block_table": table, "seqused_k": np.array([10, 7], np.int32)}
+    DecodeKernel(FIT.config).launch(**arguments, backend="cpu")
 
 
 def test_the_order_of_columns_is_one_of_two() -> None:

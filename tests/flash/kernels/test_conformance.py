@@ -58,8 +58,8 @@ def test_every_family_is_in_the_table() -> None:
 
 def test_every_feature_is_in_the_table_but_functions() -> None:
     configs = (AttentionConfig(16, **settings) for settings in FEATURES.values())
-    found = {type(score) for config in configs for score in config.scores}
-    assert found == {score for score in SCORES if not score.is_function and score is not AuxArrays}
+    result = {type(score) for config in configs for score in config.scores}
+    assert result == {score for score in SCORES if not score.is_function and score is not AuxArrays}
 
 
 # ------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def test_every_tile_offered_is_right(kind: str, dims: tuple[int, int]) -> None:
     config = KINDS[kind].default(*dims, causal=True)
     for tile, block_q in tiles_that_fit(config.tile_request, config.kernel().target):
         for alignment in ("auto", *KINDS[kind].alignments[:1]):
-            made = replace(config, tile=tile, block_q=block_q, alignment=alignment)
-            check(made, arrays_of(made, block_q + 5, 2 * tile + 3))
+            built = replace(config, tile=tile, block_q=block_q, alignment=alignment)
+            check(built, arrays_of(built, block_q + 5, 2 * tile + 3))
 
 
 @pytest.mark.slow
@@ -229,14 +229,14 @@ def test_what_is_hidden_cannot_reach_a_row(
         array[..., 41:, 33] = 1
     clean = run(config, (q, k, v), operands)
     k[:, :, [30, 33]], v[:, :, [30, 33]] = poison, poison
-    found = run(config, (q, k, v), operands)
+    result = run(config, (q, k, v), operands)
     wanted, wanted_lse = reference(config, (q, k, v), operands)
     hidden = np.isfinite(wanted_lse) | np.isneginf(wanted_lse)
     hidden &= np.isfinite(wanted).all(axis=-1)
     assert hidden.any() or not (causal or features)
-    for one, other in zip(found, clean, strict=True):
+    for one, other in zip(result, clean, strict=True):
         np.testing.assert_array_equal(bits(one[hidden]), bits(other[hidden]))
-    assert not np.isfinite(found[0][~hidden].astype(np.float32)).all(axis=-1).any()
+    assert not np.isfinite(result[0][~hidden].astype(np.float32)).all(axis=-1).any()
 
 
 @pytest.mark.sample(7, gate=14)
@@ -328,12 +328,12 @@ def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
     slack = 2048 if kind == "latent" else 3072
     for settings in ({}, {"causal": True}, {"stages": 3}):
         config = KINDS[kind].config(**settings).kernel()
-        made = build(config)
-        assert made.kernel.threads == config.tiling.threads
-        shared, said = made.kernel.dynamic_shared_bytes, config.tiling.shared_bytes
+        built = build(config)
+        assert built.kernel.threads == config.tiling.threads
+        shared, said = built.kernel.dynamic_shared_bytes, config.tiling.shared_bytes
         assert said - slack < shared <= said
         maps = [map_name(array) for array in maps_of(config)]
-        assert [p.name for p in made.kernel.params[-len(maps) :]] == maps
+        assert [p.name for p in built.kernel.params[-len(maps) :]] == maps
 
 
 @pytest.mark.slow

@@ -101,9 +101,9 @@ def test_tiles_outside_the_window_are_not_read(kind: str) -> None:
     def sectors(**how: Any) -> int:
         config = KINDS[kind].config(return_lse=False, **how)
         _, _, result = run_forward(config, arrays_of(config, 96, 96), profile=True)
-        found = result.counters.global_sectors_read
-        assert found is not None
-        return found
+        actual = result.counters.global_sectors_read
+        assert actual is not None
+        return actual
 
     size = KINDS[kind].config().tile_request.block_q
     assert isinstance(size, int)

@@ -118,8 +118,8 @@ def test_rows_and_heads_may_lie_2_to_the_31_elements_apart(name: str) -> None:
         (far * 77, far * 9, far),
     ]
     arrays = Problem(3, 5, 8, 8, batch=2, heads=2, kv_heads=1).arrays()
-    found = Placed(small(name)).attend(arrays, strides, (3, 5, 2, 2), grid=4)
-    assert_close(found, attention_reference(*arrays))
+    result = Placed(small(name)).attend(arrays, strides, (3, 5, 2, 2), grid=4)
+    assert_close(result, attention_reference(*arrays))
 
 
 @pytest.mark.slow
@@ -154,8 +154,8 @@ def test_the_last_rows_of_the_longest_sequence_are_right(causal: str) -> None:
     arrays = Problem(16, 40, 8, 8).arrays()
     seen: Any = causal if causal == "bottom_right" else False
     how: Any = {"block_id": 0, "first_row": first, "first_sum": first}
-    found = Placed(small(causal=causal)).attend(arrays, [(0, 0, 16)] * 4, (MAX_SEQ, 40, 1, 1), **how)
-    assert_close(found, attention_reference(*arrays, causal=seen))
+    result = Placed(small(causal=causal)).attend(arrays, [(0, 0, 16)] * 4, (MAX_SEQ, 40, 1, 1), **how)
+    assert_close(result, attention_reference(*arrays, causal=seen))
 
 
 LAST_BLOCK = -(-MAX_SEQ // 16) - 1
@@ -173,8 +173,8 @@ def test_rows_far_before_the_first_key_see_nothing() -> None:
 def test_the_first_rows_of_the_longest_sequences_read_only_the_keys_they_see(causal: str) -> None:
     # Memory ends with the first tile: reading the second one would trap.
     arrays, sizes = Problem(16, 16, 8, 8).arrays(), (MAX_SEQ, MAX_SEQ, 1, 1)
-    found = Placed(small(causal=causal)).attend(arrays, [(0, 0, 16)] * 4, sizes, block_id=LAST_BLOCK)
-    assert_close(found, attention_reference(*arrays, causal="top_left"))
+    result = Placed(small(causal=causal)).attend(arrays, [(0, 0, 16)] * 4, sizes, block_id=LAST_BLOCK)
+    assert_close(result, attention_reference(*arrays, causal="top_left"))
 
 
 def test_a_cta_deep_in_the_grid_finds_its_rows() -> None:
@@ -186,8 +186,8 @@ def test_a_cta_deep_in_the_grid_finds_its_rows() -> None:
     arrays = Problem(rows, 21, 8, 8).arrays()
     how: Any = {"block_id": number, "first_row": first, "first_sum": head * MAX_SEQ + first}
     how["before"] = (head * strides[1] * 4,) * 4
-    found = Placed(small()).attend(arrays, [strides] * 4, (MAX_SEQ, 21, 16, 1), **how)
-    assert_close(found, attention_reference(*arrays))
+    result = Placed(small()).attend(arrays, [strides] * 4, (MAX_SEQ, 21, 16, 1), **how)
+    assert_close(result, attention_reference(*arrays))
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(1, MAX_CTAS), (MAX_CTAS, 1), (3, MAX_CTAS // 3)])

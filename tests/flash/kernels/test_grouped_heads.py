@@ -139,13 +139,13 @@ def test_each_packed_row_has_the_scores_and_weights_of_its_head(kind: str, featu
     config = config_of(kind, **features)
     for seq_q, seq_k, group in ((1, 40, 8), (21, 9, 3), (17, 50, 5), (17, KINDS[kind].least_keys, 5)):
         arrays = arrays_of(config, seq_q, seq_k, group)
-        given = operands_of(config, arrays)
-        if "sink" in given:
-            given["sink"][1, 1] = -np.inf
-        found = run(config, arrays, given)
+        arguments = operands_of(config, arrays)
+        if "sink" in arguments:
+            arguments["sink"][1, 1] = -np.inf
+        result = run(config, arrays, arguments)
         if kind == "simt":
-            assert_same_bits(found, run(unpacked(config), arrays, given))
-        judge(config, arrays, *found, given)
+            assert_same_bits(result, run(unpacked(config), arrays, arguments))
+        judge(config, arrays, *result, arguments)
 
 
 @pytest.mark.slow
@@ -153,18 +153,18 @@ def test_each_packed_row_has_the_scores_and_weights_of_its_head(kind: str, featu
 def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: str) -> None:
     config = config_of(kind, **ALL_BY_HEAD)
     arrays = arrays_of(config, 21, 40, 3)
-    given = operands_of(config, arrays)
-    wanted = run(config, arrays, given)
+    arguments = operands_of(config, arrays)
+    wanted = run(config, arrays, arguments)
     strided = {
         name: np.ascontiguousarray(array.swapaxes(-1, -2)[..., ::-1, :]).swapaxes(-1, -2)[..., ::-1]
-        for name, array in given.items()
+        for name, array in arguments.items()
     }
     assert_same_bits(run(config, arrays, strided), wanted)
     narrow = {
-        "mask": given["mask"][1:, :1],
-        "bias": given["bias"][:, :, 3:4, :],
-        "alibi_slopes": given["alibi_slopes"][1:, 2:3],
-        "sink": given["sink"][:1],
+        "mask": arguments["mask"][1:, :1],
+        "bias": arguments["bias"][:, :, 3:4, :],
+        "alibi_slopes": arguments["alibi_slopes"][1:, 2:3],
+        "sink": arguments["sink"][:1],
     }
     judge(config, arrays, *run(config, arrays, narrow), narrow)
 
@@ -174,10 +174,10 @@ def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: st
 def test_a_launch_packs_heads_that_have_scores_of_their_own(kind: str) -> None:
     config = config_of(kind, pack_gqa="auto", mask=True, alibi=True)
     arrays = arrays_of(config, 2, 40, 4)
-    given, kernel = operands_of(config, arrays), AttentionKernel(config)
-    assert "_packed_lse" in kernel.explain(*arrays, backend="interpreter", **given)
-    out, lse = kernel.launch(*arrays, backend="interpreter", **given)
-    judge(config, arrays, out, lse, given)
+    arguments, kernel = operands_of(config, arrays), AttentionKernel(config)
+    assert "_packed_lse" in kernel.explain(*arrays, backend="interpreter", **arguments)
+    out, lse = kernel.launch(*arrays, backend="interpreter", **arguments)
+    judge(config, arrays, out, lse, arguments)
 
 
 @ONE_OF_EACH_KERNEL
@@ -291,8 +291,8 @@ def test_a_decode_of_few_heads_takes_one_cta_for_each_head_of_keys(kind: str) ->
 @EVERY_CAUSAL
 def test_the_count_of_tiles_is_that_of_tiles_which_packed_ctas_visit(kind: str, causal: Any) -> None:
     config = config_of(kind, causal=causal, window=(30, None))
-    made = build(config.kernel())
-    block_q, tile = made.config.tiling.block_q, made.config.tiling.tile
+    built = build(config.kernel())
+    block_q, tile = built.config.tiling.block_q, built.config.tiling.tile
     for seq_q, seq_k, group in (*SIZES, (40, 100, 5)):
         offset = seq_k - seq_q if causal != "top_left" else 0
         visited = 0
@@ -300,10 +300,10 @@ def test_the_count_of_tiles_is_that_of_tiles_which_packed_ctas_visit(kind: str, 
             queries = [r // group for r in range(first, min(first + block_q, seq_q * group))]
             end = min(queries[-1] + offset + 1 if causal else seq_k, seq_k)
             visited += len(range(max(queries[0] + offset - 30, 0) // tile, -(-end // tile)))
-        found = made.resources.visited_tiles(seq_q, seq_k, config.window, group)
-        assert found == visited, (seq_q, seq_k, group)
-        flops = made.resources.flops(3, 2 * group, seq_q, seq_k, config.window, kv_heads=2)
-        t = made.config.tiling
+        result = built.resources.visited_tiles(seq_q, seq_k, config.window, group)
+        assert result == visited, (seq_q, seq_k, group)
+        flops = built.resources.flops(3, 2 * group, seq_q, seq_k, config.window, kv_heads=2)
+        t = built.config.tiling
         each = 2 * block_q * tile * (t.score_columns + t.output_columns)
         assert flops == 3 * 2 * visited * each
 
@@ -413,18 +413,18 @@ def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
 
 
 def test_the_contract_says_how_many_ctas_there_are() -> None:
-    made = build(config_of("mma f16").kernel())
-    assert made.contract["grid"] == {
+    built = build(config_of("mma f16").kernel())
+    assert built.contract["grid"] == {
         "formula": "(ceil(rows / 32) * kv_heads * batch, 1, 1)",
         "x": {"times": [{"ceil_div": ["rows", 32]}, "kv_heads", "batch"]},
         "y": 1,
         "z": 1,
     }
-    assert made.contract["sizes"]["rows"]["equal"] == {"times": ["seq_q", "group"]}
-    assert made.contract["sizes"]["heads"]["equal"] == {"times": ["group", "kv_heads"]}
-    assert "seq_q * group is at most 2147483392" in made.contract["constraints"]
+    assert built.contract["sizes"]["rows"]["equal"] == {"times": ["seq_q", "group"]}
+    assert built.contract["sizes"]["heads"]["equal"] == {"times": ["group", "kv_heads"]}
+    assert "seq_q * group is at most 2147483392" in built.contract["constraints"]
     assert (
-        made.contract["parameters"] == build(unpacked(config_of("mma f16")).kernel()).contract["parameters"]
+        built.contract["parameters"] == build(unpacked(config_of("mma f16")).kernel()).contract["parameters"]
     )
 
 
@@ -449,6 +449,6 @@ def test_a_wrong_place_of_a_packed_row_is_a_violation(
     else:
         monkeypatch.setattr(Packing, of, lambda _, row: row)
     kernel = config_of(kind).kernel()
-    made = build.__wrapped__(kernel)
-    found = prove_global(made.module, block=made.threads, contract=made.promised)
-    assert found.violations
+    built = build.__wrapped__(kernel)
+    result = prove_global(built.module, block=built.threads, contract=built.promised)
+    assert result.violations

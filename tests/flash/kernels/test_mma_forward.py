@@ -40,9 +40,9 @@ def test_weights_among_the_products_with_values_are_right(dtype: str, causal: bo
     q, k, v = Problem(40, 200, 128, 128).arrays(dtype=NUMPY[dtype])
     k[..., :64, :] *= 8  # shifts move in the last tile of the walk, too
     check(config, (q, k, v))
-    made = build(config.kernel())
-    assert made.proof.complete, made.proof.unknown
-    assert made.global_proof.complete, made.global_proof.unknown
+    built = build(config.kernel())
+    assert built.proof.complete, built.proof.unknown
+    assert built.global_proof.complete, built.global_proof.unknown
 
 
 @pytest.mark.slow

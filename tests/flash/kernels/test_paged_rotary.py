@@ -43,8 +43,8 @@ BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter"
 
 
 def config_of(kind: str, rotary_dim: int = 12, **how: Any) -> AttentionConfig:
-    given = {"varlen": True, "page_size": 4, "causal": True, "return_lse": True, **KERNELS[kind], **how}
-    return AttentionConfig(16, rotary_dim=rotary_dim, **given)
+    arguments = {"varlen": True, "page_size": 4, "causal": True, "return_lse": True, **KERNELS[kind], **how}
+    return AttentionConfig(16, rotary_dim=rotary_dim, **arguments)
 
 
 def batch_of(config: AttentionConfig) -> Batch:
@@ -57,16 +57,16 @@ def batch_of(config: AttentionConfig) -> Batch:
 
 def before(batch: Batch) -> Batch:
     """The batch with queries that are rotated by their positions, sequence by sequence, and rounded once."""
-    config, given = batch.config, dict(batch.arguments)
-    tables, starts = (given.pop("rotary_cos"), given.pop("rotary_sin")), given["cu_seqlens_q"]
-    q = given["q"] = given["q"].copy()
-    counts = given.get("seqused_q", np.diff(starts))
+    config, arguments = batch.config, dict(batch.arguments)
+    tables, starts = (arguments.pop("rotary_cos"), arguments.pop("rotary_sin")), arguments["cu_seqlens_q"]
+    q = arguments["q"] = arguments["q"].copy()
+    counts = arguments.get("seqused_q", np.diff(starts))
     for first, count, (_, keys) in zip(starts, counts, LENGTHS, strict=False):
         positions = np.maximum(keys - count + np.arange(count), 0)[None]
         rows = q[first : first + count].swapaxes(0, 1)[None]
         result = rotated(rows, *tables, positions, interleaved=config.rotary_interleaved)
         q[first : first + count] = result[0].swapaxes(0, 1)
-    return Batch(replace(config, rotary_dim=0), batch.rows, given)
+    return Batch(replace(config, rotary_dim=0), batch.rows, arguments)
 
 
 # ------------------------------------------------------------------------------------------ numbers
@@ -98,9 +98,9 @@ def test_each_sequence_is_attention_of_its_rotated_queries(kind: str, backend: s
 def test_the_last_query_that_is_used_is_at_the_last_key(backend: str) -> None:
     batch, used = batch_of(config_of("f32", seqused_q=True)), np.array([1, 4, 0, 5, 0, 1], np.int32)
     batch.arguments["seqused_q"] = used
-    plain, found = before(batch), batch.launched(backend)
-    assert_same_bits(found[:1], plain.launched(backend)[:1])
-    plain.judge(*found)
+    plain, result = before(batch), batch.launched(backend)
+    assert_same_bits(result[:1], plain.launched(backend)[:1])
+    plain.judge(*result)
 
 
 @BACKENDS
@@ -112,8 +112,8 @@ def test_a_call_reads_tables_of_any_row_strides_and_leaves_the_queries_as_they_a
     both = np.concatenate([*tables, np.full((POSITIONS, 1), np.nan, np.float32)], axis=1)
     angles = {"rotary_cos": both[:, :6], "rotary_sin": both[:, 6:12]}
     q = batch.arguments["q"].copy()
-    found = flash.attention_varlen(**batch.arguments, **how, **angles)
-    assert found.tobytes() == wanted.tobytes()
+    result = flash.attention_varlen(**batch.arguments, **how, **angles)
+    assert result.tobytes() == wanted.tobytes()
     assert batch.arguments["q"].tobytes() == q.tobytes()
     none = {name: table[:, :0] for name, table in angles.items()}
     plain = flash.attention_varlen(**batch.arguments, **how)
@@ -134,28 +134,28 @@ def test_a_gpu_reads_no_angle_after_the_last(monkeypatch: pytest.MonkeyPatch) ->
     driver = interpreting(FakeDriver(FakeDevice()))
     without_assembler(monkeypatch)
     batch = batch_of(config_of("f32"))
-    given = batch.arguments
+    arguments = batch.arguments
     kernel = AttentionKernel(batch.config, cuda=CudaBackend(driver), cache=ModuleCache(None))
-    staged = kernel.launch(**given, out=np.full_like(given["q"], UNTOUCHED), backend="cuda")
+    staged = kernel.launch(**arguments, out=np.full_like(arguments["q"], UNTOUCHED), backend="cuda")
     assert_same_bits(staged, batch.launched())
     assert driver.launches[-1].values["positions"] == POSITIONS
-    short = {name: given[name][:10].copy() for name in ("rotary_cos", "rotary_sin")}
-    there = {name: on_device(driver, array) for name, array in {**given, **short}.items()}
-    made: Any = kernel.launch(**there, max_seqlen_q=6)[0]
-    out = driver.fetch(made.pointer, np.empty(made.shape, made.dtype))
+    short = {name: arguments[name][:10].copy() for name in ("rotary_cos", "rotary_sin")}
+    there = {name: on_device(driver, array) for name, array in {**arguments, **short}.items()}
+    built: Any = kernel.launch(**there, max_seqlen_q=6)[0]
+    out = driver.fetch(built.pointer, np.empty(built.shape, built.dtype))
     as_if = {name: np.concatenate([table] + [table[-1:]] * 8) for name, table in short.items()}
     wanted, _ = batch.launched(**as_if)
-    rows = slice(0, int(given["cu_seqlens_q"][-1]))
+    rows = slice(0, int(arguments["cu_seqlens_q"][-1]))
     assert out[rows].tobytes() == wanted[rows].tobytes()
 
 
 @pytest.mark.parametrize("kind", ["f16", pytest.param("wgmma", marks=pytest.mark.slow)])
 def test_accesses_are_proved_and_the_contract_names_the_rotation(kind: str) -> None:
-    made = proved_build(config_of(kind, rotary_interleaved=True).kernel())
-    assert made.global_proof.complete
-    assert (made.contract["rotary_dim"], made.contract["rotary_interleaved"]) == (12, True)
-    assert "columns 2 i and 2 i + 1 of a row are rotated together" in made.contract["constraints"]
-    assert "rotary12_interleaved" in made.config.name
+    built = proved_build(config_of(kind, rotary_interleaved=True).kernel())
+    assert built.global_proof.complete
+    assert (built.contract["rotary_dim"], built.contract["rotary_interleaved"]) == (12, True)
+    assert "columns 2 i and 2 i + 1 of a row are rotated together" in built.contract["constraints"]
+    assert "rotary12_interleaved" in built.config.name
 
 
 # ------------------------------------------------------------------------------------- what is refused
@@ -249,29 +249,29 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_cannot_rotate_is_refused(name: str) -> None:
     how, message = CALLS[name]
-    given = {
+    arguments = {
         **batch_of(config_of("f32")).arguments,
         "rotary_cos": COS,
         "rotary_sin": SIN,
         "kv_layout": "HND",
         **how,
     }
-    assert refusal(flash.attention_varlen, **given) == f"attention_varlen: {message}"
+    assert refusal(flash.attention_varlen, **arguments) == f"attention_varlen: {message}"
 
 
 def test_a_launch_takes_tables_if_and_only_if_its_config_rotates() -> None:
     config = config_of("f32")
-    given = batch_of(config).arguments
-    plain = {name: array for name, array in given.items() if not name.startswith("rotary")}
+    arguments = batch_of(config).arguments
+    plain = {name: array for name, array in arguments.items() if not name.startswith("rotary")}
     assert refusal(AttentionKernel(config).launch, **plain) == (
         "launch: rotary_cos must be given, because the config says rotary_dim=64; rotary_sin must be given, "
         "because the config says rotary_dim=64"
     )
-    assert refusal(AttentionKernel(replace(config, rotary_dim=0)).launch, **given) == (
+    assert refusal(AttentionKernel(replace(config, rotary_dim=0)).launch, **arguments) == (
         "launch: rotary_cos is given, but the config does not say so; use AttentionConfig(rotary_dim=64, "
         "...); rotary_sin is given, but the config does not say so; use AttentionConfig(rotary_dim=64, ...)"
     )
-    assert refusal(AttentionKernel(config_of("f32", rotary_dim=8)).launch, **given) == (
+    assert refusal(AttentionKernel(config_of("f32", rotary_dim=8)).launch, **arguments) == (
         "launch: 2 problems\n"
         "  rotary_cos must be [positions, rotary_dim / 2] = [positions, 4], got [18, 6]\n"
         "  rotary_sin must be [positions, rotary_dim / 2] = [positions, 4], got [18, 6]"

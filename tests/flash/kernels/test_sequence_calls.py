@@ -238,8 +238,16 @@ PAGED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", PACKED)
 def test_a_launch_of_packed_sequences_that_cannot_be_is_refused(name: str) -> None:
     config, how, message = PACKED[name]
-    given = {"q": ROWS, "k": ROWS, "v": ROWS, "cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "cpu", **how}
-    assert refusal(AttentionKernel(config).launch, **given) == f"launch: {message}"
+    arguments = {
+        "q": ROWS,
+        "k": ROWS,
+        "v": ROWS,
+        "cu_seqlens_q": CU,
+        "cu_seqlens_k": CU,
+        "backend": "cpu",
+        **how,
+    }
+    assert refusal(AttentionKernel(config).launch, **arguments) == f"launch: {message}"
 
 
 OF_PAGES: dict[str, Any] = {
@@ -282,23 +290,23 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_cannot_be_is_refused(name: str) -> None:
     how, message = CALLS[name]
-    given = {**OF_PAGES, "kv_layout": "HND", **how}
-    assert refusal(flash.attention_varlen, **given) == f"attention_varlen: {message}"
+    arguments = {**OF_PAGES, "kv_layout": "HND", **how}
+    assert refusal(flash.attention_varlen, **arguments) == f"attention_varlen: {message}"
 
 
 def test_pages_that_are_too_large_are_refused() -> None:
     pages = np.zeros((1, 2, 300, 8), np.float32)
-    given = {**OF_PAGES, "k": pages, "v": pages, "block_table": TABLE[:, :1], "kv_layout": "HND"}
-    assert refusal(flash.attention_varlen, error=ConfigError, **given) == (
+    arguments = {**OF_PAGES, "k": pages, "v": pages, "block_table": TABLE[:, :1], "kv_layout": "HND"}
+    assert refusal(flash.attention_varlen, error=ConfigError, **arguments) == (
         "attention_varlen: page_size must be an integer from 1 to 256, or None for keys without pages, "
         "got 300"
     )
 
 
 def test_the_number_of_used_rows_may_be_one_for_all() -> None:
-    given = {**Batch.of(USED, ((3, 3), (4, 4))).arguments, "backend": "cpu"}
+    arguments = {**Batch.of(USED, ((3, 3), (4, 4))).arguments, "backend": "cpu"}
     outs = [
-        AttentionKernel(USED).launch(**given, out=np.zeros_like(ROWS), seqused_q=used, seqused_k=used)
+        AttentionKernel(USED).launch(**arguments, out=np.zeros_like(ROWS), seqused_q=used, seqused_k=used)
         for used in (i32(2), i32(2, 2))
     ]
     np.testing.assert_array_equal(*outs)
@@ -317,21 +325,21 @@ def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(
     driver = interpreting(FakeDriver(FakeDevice()))
     without_assembler(monkeypatch)
     kernel = AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
-    given = Batch.of(config, ((17, 10), (3, 20), (20, 0))).arguments
-    there: Any = {name: on_device(driver, array) for name, array in given.items()}
+    arguments = Batch.of(config, ((17, 10), (3, 20), (20, 0))).arguments
+    there: Any = {name: on_device(driver, array) for name, array in arguments.items()}
     assert refusal(kernel.launch, **there) == (
         "launch: max_seqlen_q must be given, because cu_seqlens_q is on cuda:0, which a launch "
         "does not wait for; pass the most queries of a sequence"
     )
-    made: Any = kernel.launch(**there, max_seqlen_q=33)
-    out = driver.fetch(made.pointer, np.empty(made.shape, made.dtype))
+    built: Any = kernel.launch(**there, max_seqlen_q=33)
+    out = driver.fetch(built.pointer, np.empty(built.shape, built.dtype))
     launched = driver.launches[-1]
-    exact, layouts = dict(given), [given]
+    exact, layouts = dict(arguments), [arguments]
     sizes = {"max_seqlen_q": 33, "total_q": 40}
     if config.page_size:
-        exact |= {name: given[name].swapaxes(1, 2) for name in "kv"}
-        layouts.append({**given, **{name: exact[name].copy() for name in "kv"}, "layout": "bshd"})
-        sizes |= {"seq_k": given["block_table"].shape[1] * 4, "pages": len(given["k"])}
+        exact |= {name: arguments[name].swapaxes(1, 2) for name in "kv"}
+        layouts.append({**arguments, **{name: exact[name].copy() for name in "kv"}, "layout": "bshd"})
+        sizes |= {"seq_k": arguments["block_table"].shape[1] * 4, "pages": len(arguments["k"])}
     else:
         sizes["total_k"] = 30
         assert launched.grid == (3 * 4 * 3, 1, 1)
@@ -349,8 +357,8 @@ def explained(
     config: AttentionConfig, lengths: Lengths, heads: tuple[int, int], **more: Any
 ) -> dict[str, str]:
     """What `explain` says of a batch, by the word before the colon."""
-    kernel, given = AttentionKernel(config), Batch.of(config, lengths, heads).arguments
-    said = kernel.explain(**given, **more, backend="interpreter")
+    kernel, arguments = AttentionKernel(config), Batch.of(config, lengths, heads).arguments
+    said = kernel.explain(**arguments, **more, backend="interpreter")
     return {name: text.strip() for name, text in (line.split(":", 1) for line in said.splitlines())}
 
 

@@ -204,7 +204,7 @@ def run_anyway(config: Any, starts: Array, used: Array, most: int = 70) -> inter
     """Run the kernel on 70 rows without the checks of a launch; queries begin at `starts`, and keys at
     the same numbers backwards, or in these pages.
     """
-    batch, made = Batch.of(config, ((70, 64),), (2, 1)), build(config.kernel())
+    batch, built = Batch.of(config, ((70, 64),), (2, 1)), build(config.kernel())
     arrays = {name.upper(): batch.arguments[name] for name in "qkv"}
     arrays |= {
         "O": np.zeros((70, 2, config.value_dim), arrays["Q"].dtype),
@@ -232,7 +232,7 @@ def run_anyway(config: Any, starts: Array, used: Array, most: int = 70) -> inter
     values = {**sizes, **config.numbers, "softmax_scale": 1.0, "section": 2}
     rows, heads = (2 * most, 1) if config.kernel().packed else (most, 2)
     ctas = -(-rows // config.kernel().tiling.block_q) * heads * (len(starts) - 1)
-    return launch_step(made, views, values, ctas).interpret()
+    return launch_step(built, views, values, ctas).interpret()
 
 
 @pytest.mark.slow
@@ -363,22 +363,22 @@ def test_pages_may_have_any_strides_and_keys_and_values_one_array(kind: str, bac
     config = config_of(kind, 16, causal=True, head_dim_v=KINDS[kind].dims[0], tile="auto", block_q="auto")
     arguments = Batch.of(config, ((1, 90), (20, 33)), (2, 1)).arguments
     q, k, v, starts = (arguments.pop(name) for name in ("q", "k", "v", "cu_seqlens_q"))
-    given = {**arguments, "causal": True, "backend": backend}
+    inputs = {**arguments, "causal": True, "backend": backend}
 
     def attend(k: Array, v: Array, **changes: Any) -> Any:
-        return flash.attention_varlen(q, k, v, starts, **{**given, **changes})
+        return flash.attention_varlen(q, k, v, starts, **{**inputs, **changes})
 
     wanted = attend(k, v, kv_layout="HND")
     together = np.stack([k, v], axis=1)  # [pages, 2, kv_heads, page_size, dim]
     rows_first = together.swapaxes(2, 3).copy()  # as vLLM has them
     back = (x[::-1].copy()[::-1] for x in (k[::-1].copy(), v[::-1].copy()))
-    reversed_table = (len(k) - 1 - given["block_table"]).astype(np.int32)
-    for found in (
+    reversed_table = (len(k) - 1 - inputs["block_table"]).astype(np.int32)
+    for result in (
         attend(together[:, 0], together[:, 1], kv_layout="HND"),
         attend(rows_first[:, 0], rows_first[:, 1]),
         attend(*back, kv_layout="HND", block_table=reversed_table),
     ):
-        assert found.tobytes() == wanted.tobytes()
+        assert result.tobytes() == wanted.tobytes()
 
 
 @EVERY_BACKEND
@@ -394,10 +394,10 @@ def test_functions_of_scores_get_the_positions_of_queries(backend: str) -> None:
     def near(_batch: Any, _head: Any, query: Any, key: Any) -> Any:
         return (query >= key) & (query - key < 20)
 
-    given = Batch.of(config_of("simt", 4)).arguments | {"kv_layout": "HND", "backend": backend}
-    found = flash.attention_varlen(**given, mask_mod=near)
-    wanted = flash.attention_varlen(**given, causal=True, window=(19, None))
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    arguments = Batch.of(config_of("simt", 4)).arguments | {"kv_layout": "HND", "backend": backend}
+    result = flash.attention_varlen(**arguments, mask_mod=near)
+    wanted = flash.attention_varlen(**arguments, causal=True, window=(19, None))
+    np.testing.assert_allclose(result, wanted, atol=2e-6)
 
 
 @pytest.mark.sample(0, gate=1)
@@ -435,13 +435,13 @@ def test_the_cpu_copies_a_block_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 def test_a_batch_of_the_reference_is_its_sequences_in_pages_or_one_after_another() -> None:
     batch = Batch.of(config_of("simt", 4), ((3, 5), (0, 2), (4, 0)), gap=2)
-    given = batch.arguments
-    q, starts, sink = given["q"], given["cu_seqlens_q"], np.ones((3, 4), np.float32)
+    arguments = batch.arguments
+    q, starts, sink = arguments["q"], arguments["cu_seqlens_q"], np.ones((3, 4), np.float32)
     how: Any = {"causal": True, "dropout": 0.5, "dropout_seed": 4}
     of = batch.one_after_another()
     out, lse = attention_varlen_reference(q, of["k"], of["v"], starts, of["cu_seqlens_k"], sink=sink, **how)
-    pages = (given[name].swapaxes(1, 2) for name in "kv")
-    tables = {name: given[name] for name in ("block_table", "seqused_k")}
+    pages = (arguments[name].swapaxes(1, 2) for name in "kv")
+    tables = {name: arguments[name] for name in ("block_table", "seqused_k")}
     assert_same_bits(attention_varlen_reference(q, *pages, starts, sink=sink, **tables, **how), (out, lse))
     for b, (k, v) in enumerate(batch.rows):
         rows = slice(starts[b], starts[b + 1])

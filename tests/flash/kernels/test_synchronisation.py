@@ -61,10 +61,10 @@ def test_with_all_barriers_waits_and_commits_nothing_is_reported(name: str) -> N
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str, nth: int) -> None:
     config, arrays = problem(name)
     body = build(config.kernel()).kernel.body
-    found = [at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING]
-    assert len(found) == KERNELS[name][2]
+    result = [at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING]
+    assert len(result) == KERNELS[name][2]
     with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
-        run_without(config, arrays, found[nth])
+        run_without(config, arrays, result[nth])
 
 
 @pytest.mark.slow

@@ -75,11 +75,11 @@ def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_
 def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
     # Two that write the same number are no race.
     config = KINDS[kind].default(16, head_dim_v, tile=16, block_q=32)
-    slices, made = slices_of(config), build(config.kernel())
+    slices, built = slices_of(config), build(config.kernel())
     arrays = arrays_of(config, 20, 20)
     for number in range(slices.count):
-        alone = parse(made.text.replace("%ctaid.x", str(number)))
-        assert alone != made.module
+        alone = parse(built.text.replace("%ctaid.x", str(number)))
+        assert alone != built.module
         out, lse, _ = run_forward(config, arrays, alone)
         begin, end = number * slices.width, min((number + 1) * slices.width, head_dim_v)
         assert np.isfinite(out[..., begin:end]).all()
@@ -141,8 +141,8 @@ def test_backends_take_wide_values(dtype: Any, backend: str) -> None:
 
 
 def test_a_host_can_launch_by_the_contract_alone() -> None:
-    made = build(KINDS["mma f16"].default(8, 330, tile=16, block_q=32).kernel())
-    contract = made.contract
+    built = build(KINDS["mma f16"].default(8, 330, tile=16, block_q=32).kernel())
+    contract = built.contract
     assert contract["grid"] == {
         "formula": "(ceil(seq_q / 32) * heads * batch * 2, 1, 1)",
         "x": {"times": [{"ceil_div": ["seq_q", 32]}, "heads", "batch", 2]},
@@ -151,18 +151,18 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
     }
     q, k, v = Problem(70, 20, 8, 330, 2, 4, 2).arrays(dtype=np.float16)
     out, lse = np.full((2, 4, 70, 330), np.nan, np.float16), np.full((2, 4, 70), np.nan, np.float32)
-    given: dict[str, Any] = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse}
+    arguments: dict[str, Any] = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse}
     sizes = {"seq_q": 70, "seq_k": 20, "heads": 4, "group": 2, "batch": 2}
-    given |= {**sizes, "softmax_scale": np.float32(8**-0.5)}
+    arguments |= {**sizes, "softmax_scale": np.float32(8**-0.5)}
     for name in "QKVO":
         for axis, what in enumerate(("batch", "head", "row")):
-            given[f"{name}_{what}_stride"] = given[name].strides[axis] // 2
+            arguments[f"{name}_{what}_stride"] = arguments[name].strides[axis] // 2
     interpreter.run(
-        made.text,
+        built.text,
         contract["entry"],
         grid=evaluated(contract["grid"]["x"], sizes),
         block=contract["block"],
-        args=[given[p["name"]] for p in contract["parameters"]],
+        args=[arguments[p["name"]] for p in contract["parameters"]],
         dynamic_smem=contract["dynamic_shared_bytes"],
         sanitize=True,
     )
@@ -206,19 +206,19 @@ def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> 
 
 
 def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
-    made = build(KINDS["mma f16"].default(8, 264, tile=16, block_q=32).kernel())
-    promised = made.promised
-    threads = made.config.tiling.threads
+    built = build(KINDS["mma f16"].default(8, 264, tile=16, block_q=32).kernel())
+    promised = built.promised
+    threads = built.config.tiling.threads
     for name in "VO":
         arrays = [replace(a, nbytes=a.nbytes - 2) if a.pointer == name else a for a in promised.arrays]
-        proof = prove_global(made.module, block=threads, contract=replace(promised, arrays=tuple(arrays)))
+        proof = prove_global(built.module, block=threads, contract=replace(promised, arrays=tuple(arrays)))
         assert {v.allocation for v in proof.violations} == {name}
 
 
 def test_scores_are_counted_for_each_slice() -> None:
-    found = build(KINDS["mma f16"].default(64, 512).kernel()).resources
-    assert found.flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * 2 * (64 + 256)
-    assert found.useful_flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * (64 + 512)
+    result = build(KINDS["mma f16"].default(64, 512).kernel()).resources
+    assert result.flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * 2 * (64 + 256)
+    assert result.useful_flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * (64 + 512)
 
 
 def test_explain_says_which_columns_a_cta_takes() -> None:

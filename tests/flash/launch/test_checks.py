@@ -67,37 +67,37 @@ def addresses_refused(q: ArrayView, k: ArrayView, v: ArrayView) -> str:
 
 
 def test_sizes_and_strides_of_dense_arrays() -> None:
-    found = check(array(*Q), array(*K), array(*V))
-    assert (found.batch, found.heads, found.kv_heads, found.seq_q, found.seq_k) == (2, 6, 3, 5, 7)
-    assert found.group == 2
-    assert found.strides == ((240, 40, 8), (168, 56, 8), (84, 28, 4), (120, 20, 4))
-    assert (found.out_shape, found.shape_of(LSE)) == (OUT, OUT[:3])
-    assert found.stride_alignment == 16
-    assert not found.is_empty
+    result = check(array(*Q), array(*K), array(*V))
+    assert (result.batch, result.heads, result.kv_heads, result.seq_q, result.seq_k) == (2, 6, 3, 5, 7)
+    assert result.group == 2
+    assert result.strides == ((240, 40, 8), (168, 56, 8), (84, 28, 4), (120, 20, 4))
+    assert (result.out_shape, result.shape_of(LSE)) == (OUT, OUT[:3])
+    assert result.stride_alignment == 16
+    assert not result.is_empty
 
 
 def test_the_layout_swaps_heads_and_positions() -> None:
     def swapped(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         return array(shape[0], shape[2], shape[1], shape[3])
 
-    found = check(swapped(Q), swapped(K), swapped(V), layout="bshd")
-    assert (found.batch, found.heads, found.kv_heads, found.seq_q, found.seq_k) == (2, 6, 3, 5, 7)
-    assert found.strides == ((240, 8, 48), (168, 8, 24), (84, 4, 12), (120, 4, 24))
-    assert (found.out_shape, found.shape_of(LSE)) == ((2, 5, 6, 4), (2, 6, 5))
+    result = check(swapped(Q), swapped(K), swapped(V), layout="bshd")
+    assert (result.batch, result.heads, result.kv_heads, result.seq_q, result.seq_k) == (2, 6, 3, 5, 7)
+    assert result.strides == ((240, 8, 48), (168, 8, 24), (84, 4, 12), (120, 4, 24))
+    assert (result.out_shape, result.shape_of(LSE)) == ((2, 5, 6, 4), (2, 6, 5))
 
 
 def test_three_dimensions_are_batch_times_heads() -> None:
-    found = check(array(6, 5, 8), array(3, 7, 8), array(3, 7, 4))
-    assert (found.batch, found.heads, found.kv_heads, found.group) == (1, 6, 3, 2)
-    assert found.strides[:2] == ((0, 40, 8), (0, 56, 8))
-    assert (found.out_shape, found.shape_of(LSE)) == ((6, 5, 4), (6, 5))
+    result = check(array(6, 5, 8), array(3, 7, 8), array(3, 7, 4))
+    assert (result.batch, result.heads, result.kv_heads, result.group) == (1, 6, 3, 2)
+    assert result.strides[:2] == ((0, 40, 8), (0, 56, 8))
+    assert (result.out_shape, result.shape_of(LSE)) == ((6, 5, 4), (6, 5))
 
 
 def test_strides_of_single_elements_do_not_matter() -> None:
     odd = np.lib.stride_tricks.as_strided(array(64), (1, 6, 1, 8), (4 * 3, 4 * 8, 4 * 5, 4))
-    found = check(odd, array(1, 3, 7, 8), array(1, 3, 7, 4))
-    assert found.strides[0] == (0, 8, 0)
-    assert found.stride_alignment == 16
+    result = check(odd, array(1, 3, 7, 8), array(1, 3, 7, 4))
+    assert result.strides[0] == (0, 8, 0)
+    assert result.stride_alignment == 16
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
@@ -110,23 +110,25 @@ def test_strides_decide_the_alignment(step: int) -> None:
 @pytest.mark.parametrize("step", [1, 2, 4, 8])
 def test_strides_of_16_bit_elements_decide_the_alignment(dtype: DType, step: int) -> None:
     q, k, v = arrays_of(dtype, (2, 6, 5, 8 + step), K, (2, 3, 7, 8))
-    found = checks.check(AttentionConfig(8, dtype=dtype.name), *views(q[..., :8], k, v), None)
-    assert found.stride_alignment == 2 * step
-    assert found.strides[0] == (30 * (8 + step), 5 * (8 + step), 8 + step)  # elements
-    assert (found.nbytes, found.natural_alignment) == (2, 16)
+    result = checks.check(AttentionConfig(8, dtype=dtype.name), *views(q[..., :8], k, v), None)
+    assert result.stride_alignment == 2 * step
+    assert result.strides[0] == (30 * (8 + step), 5 * (8 + step), 8 + step)  # elements
+    assert (result.nbytes, result.natural_alignment) == (2, 16)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
 def test_the_reach_of_an_array_is_in_bytes_of_its_type(dtype: DType) -> None:
-    found = check(*arrays_of(dtype, Q, K, V), dtype=dtype.name)
-    assert [end for _, end in found.reach] == [dtype.nbytes * int(np.prod(shape)) for shape in (Q, K, V, OUT)]
+    result = check(*arrays_of(dtype, Q, K, V), dtype=dtype.name)
+    assert [end for _, end in result.reach] == [
+        dtype.nbytes * int(np.prod(shape)) for shape in (Q, K, V, OUT)
+    ]
 
 
 def test_strides_of_an_array_without_elements_do_not_matter() -> None:
     k, v = (placed(0, (2, 3, 0, d))._replace(strides=(27, 9, 9, 1)) for d in (8, 4))
-    found = checks.check(CONFIG, view(array(*Q), "q"), k, v, None)
-    assert found.strides[1] == (0, 0, 0)
-    assert found.stride_alignment == 16
+    result = checks.check(CONFIG, view(array(*Q), "q"), k, v, None)
+    assert result.strides[1] == (0, 0, 0)
+    assert result.stride_alignment == 16
 
 
 def frozen(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -277,8 +279,8 @@ def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...])
 
 def test_inputs_may_repeat_and_share_elements() -> None:
     k = np.broadcast_to(array(1, 1, 7, 8), K)
-    found = check(array(*Q), k, k[..., :4])
-    assert found.strides[1:3] == ((0, 0, 8), (0, 0, 8))
+    result = check(array(*Q), k, k[..., :4])
+    assert result.strides[1:3] == ((0, 0, 8), (0, 0, 8))
 
 
 def test_a_null_pointer_is_refused_unless_there_is_no_element() -> None:
@@ -329,13 +331,13 @@ def test_an_output_on_top_of_an_input_is_refused(
 ) -> None:
     (buffer,) = arrays_of(dtype, (2, 6, 10, 4))
     others = arrays_of(dtype, (2, 6, 5, 4), (2, 6, 5, 4))
-    given = views(buffer[:, :, rows], *others, buffer[:, :, of_out])
-    geometry = checks.check(AttentionConfig(head_dim=4, dtype=dtype.name), *given)
+    arguments = views(buffer[:, :, rows], *others, buffer[:, :, of_out])
+    geometry = checks.check(AttentionConfig(head_dim=4, dtype=dtype.name), *arguments)
     if not shares:
-        checks.check_addresses(geometry, given)
+        checks.check_addresses(geometry, arguments)
         return
     with pytest.raises(LaunchError) as caught:
-        checks.check_addresses(geometry, given)
+        checks.check_addresses(geometry, arguments)
     assert str(caught.value) == SHARES_Q
 
 
@@ -535,13 +537,13 @@ def operands_refused(**changed: Any) -> str:
 
 
 def test_the_strides_of_operands_are_zero_where_they_are_broadcast() -> None:
-    found = check_operands(
+    result = check_operands(
         alibi_slopes=array(6),
         bias=array(6, 1, 7)[:, :, ::-1],
         mask=np.ones((2, 1, 7, 5), bool).swapaxes(2, 3),
         sink=array(2, 1),
     )
-    assert found.operand_strides == ((0, 1), (0, 7, 0, -1), (35, 0, 1, 5), (1, 0))
+    assert result.operand_strides == ((0, 1), (0, 7, 0, -1), (35, 0, 1, 5), (1, 0))
     assert check_operands(sink=array()).operand_strides[3] == (0, 0)
 
 

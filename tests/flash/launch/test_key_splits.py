@@ -71,15 +71,15 @@ def _even(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
 
 def random_launches(count: int) -> list[tuple[Launch, Slots, Merging]]:
     """Grids of CTAs that cost the same, and of others, with any number of slots."""
-    drawn, found = random.Random(5), []
+    drawn, result = random.Random(5), []
     for _ in range(count):
         blocks, most = drawn.randint(1, 12), drawn.randint(1, 80)
         same = drawn.random() < 0.6
         tiles = (most,) * blocks if same else tuple(drawn.randint(1, most) for _ in range(blocks))
         slots = Slots(drawn.randint(1, 40), drawn.randint(1, 3))
         merging = Merging(drawn.uniform(0, 4), drawn.uniform(0, 1), drawn.uniform(0, 1))
-        found.append((Launch(drawn.randint(1, 24), 1, tiles, drawn.randint(1, 8)), slots, merging))
-    return found
+        result.append((Launch(drawn.randint(1, 24), 1, tiles, drawn.randint(1, 8)), slots, merging))
+    return result
 
 
 def grid_of(launch: Launch) -> tuple[Grid, Cost]:
@@ -271,8 +271,8 @@ def test_arrays_of_scores_go_with_splits(layout: str) -> None:
     config = AttentionConfig(
         16, tile=16, block_q=32, splits=3, return_lse=True, sink=True, bias="f32", mask=True
     )
-    given = [x.swapaxes(1, 2) if layout == "bshd" else x for x in (q, k, v)]
-    out, lse = AttentionKernel(config).launch(*given, **arrays, layout=layout, backend="interpreter")
+    arguments = [x.swapaxes(1, 2) if layout == "bshd" else x for x in (q, k, v)]
+    out, lse = AttentionKernel(config).launch(*arguments, **arrays, layout=layout, backend="interpreter")
     out = out.swapaxes(1, 2) if layout == "bshd" else out
     arithmetic = arithmetic_of_config(config, PARTS_OF_F32)
     assert_attention_is_accurate(out, lse, q, k, v, arithmetic=arithmetic, **arrays)
@@ -322,15 +322,15 @@ def test_a_gpu_divides_the_last_units_and_gives_the_bits_of_each_kernel(
 ) -> None:
     divide(Division(whole, 3))
     arrays = problem("f16", batch=batch, heads=6, kv_heads=3)
-    given = [x.swapaxes(1, 2).copy() if layout == "bshd" else x for x in arrays]
+    arguments = [x.swapaxes(1, 2).copy() if layout == "bshd" else x for x in arrays]
     how: dict[str, Any] = {"dtype": "f16", "causal": True, "target": "sm_90", "return_lse": with_lse}
-    made = kernel_on(driver, AttentionConfig(16, **how))
-    places = [on_device(driver, x) for x in given]
+    built = kernel_on(driver, AttentionConfig(16, **how))
+    places = [on_device(driver, x) for x in arguments]
     for _ in range(2):  # the second launch is one that is prepared
         driver.launches.clear()
-        found = made.launch(*places, layout=layout)
+        result = built.launch(*places, layout=layout)
         assert len(driver.launches) == 2 + (whole > 0)
-        got = found if with_lse else (found,)
+        got = result if with_lse else (result,)
         one, three = (
             AttentionKernel(AttentionConfig(16, **{**how, "return_lse": True}, splits=n)).launch(
                 *arrays, backend="interpreter"
@@ -350,10 +350,10 @@ def test_a_gpu_divides_the_last_units_and_gives_the_bits_of_each_kernel(
 def test_explain_counts_the_ctas_of_each_launch(divide: Divide) -> None:
     divide(Division(2, 3))
     driver = FakeDriver(FakeDevice(multiprocessors=2))
-    made = kernel_on(driver, AttentionConfig(16, dtype="f16", target="sm_90a", tile=16, block_q=128))
+    built = kernel_on(driver, AttentionConfig(16, dtype="f16", target="sm_90a", tile=16, block_q=128))
     arrays = [np.zeros((1, 3, 640, 16), np.float16)] * 3
-    said = made.explain(*arrays, backend="cuda")
-    made.launch(*arrays, backend="cuda")
+    said = built.explain(*arrays, backend="cuda")
+    built.launch(*arrays, backend="cuda")
     first, rest, _ = (launch.grid[0] for launch in driver.launches)
     assert (first, rest) == (2, 15)
     assert "grid:     2 CTAs, to which 10 blocks of queries are dealt (static), then 15\n" in said
@@ -370,8 +370,8 @@ def test_operands_follow_the_results(driver: FakeDriver, divide: Divide) -> None
         q, k, v, alibi_slopes=slopes, backend="interpreter"
     )
     places = [on_device(driver, x) for x in (q, k, v, slopes)]
-    found = kernel_on(driver, config).launch(*places[:3], alibi_slopes=places[3])
-    for got, want in zip(found, wanted, strict=True):
+    result = kernel_on(driver, config).launch(*places[:3], alibi_slopes=places[3])
+    for got, want in zip(result, wanted, strict=True):
         assert driver.fetch(got.pointer, want).tobytes() == want.tobytes()
 
 
@@ -381,14 +381,14 @@ def test_the_kernel_that_merges_suits_every_out_of_the_same_alignment(
 ) -> None:
     divide(Division(0, 2))
     q, k, v = problem()
-    made = kernel_on(driver, AttentionConfig(16, target="sm_90"))
+    built = kernel_on(driver, AttentionConfig(16, target="sm_90"))
     room = on_device(driver, np.concatenate([np.zeros(2, np.float32), q.ravel()]))
     places = CudaArray(room.pointer + 8, q), on_device(driver, k), on_device(driver, v)
-    aligned = made.launch(*places)
+    aligned = built.launch(*places)
     want = driver.fetch(aligned.pointer, np.empty_like(q))
     assert driver.launches[-1].entry == "merge_partials_f32_d16_w2"
     room = on_device(driver, np.zeros(q.size + 2, np.float32))
-    made.launch(*places, out=CudaArray(room.pointer + 8, q))
+    built.launch(*places, out=CudaArray(room.pointer + 8, q))
     assert driver.fetch(room.pointer + 8, want).tobytes() == want.tobytes()
 
 
@@ -406,12 +406,12 @@ def test_host_arrays_and_functions_are_divided_too(driver: FakeDriver, divide: D
 @pytest.mark.slow
 def test_the_workspace_is_kept_for_a_stream(driver: FakeDriver, divide: Divide) -> None:
     divide(Division(0, 3))
-    made = kernel_on(driver, AttentionConfig(16, target="sm_90"))
+    built = kernel_on(driver, AttentionConfig(16, target="sm_90"))
     places = [on_device(driver, x) for x in problem()]
     counts = []
     for stream in (None, None, 1, 1):
         driver.calls.clear()
-        made.launch(*places, stream=stream)
+        built.launch(*places, stream=stream)
         counts.append(driver.names().count("cuMemAlloc"))
     assert counts == [2, 1, 2, 1]  # O, and once for each stream the parts
 

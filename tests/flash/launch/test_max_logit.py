@@ -45,8 +45,8 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     """Each backend of arrays on the host."""
     if request.param == "compiled":
         request.getfixturevalue("compiled")
-    found: Backend = request.param
-    return found
+    result: Backend = request.param
+    return result
 
 
 def problem(seed: int = 0, seq: int = 40, dtype: Any = np.float32, heads: int = 4, batch: int = 2) -> Any:
@@ -63,38 +63,38 @@ def judge(found: Array, q: Array, k: Array, arithmetic: Any = F32_ARITHMETIC, **
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_it_follows_out_and_lse(backend: Backend, layout: Any) -> None:
     q, k, v = problem()
-    given = [x.swapaxes(1, 2) if layout == "bshd" else x for x in (q, k, v)]
+    arguments = [x.swapaxes(1, 2) if layout == "bshd" else x for x in (q, k, v)]
     how: Any = {"backend": backend, "layout": layout, "causal": True, "window": (9, 0)}
-    out, lse, max_logit = flash.attention(*given, return_lse=True, return_max_logit=True, **how)
+    out, lse, max_logit = flash.attention(*arguments, return_lse=True, return_max_logit=True, **how)
     judge(max_logit, q, k, causal=True, window=(9, 0))
-    plain, of_rows = flash.attention(*given, return_lse=True, **how)
+    plain, of_rows = flash.attention(*arguments, return_lse=True, **how)
     assert np.array_equal(out, plain)
     assert np.array_equal(lse, of_rows)
-    _, alone = flash.attention(*given, return_max_logit=True, **how)
+    _, alone = flash.attention(*arguments, return_max_logit=True, **how)
     assert np.array_equal(alone, max_logit)
 
 
 def test_heads_of_arrays_without_a_batch_have_one_each(backend: Backend) -> None:
     q, k, v = (x[0] for x in problem(heads=2))
-    _, found = flash.attention(q, k, v, return_max_logit=True, backend=backend)
-    judge(found[None], q[None], k[None])
+    _, result = flash.attention(q, k, v, return_max_logit=True, backend=backend)
+    judge(result[None], q[None], k[None])
 
 
 def test_there_is_none_without_a_query_or_a_key(backend: Backend) -> None:
     q, k, v = problem()
-    for given in ((q[:, :, :0], k, v), (q, k[:, :, :0], v[:, :, :0])):
-        _, found = flash.attention(*given, return_max_logit=True, backend=backend)
-        assert found.shape == (2, 4)
-        assert np.isneginf(found).all()
-    _, found = flash.attention(q[:0], k[:0], v[:0], return_max_logit=True, backend=backend)
-    assert found.shape == (0, 4)
+    for arguments in ((q[:, :, :0], k, v), (q, k[:, :, :0], v[:, :, :0])):
+        _, result = flash.attention(*arguments, return_max_logit=True, backend=backend)
+        assert result.shape == (2, 4)
+        assert np.isneginf(result).all()
+    _, result = flash.attention(q[:0], k[:0], v[:0], return_max_logit=True, backend=backend)
+    assert result.shape == (0, 4)
 
 
 def test_values_without_columns_leave_it_as_it_is(backend: Backend) -> None:
     q, k, v = problem()
-    out, found = flash.attention(q, k, v[..., :0], return_max_logit=True, backend=backend)
+    out, result = flash.attention(q, k, v[..., :0], return_max_logit=True, backend=backend)
     assert out.shape == (2, 4, 33, 0)
-    judge(found, q, k)
+    judge(result, q, k)
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -104,13 +104,13 @@ def test_packed_sequences_have_one_for_each_head(backend: Backend, group: int) -
     ends["cu_seqlens_k"] = np.array([0, 20, 31, 31, 80], np.int32)
     used = np.array([3, 0, 35, 20], np.int32)
     how: Any = {"seqused_q": used, "causal": True, "alibi_slopes": np.full((4, 2 * group), 0.1, np.float32)}
-    _, found = flash.attention_varlen(q, k, v, **ends, **how, return_max_logit=True, backend=backend)
-    assert found.shape == (4, 2 * group)
+    _, result = flash.attention_varlen(q, k, v, **ends, **how, return_max_logit=True, backend=backend)
+    assert result.shape == (4, 2 * group)
     for b, rows, keys in each_sequence(**ends, seqused_q=used, seqused_k=None):
         own = [x[rows_of].swapaxes(0, 1)[None] for x, rows_of in ((q, rows), (k, keys))]
         slopes = how["alibi_slopes"][b : b + 1]
-        judge(found[b : b + 1], *own, causal=True, alibi_slopes=slopes)
-    assert np.isneginf(found[1:3]).all()
+        judge(result[b : b + 1], *own, causal=True, alibi_slopes=slopes)
+    assert np.isneginf(result[1:3]).all()
 
 
 def test_pages_are_read_through_their_table(backend: Backend) -> None:
@@ -124,9 +124,9 @@ def test_pages_are_read_through_their_table(backend: Backend) -> None:
     packed = q.swapaxes(1, 2).reshape(-1, 4, 16)
     ends = np.array([0, 41, 82], np.int32)
     how: Any = {"block_table": table, "seqused_k": used, "softcap": 2.0, "backend": backend}
-    _, found = flash.attention_varlen(packed, *pages, ends, return_max_logit=True, **how)
+    _, result = flash.attention_varlen(packed, *pages, ends, return_max_logit=True, **how)
     for b, count in enumerate(used):
-        judge(found[b : b + 1], q[b : b + 1], k[b : b + 1, :, :count], softcap=2.0)
+        judge(result[b : b + 1], q[b : b + 1], k[b : b + 1, :, :count], softcap=2.0)
 
 
 @pytest.mark.slow
@@ -147,8 +147,8 @@ def test_ctas_that_share_a_head_join_what_they_find(how: dict[str, Any]) -> None
     config = flash.AttentionConfig(16, return_max_logit=True, **how)
     heads = 4 if config.pack_gqa is True else 2
     q, k, v = problem(seq=300, dtype=config.element.numpy, batch=1, heads=heads)
-    _, found = flash.AttentionKernel(config).launch(q, k, v, backend="interpreter")
-    judge(found, q, k, arithmetic_of_config(config), causal=config.causal)
+    _, result = flash.AttentionKernel(config).launch(q, k, v, backend="interpreter")
+    judge(result, q, k, arithmetic_of_config(config), causal=config.causal)
 
 
 @pytest.mark.slow
@@ -160,18 +160,18 @@ def test_scales_of_fp8_count(how: dict[str, Any], block: int | None) -> None:
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((1, 2, n, 64)).astype(E4M3.numpy) for n in (70, 150, 150))
     shapes = [(1, 2) if block is None else (1, 2, -(-x.shape[2] // block)) for x in (q, k, v)]
-    given = {n: rng.uniform(-2, 2, s).astype(np.float32) for n, s in zip(SCALES, shapes, strict=True)}
+    arguments = {n: rng.uniform(-2, 2, s).astype(np.float32) for n, s in zip(SCALES, shapes, strict=True)}
     kernel = flash.AttentionKernel(config)
-    _, found = kernel.launch(q, k, v, **given, backend="interpreter")
+    _, result = kernel.launch(q, k, v, **arguments, backend="interpreter")
     if block is None:
-        wide = scaled((q, k, v), given)
+        wide = scaled((q, k, v), arguments)
     else:
         wide = tuple(
-            x.astype(float) * np.repeat(given[n], block, axis=2)[:, :, : x.shape[2], None]
+            x.astype(float) * np.repeat(arguments[n], block, axis=2)[:, :, : x.shape[2], None]
             for x, n in zip((q, k, v), NAMES_OF_SCALES, strict=True)
         )
-    judge(found, *wide[:2], arithmetic_of_config(config), causal=config.causal, softcap=config.softcap)
-    _, on_cpu = kernel.launch(q, k, v, **given, backend="cpu")
+    judge(result, *wide[:2], arithmetic_of_config(config), causal=config.causal, softcap=config.softcap)
+    _, on_cpu = kernel.launch(q, k, v, **arguments, backend="cpu")
     judge(on_cpu, *wide[:2], arithmetic_of_config(config), causal=config.causal, softcap=config.softcap)
 
 
@@ -190,12 +190,12 @@ def test_a_step_over_a_cache_begins_anew(backend: Backend, page_size: int | None
         q[...] = size * rng.standard_normal(q.shape)
         k[...] = rng.standard_normal(k.shape)
         keys = np.concatenate([keys, k], axis=2)
-        out, lse, found = step()
-        assert found is step.max_logit
+        out, lse, result = step()
+        assert result is step.max_logit
         assert lse is step.lse
-        judge(found, q, keys, causal=True)
+        judge(result, q, keys, causal=True)
     same = flash.attention_with_kvcache(q, cache, layer=0, return_max_logit=True, splits=splits)
-    assert np.array_equal(same[1], found)
+    assert np.array_equal(same[1], result)
     assert np.array_equal(same[0], out)
     none = flash.attention_with_kvcache(q[:, :, :0], cache, layer=0, return_max_logit=True)[1]
     assert none.shape == (2, 4)
@@ -209,13 +209,13 @@ def test_a_decoding_launch_returns_it(backend: Backend) -> None:
     kernel = flash.DecodeKernel(flash.AttentionConfig(16, mask=True, return_max_logit=True))
     for splits in (1, 3):
         how: Any = {"seqused_k": used, "leftpad_k": padding, "backend": backend, "splits": splits}
-        _, found = kernel.launch(q, k, v, mask=mask, **how)
+        _, result = kernel.launch(q, k, v, mask=mask, **how)
         for b in range(2):
             keys = slice(padding[b], used[b])
             whole = np.ones((1, 1, 43, used[b] - padding[b]), bool)
             count = min(43, whole.shape[3])
             whole[..., -count:] = mask[b, ..., -count:]
-            judge(found[b : b + 1], q[b : b + 1], k[b : b + 1, :, keys], mask=whole)
+            judge(result[b : b + 1], q[b : b + 1], k[b : b + 1, :, keys], mask=whole)
 
 
 # ------------------------------------------------------------------------------------------ on a GPU
@@ -231,14 +231,14 @@ def test_each_launch_on_a_gpu_fills_the_array_before(driver: FakeDriver) -> None
     q, k, v = problem()
     for scale in (1.0, -3.0, 0.1):
         places = [on_device(driver, x) for x in (np.float32(scale) * q, k, v)]
-        _, _, found = kernel.launch(*places, mask=there)
-        got = driver.fetch(found.pointer, np.empty((2, 4), np.float32))
+        _, _, result = kernel.launch(*places, mask=there)
+        got = driver.fetch(result.pointer, np.empty((2, 4), np.float32))
         judge(got, np.float32(scale) * q, k, mask=mask)
         _, _, fetched = kernel.launch(np.float32(scale) * q, k, v, mask=mask, backend="cuda")
         assert np.array_equal(fetched, got)
     places = [on_device(driver, x) for x in (q[:, :, :0].copy(), k, v)]
-    found = kernel.launch(*places, mask=there)[2]
-    assert np.isneginf(driver.fetch(found.pointer, np.empty((2, 4), np.float32))).all()
+    result = kernel.launch(*places, mask=there)[2]
+    assert np.isneginf(driver.fetch(result.pointer, np.empty((2, 4), np.float32))).all()
 
 
 @pytest.mark.slow
@@ -250,8 +250,8 @@ def test_units_of_a_divided_call_have_their_own(
     config = flash.AttentionConfig(16, dtype="f16", target="sm_90", return_max_logit=True)
     q, k, v = problem(batch=batch, dtype=np.float16)
     for _ in range(2):
-        found = kernel_on(driver, config).launch(*[on_device(driver, x) for x in (q, k, v)])[1]
-        got = driver.fetch(found.pointer, np.empty((batch, 4), np.float32))
+        result = kernel_on(driver, config).launch(*[on_device(driver, x) for x in (q, k, v)])[1]
+        got = driver.fetch(result.pointer, np.empty((batch, 4), np.float32))
         judge(got, q, k, arithmetic_of_config(config))
 
 
@@ -266,8 +266,8 @@ def test_each_step_over_a_cache_on_a_gpu_fills_the_array_before(driver: FakeDriv
         now = (size * q).astype(np.float32)
         cuda.copy_to_device(places[0].pointer, now.ctypes.data, now.nbytes, ordinal=0)
         keys = np.concatenate([keys, k], axis=2)
-        _, found = step()
-        judge(found.numpy(), now, keys, causal=True)
+        _, result = step()
+        judge(result.numpy(), now, keys, causal=True)
 
 
 @pytest.fixture

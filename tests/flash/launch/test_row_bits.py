@@ -105,9 +105,9 @@ def of_caches(
 
 def of_one_arithmetic(kernels: Iterable[KernelConfig]) -> bool:
     """Whether the kernels compute a row alike, whatever the other rows of its warp are."""
-    found = list(kernels)
-    assert all(by_rows(kernel.tiling) == kernel.tiling for kernel in found)
-    return len({(kernel.tiling.row_arithmetic, kernel.alignment) for kernel in found}) == 1
+    result = list(kernels)
+    assert all(by_rows(kernel.tiling) == kernel.tiling for kernel in result)
+    return len({(kernel.tiling.row_arithmetic, kernel.alignment) for kernel in result}) == 1
 
 
 EVERY_CASE = pytest.mark.parametrize(
@@ -194,26 +194,26 @@ BLOCKS = {"wgmma": (64, 128, 192), "wgmma of f32": (64, 128)}
 @pytest.mark.parametrize("kind", FEW_KINDS)
 @pytest.mark.parametrize("causal", [False, nightly(True)])
 def test_kernels_of_one_arithmetic_give_the_same_bits(kind: str, causal: bool) -> None:
-    given: dict[str, Any] = {"tile": 16, "causal": causal, "return_lse": True, **KINDS[kind]}
-    q, k, v = Problem(40, 150, 16, 16, heads=2).arrays(dtype=NUMPY[given["dtype"]])
+    arguments: dict[str, Any] = {"tile": 16, "causal": causal, "return_lse": True, **KINDS[kind]}
+    q, k, v = Problem(40, 150, 16, 16, heads=2).arrays(dtype=NUMPY[arguments["dtype"]])
     k[..., 40:48, :] *= 8  # scores that move the shifts of some rows, in a tile that no mask cuts
-    found: dict[Any, set[bytes]] = {}
+    result: dict[Any, set[bytes]] = {}
     for block_q, packed in product(BLOCKS.get(kind, (32, 64, 128)), (False, True)):
-        config = AttentionConfig(16, block_q=block_q, **given)
+        config = AttentionConfig(16, block_q=block_q, **arguments)
         kernel = config.kernel()
         kernel = replace(kernel, tiling=by_rows(kernel.tiling), packed=packed)
         out, lse, _ = run_forward(config, (q, k, v), kernel=kernel)
-        found.setdefault(kernel.tiling.row_arithmetic, set()).add(out.tobytes() + lse.tobytes())
-    assert all(len(bits) == 1 for bits in found.values())
-    assert kind == "f32" or len(found) == 1
+        result.setdefault(kernel.tiling.row_arithmetic, set()).add(out.tobytes() + lse.tobytes())
+    assert all(len(bits) == 1 for bits in result.values())
+    assert kind == "f32" or len(result) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FEW_KINDS)
 def test_a_query_alone_has_the_bits_that_it_has_in_a_prompt(kind: str) -> None:
-    given: dict[str, Any] = {"tile": 16, "causal": True, "return_lse": True, "splits": 1, **KINDS[kind]}
-    launch = AttentionKernel(AttentionConfig(16, **given)).launch
-    q, k, v = Problem(70, 70, 16, 16, heads=2).arrays(dtype=NUMPY[given["dtype"]])
+    arguments: dict[str, Any] = {"tile": 16, "causal": True, "return_lse": True, "splits": 1, **KINDS[kind]}
+    launch = AttentionKernel(AttentionConfig(16, **arguments)).launch
+    q, k, v = Problem(70, 70, 16, 16, heads=2).arrays(dtype=NUMPY[arguments["dtype"]])
     out, lse = launch(q, k, v, backend="interpreter")
     for at in (17, 69):
         one = q[:, :, at : at + 1], k[:, :, : at + 1], v[:, :, : at + 1]

@@ -108,9 +108,9 @@ EVERY_KERNEL = pytest.mark.parametrize("kind", ["ieee", "tf32", "f32_grade", "f1
 
 def call_of(case: str) -> dict[str, Any]:
     """The arguments of a call."""
-    found = {name: value for name, value in CASES[case].items() if name != "names"}
+    result = {name: value for name, value in CASES[case].items() if name != "names"}
     aux = {name: AUX[name] for name in CASES[case]["names"]}
-    return found | ({"aux": aux} if aux else {})
+    return result | ({"aux": aux} if aux else {})
 
 
 def specs_of(case: str) -> dict[str, Any]:
@@ -139,12 +139,14 @@ def flex(torch: Any) -> Callable[..., Array]:
     def of_torch(function: Callable[..., Any], aux: dict[str, Array]) -> Callable[..., Any]:
         indexed = {name: torch.from_numpy(array) for name, array in aux.items()}
         wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
-        given = {name: array for name, array in indexed.items() if name in wanted}
+        arguments = {name: array for name, array in indexed.items() if name in wanted}
         names = {"tanh": torch.tanh, "exp": torch.exp, "where": torch.where}
         in_torch = FunctionType(function.__code__, {**function.__globals__, **names})
         if wanted[0] == "score":  # flex_attention counts the parameters
-            return lambda score, batch, head, query, key: in_torch(score, batch, head, query, key, **given)
-        return lambda batch, head, query, key: in_torch(batch, head, query, key, **given)
+            return lambda score, batch, head, query, key: in_torch(
+                score, batch, head, query, key, **arguments
+            )
+        return lambda batch, head, query, key: in_torch(batch, head, query, key, **arguments)
 
     def attend(q: Array, k: Array, v: Array, call: dict[str, Any]) -> Array:
         aux, how = call.get("aux", {}), {}
@@ -154,8 +156,8 @@ def flex(torch: Any) -> Callable[..., Array]:
             shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
             seen = of_torch(call["mask_mod"], aux)
             how["block_mask"] = module.create_block_mask(seen, *shape, device="cpu")
-        given = (torch.from_numpy(x.astype(np.float64)) for x in (q, k, v))
-        return np.asarray(module.flex_attention(*given, enable_gqa=True, **how).numpy())
+        arguments = (torch.from_numpy(x.astype(np.float64)) for x in (q, k, v))
+        return np.asarray(module.flex_attention(*arguments, enable_gqa=True, **how).numpy())
 
     return attend
 
@@ -168,8 +170,8 @@ def flex(torch: Any) -> Callable[..., Array]:
 def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[..., Array]) -> None:
     q, k, v = problem()
     call = call_of(case)
-    found, _ = attention_reference(q, k, v, **call)
-    np.testing.assert_allclose(found, flex(q, k, v, call), rtol=1e-12, atol=1e-13)
+    result, _ = attention_reference(q, k, v, **call)
+    np.testing.assert_allclose(result, flex(q, k, v, call), rtol=1e-12, atol=1e-13)
 
 
 # ------------------------------------------------------------------------------ kernels, and numpy
@@ -273,11 +275,11 @@ def test_a_decode_kernel_and_a_step_take_functions() -> None:
     kernel = flash.DecodeKernel(AttentionConfig(16, score_mod=alibi, aux={"slopes": ("f32", 1)}))
     used = np.array([40, 23], np.int32)
     for backend in ("cpu", "interpreter"):
-        found = kernel.launch(q, k, v, seqused_k=used, aux=call["aux"], backend=backend)
+        result = kernel.launch(q, k, v, seqused_k=used, aux=call["aux"], backend=backend)
         for b, n in enumerate(used):
             own = (x[b : b + 1, :, :n] for x in (k, v))
             exact, _ = attention_reference(q[b : b + 1], *own, first_batch=b, first_query=n - 1, **call)
-            np.testing.assert_allclose(found[b : b + 1], exact, rtol=0, atol=3e-6)
+            np.testing.assert_allclose(result[b : b + 1], exact, rtol=0, atol=3e-6)
     with pytest.raises(LaunchError) as error:
         kernel.launch(q, k, v, seqused_k=used, backend="cpu")
     assert str(error.value) == ("DecodeKernel.launch: aux_slopes must be given, because the config says so")
@@ -304,9 +306,9 @@ def test_built_in_features_agree_with_the_same_as_functions(backend: str) -> Non
         ({"causal": "top_left", "window": (8, None)}, call_of("window")),
         ({"mask": SHOWN[:, None, None] & (np.arange(4) != 3)[:, None, None]}, call_of("padded")),
     ):
-        found, lse = flash.attention(q, k, v, backend=backend, return_lse=True, **call)
+        result, lse = flash.attention(q, k, v, backend=backend, return_lse=True, **call)
         wanted, sums = flash.attention(q, k, v, backend=backend, return_lse=True, **built_in)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=3e-6)
         np.testing.assert_allclose(lse, sums, rtol=0, atol=3e-6)
 
 
@@ -342,13 +344,13 @@ def test_what_hidden_keys_hold_does_not_matter(backend: str, kind: str) -> None:
     wanted = flash.attention(q, k, v, backend=backend, precision=precision, return_lse=True, **call)
     for x in (k, v):
         x[:, :, ~seen] = np.nan
-    found = flash.attention(q, k, v, backend=backend, precision=precision, return_lse=True, **call)
-    for one, other in zip(found, wanted, strict=True):
+    result = flash.attention(q, k, v, backend=backend, precision=precision, return_lse=True, **call)
+    for one, other in zip(result, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
     v[0, :, 8] = np.inf
-    found = flash.attention(q, k, v, backend=backend, precision=precision, **call)
-    assert np.isfinite(found[0, :, :8].astype(np.float32)).all()
-    assert np.isposinf(found[0, :, 8:].astype(np.float32)).all()
+    result = flash.attention(q, k, v, backend=backend, precision=precision, **call)
+    assert np.isfinite(result[0, :, :8].astype(np.float32)).all()
+    assert np.isposinf(result[0, :, 8:].astype(np.float32)).all()
 
 
 @pytest.mark.sample(1)
@@ -363,9 +365,9 @@ def test_rows_without_a_key_are_zero(dtype: Any, backend: str) -> None:
     assert np.isneginf(lse[:, :, :4]).all()
     assert np.isfinite(lse[:, :, 4:]).all()
     for shown in (False, True):
-        found = flash.attention(q, k, v, mask_mod=lambda b, h, i, j, shown=shown: shown, backend=backend)
-        wanted = flash.attention(q, k, v, backend=backend) if shown else np.zeros_like(found)
-        np.testing.assert_array_equal(found, wanted)
+        result = flash.attention(q, k, v, mask_mod=lambda b, h, i, j, shown=shown: shown, backend=backend)
+        wanted = flash.attention(q, k, v, backend=backend) if shown else np.zeros_like(result)
+        np.testing.assert_array_equal(result, wanted)
 
 
 # ------------------------------------------------------------------------------------ skipped tiles
@@ -465,9 +467,9 @@ def test_what_tiles_in_a_gap_hold_does_not_matter(how: dict[str, Any]) -> None:
     close = 4e-6 if config.precision == "ieee" else 2e-3
     np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=0, atol=close)
     np.testing.assert_allclose(lse, sums, rtol=0, atol=close)
-    found = build(config.kernel())
-    assert found.proof.complete
-    assert found.global_proof.complete
+    result = build(config.kernel())
+    assert result.proof.complete
+    assert result.global_proof.complete
 
 
 # ----------------------------------------------------------------------------------- one kernel each
@@ -525,8 +527,8 @@ def test_the_command_line_emits_functions(capsys: pytest.CaptureFixture[str], tm
 
 def test_the_contract_lists_the_arrays() -> None:
     config = AttentionConfig(64, score_mod=relative, aux={"table": ("f16", 2)}).kernel()
-    found = build(config).contract
-    [array] = [one for one in found["arrays"] if one["name"] == "aux_table"]
+    result = build(config).contract
+    [array] = [one for one in result["arrays"] if one["name"] == "aux_table"]
     assert array == {
         "name": "aux_table",
         "type": "f16",
@@ -538,14 +540,14 @@ def test_the_contract_lists_the_arrays() -> None:
         "row": 1,
         "alignment": 2,
     }
-    assert found["sizes"]["aux_table_size_1"] == {"least": 1, "most": 2**31 - 1}
-    meanings = {one["name"]: one["meaning"] for one in found["parameters"]}
+    assert result["sizes"]["aux_table_size_1"] == {"least": 1, "most": 2**31 - 1}
+    meanings = {one["name"]: one["meaning"] for one in result["parameters"]}
     assert meanings["aux_table"] == (
         "device address of aux_table, read: f16 [aux_table_size_0, aux_table_size_1], strides as below; "
         "indexed by score_mod or mask_mod; an index outside is that of the nearest element"
     )
     assert meanings["aux_table_size_0"] == "elements of aux_table along axis 0"
-    json.dumps(found)
+    json.dumps(result)
 
 
 @pytest.mark.sample(0, gate=3)
@@ -554,9 +556,9 @@ def test_the_contract_lists_the_arrays() -> None:
 def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
     for packed in (False, *([] if "varlen" in how else [True])):
         config = AttentionConfig(64, **specs_of(case), pack_gqa=packed, **how)
-        found = build(config.kernel())
-        assert found.proof.complete
-        assert found.global_proof.complete
+        result = build(config.kernel())
+        assert result.proof.complete
+        assert result.global_proof.complete
 
 
 @pytest.mark.slow
@@ -582,11 +584,11 @@ def test_gradients_of_numpy_follow_from_the_trace(case: str) -> None:
     rng = np.random.default_rng(2)
     dout = rng.standard_normal(out.shape).astype(np.float32)
     dlse = rng.standard_normal(lse.shape).astype(np.float32)
-    found = {"q": np.empty_like(q), "k": np.empty_like(k), "v": np.empty_like(v)}
+    result = {"q": np.empty_like(q), "k": np.empty_like(k), "v": np.empty_like(v)}
     attention_gradients_cpu(
-        dout, q, k, v, out, lse, *found.values(), {}, dlse=dlse, softmax_scale=None, causal=False, **call
+        dout, q, k, v, out, lse, *result.values(), {}, dlse=dlse, softmax_scale=None, causal=False, **call
     )
-    assert_gradients_are_accurate(found, out, dout, dlse, q, k, v, {}, **call)
+    assert_gradients_are_accurate(result, out, dout, dlse, q, k, v, {}, **call)
 
 
 @pytest.mark.parametrize("case", ["softcap", "odd", "both"])
@@ -596,8 +598,8 @@ def test_gradients_of_the_reference_agree_with_finite_differences(case: str) -> 
     call = call_of(case)
     rng = np.random.default_rng(6)
     dout = rng.standard_normal((2, HEADS, 5, 16))
-    found = attention_reference_gradients(dout, q, k, v, **call)
-    for x, gradient in ((q, found.dq), (k, found.dk), (v, found.dv)):
+    result = attention_reference_gradients(dout, q, k, v, **call)
+    for x, gradient in ((q, result.dq), (k, result.dk), (v, result.dv)):
         way, step = rng.standard_normal(x.shape), 1e-6
         ahead, behind = (
             sum(
@@ -713,9 +715,11 @@ def test_strides_of_arrays_may_be_any() -> None:
     q, k, v = problem()
     wide = np.repeat(SLOPES, 3)[::-1]
     for backend in ("cpu", "interpreter"):
-        found = flash.attention(q, k, v, score_mod=alibi, aux={"slopes": wide[::-3][:HEADS]}, backend=backend)
+        result = flash.attention(
+            q, k, v, score_mod=alibi, aux={"slopes": wide[::-3][:HEADS]}, backend=backend
+        )
         wanted = flash.attention(q, k, v, score_mod=alibi, aux={"slopes": SLOPES}, backend=backend)
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.slow

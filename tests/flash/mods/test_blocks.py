@@ -31,14 +31,14 @@ def test_they_are_those_of_create_block_mask(block: tuple[int, int], torch: Any)
         ),
     ):
         aux = {"lengths": LENGTHS} if "lengths" in ours.__code__.co_varnames else None
-        found = visible_blocks(ours, (2, 3, 256, 384), aux=aux, block=block)
+        result = visible_blocks(ours, (2, 3, 256, 384), aux=aux, block=block)
         mask = module.create_block_mask(theirs, 2, 3, 256, 384, device="cpu", BLOCK_SIZE=block)
-        np.testing.assert_array_equal(found, mask.to_dense().numpy().astype(bool))
+        np.testing.assert_array_equal(result, mask.to_dense().numpy().astype(bool))
 
 
 def test_the_last_blocks_may_be_smaller() -> None:
-    found = visible_blocks(lambda b, h, q, k: k == 9, (1, 1, 5, 10), block=(4, 4))
-    np.testing.assert_array_equal(found[0, 0], [[False, False, True]] * 2)
+    result = visible_blocks(lambda b, h, q, k: k == 9, (1, 1, 5, 10), block=(4, 4))
+    np.testing.assert_array_equal(result[0, 0], [[False, False, True]] * 2)
     everything = visible_blocks(lambda b, h, q, k: True, (1, 2, 5, 10))
     assert everything.shape == (1, 2, 1, 1)
     assert everything.all()

@@ -63,8 +63,8 @@ def test_numpy_arrays_of_the_closure_are_indexed(backend: Any) -> None:
     def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
         return document[q] == document[k]
 
-    found = flash.attention(Q, K, V, score_mod=score_mod, mask_mod=mask_mod, backend=backend)
-    np.testing.assert_allclose(found, dense(score_mod, mask_mod), atol=1e-5)
+    result = flash.attention(Q, K, V, score_mod=score_mod, mask_mod=mask_mod, backend=backend)
+    np.testing.assert_allclose(result, dense(score_mod, mask_mod), atol=1e-5)
     by_reference, _ = attention_reference(Q, K, V, score_mod=score_mod, mask_mod=mask_mod)
     np.testing.assert_allclose(by_reference, dense(score_mod, mask_mod), atol=1e-12)
 
@@ -78,8 +78,8 @@ def test_numpy_arrays_of_the_closure_are_indexed_beside_tensors(attention: Any, 
         def mask_mod(b: Any, h: Any, q: Any, k: Any, document: Any = document) -> Any:
             return document[q] == document[k]
 
-        found = attention(q, k, v, mask_mod=mask_mod)
-        np.testing.assert_allclose(found, dense(mask_of=mask_mod), atol=1e-5)
+        result = attention(q, k, v, mask_mod=mask_mod)
+        np.testing.assert_allclose(result, dense(mask_of=mask_mod), atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
@@ -98,8 +98,8 @@ def test_tensors_of_the_closure_are_indexed(backend: Any, torch: Any, attention:
         lambda b, h, q, k: (DOCUMENT[q] == DOCUMENT[k]) & (q >= k),
     )
     for function in (flash.attention, attention):
-        found = function(q, k, v, score_mod=score_mod, mask_mod=mask_mod, backend=backend)
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        result = function(q, k, v, score_mod=score_mod, mask_mod=mask_mod, backend=backend)
+        np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
 def test_arrays_are_named_by_the_order_in_which_they_are_indexed() -> None:
@@ -112,8 +112,8 @@ def test_arrays_are_named_by_the_order_in_which_they_are_indexed() -> None:
 
 def test_functions_of_other_arrays_share_a_kernel() -> None:
     def kernel(table: Any) -> Any:
-        given = with_captured("attention", {"score_mod": lambda s, b, h, q, k: s + table[h]})
-        return kernel_of_attention(Q, V, False, None, given)  # type: ignore[arg-type]
+        arguments = with_captured("attention", {"score_mod": lambda s, b, h, q, k: s + table[h]})
+        return kernel_of_attention(Q, V, False, None, arguments)  # type: ignore[arg-type]
 
     assert kernel(SLOPES) is kernel(SLOPES * 2)
     assert kernel(SLOPES) is not kernel(SLOPES.astype(np.float16))
@@ -121,19 +121,19 @@ def test_functions_of_other_arrays_share_a_kernel() -> None:
 
 def test_an_array_of_both_functions_is_given_once() -> None:
     table = DOCUMENT
-    found = arrays(
+    result = arrays(
         score_mod=lambda s, b, h, q, k: s + table[q], mask_mod=lambda b, h, q, k: table[q] == table[k]
     )
-    assert list(found) == ["captured_0"]
+    assert list(result) == ["captured_0"]
 
 
 def test_names_of_aux_are_kept_apart() -> None:
     table = SLOPES
-    given = {
+    arguments = {
         "score_mod": lambda s, b, h, q, k, captured_0: s + captured_0[h] * table[h],
         "aux": {"captured_0": SLOPES * 3},
     }
-    assert list(arrays(**given)) == ["captured_0", "captured_1"]
+    assert list(arrays(**arguments)) == ["captured_0", "captured_1"]
 
 
 class Documents:
@@ -167,8 +167,8 @@ def test_arrays_are_those_of_globals_defaults_partials_and_nested_functions() ->
 def test_tensors_are_those_of_objects_too(torch: Any) -> None:
     mask = Documents(torch.from_numpy(DOCUMENT))
     for function in (mask, mask.mask):
-        found = flash.attention(Q, K, V, mask_mod=function)
-        np.testing.assert_allclose(found, dense(None, of_module), atol=1e-5)
+        result = flash.attention(Q, K, V, mask_mod=function)
+        np.testing.assert_allclose(result, dense(None, of_module), atol=1e-5)
 
 
 def test_python_still_computes_with_arrays_that_it_indexes_itself() -> None:
@@ -191,8 +191,8 @@ def test_elements_of_other_types_are_converted(kind: str) -> None:
     def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + table[k] * 1
 
-    found = flash.attention(Q, K, V, score_mod=score_mod, backend="interpreter")
-    np.testing.assert_allclose(found, dense(score_mod), atol=1e-5)
+    result = flash.attention(Q, K, V, score_mod=score_mod, backend="interpreter")
+    np.testing.assert_allclose(result, dense(score_mod), atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
@@ -203,8 +203,8 @@ def test_integers_of_64_bits_are_limited_to_32(backend: Any) -> None:
         return (table[q] == 2**31 - 1) | (table[q] < -(2**31 - 1)) | (k < table[q])
 
     wanted = dense(None, lambda b, h, q, k: (q < 2) | (k < 7))
-    found = flash.attention(Q, K, V, mask_mod=mask_mod, backend=backend)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    result = flash.attention(Q, K, V, mask_mod=mask_mod, backend=backend)
+    np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
 def test_blocks_of_a_function_with_an_array_of_its_closure() -> None:

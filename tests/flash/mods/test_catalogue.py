@@ -36,9 +36,9 @@ def _function(name: str) -> Any:
 
 def _traced(name: str) -> tuple[Trace, dict[str, Any]]:
     """The trace of a function, and the arrays that it indexes."""
-    given = with_captured("attention", {_kind(name): _function(name)})
-    trace = given[_kind(name)]
-    return trace, {array.name: _numpy(given["aux"][array.name]) for array in trace.arrays}
+    arguments = with_captured("attention", {_kind(name): _function(name)})
+    trace = arguments[_kind(name)]
+    return trace, {array.name: _numpy(arguments["aux"][array.name]) for array in trace.arrays}
 
 
 def _numpy(tensor: Any) -> Any:
@@ -60,8 +60,8 @@ def _by_pytorch(function: Any, kind: str, scores: Any, *indices: Any) -> Any:
 def _grid() -> tuple[list[Any], tuple[int, ...]]:
     """Indices of each kind, and the shape of their scores."""
     queries = torch.arange(0, catalogue.SEQ, 6)
-    found = [*map(torch.arange, (catalogue.BATCH, catalogue.HEADS)), queries, torch.arange(catalogue.SEQ)]
-    return found, tuple(map(len, found))
+    result = [*map(torch.arange, (catalogue.BATCH, catalogue.HEADS)), queries, torch.arange(catalogue.SEQ)]
+    return result, tuple(map(len, result))
 
 
 def test_93_of_95_functions_are_traced() -> None:
@@ -78,15 +78,15 @@ def test_a_function_is_that_of_pytorch_and_so_is_its_derivative(name: str) -> No
     inputs = {"score": scores.detach().numpy()}
     for at, (axis, index) in enumerate(zip(("batch", "head", "query", "key"), indices, strict=True)):
         inputs[axis] = index.numpy().reshape([-1 if n == at else 1 for n in range(4)])
-    found = np.broadcast_to(Evaluation(trace, inputs, arrays, np.dtype(np.float64)).result, shape)
+    result = np.broadcast_to(Evaluation(trace, inputs, arrays, np.dtype(np.float64)).result, shape)
     if _kind(name) == "mask_mod":
-        np.testing.assert_array_equal(found, wanted.numpy())
+        np.testing.assert_array_equal(result, wanted.numpy())
         return
     # PyTorch rounds to f32 what depends on indices alone, and has the least number of f64 for that of f32.
-    _assert_close(found, wanted.detach().clamp(-LARGE, LARGE).numpy())
+    _assert_close(result, wanted.detach().clamp(-LARGE, LARGE).numpy())
     wanted.clamp(-LARGE, LARGE).sum().backward()
     slopes = Evaluation(derivative(trace), inputs, arrays, np.dtype(np.float64)).result
-    shown = np.isfinite(found)
+    shown = np.isfinite(result)
     _assert_close(np.broadcast_to(slopes, shape)[shown], scores.grad.numpy()[shown])
 
 
@@ -99,16 +99,16 @@ def _assert_close(found: Any, wanted: Any) -> None:
 def test_a_kernel_computes_a_function_within_its_bound(name: str) -> None:
     scores = _RNG.standard_normal((ROWS, 2 * LANES)).astype(np.float32)
     trace, arrays = _traced(name)
-    found = results_of_kernel(trace, scores, arrays)
+    result = results_of_kernel(trace, scores, arrays)
     inputs = inputs_of_kernel(scores)
     exact = np.broadcast_to(Evaluation(trace, inputs, arrays, np.dtype(np.float64)).result, scores.shape)
     if _kind(name) == "mask_mod":
-        np.testing.assert_array_equal(found, exact)
+        np.testing.assert_array_equal(result, exact)
         return
     allowed = np.broadcast_to(rounding(trace, inputs, arrays), scores.shape) * F32
     shown = np.isfinite(exact)
-    assert (found[~shown] == exact[~shown]).all()
-    assert (np.abs(found[shown] - exact[shown]) <= allowed[shown] * (1 + 1e-6)).all()
+    assert (result[~shown] == exact[~shown]).all()
+    assert (np.abs(result[shown] - exact[shown]) <= allowed[shown] * (1 + 1e-6)).all()
     assert np.isfinite(allowed[shown]).mean() > 0.9
     queries = APART * torch.arange(ROWS)
     one = torch.tensor([BATCH_AND_HEAD])
@@ -121,7 +121,7 @@ def test_a_kernel_computes_a_function_within_its_bound(name: str) -> None:
         queries,
         torch.arange(64),
     ).expand(1, 1, *scores.shape)[0, 0]
-    np.testing.assert_allclose(found, by_pytorch.numpy(), rtol=2.0**-16, atol=2.0**-16)
+    np.testing.assert_allclose(result, by_pytorch.numpy(), rtol=2.0**-16, atol=2.0**-16)
 
 
 @pytest.mark.parametrize("name", _NAMES)

@@ -72,8 +72,8 @@ def evaluated(trace: Any, scores: Any) -> Any:
         "query": np.arange(queries)[:, None],
         "key": np.arange(keys),
     }
-    found = Evaluation(trace, inputs, {"slopes": SLOPES}, np.dtype(np.float64)).result
-    return np.broadcast_to(found, scores.shape)
+    result = Evaluation(trace, inputs, {"slopes": SLOPES}, np.dtype(np.float64)).result
+    return np.broadcast_to(result, scores.shape)
 
 
 def trace_of(function: Callable[..., Any]) -> Any:
@@ -83,17 +83,17 @@ def trace_of(function: Callable[..., Any]) -> Any:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_it_agrees_with_automatic_differentiation(function: Callable[..., Any], torch: Any) -> None:
     scores = np.random.default_rng(0).standard_normal((3, 5, 7))
-    given = torch.tensor(scores, requires_grad=True)
+    arguments = torch.tensor(scores, requires_grad=True)
     names = {n: getattr(torch, n, getattr(torch.nn.functional, n, None)) for n in function.__code__.co_names}
     names |= {name: _of_numbers(torch, getattr(torch, name)) for name in ("minimum", "maximum")}
     in_torch = FunctionType(function.__code__, {**function.__globals__, **names})
     query, key = torch.arange(5)[:, None], torch.arange(7)
     head = torch.arange(3)[:, None, None]
     more = (torch.tensor(SLOPES),) if "slopes" in function.__code__.co_varnames else ()
-    out = in_torch(given, 0, head, query, key, *more)
+    out = in_torch(arguments, 0, head, query, key, *more)
     if out.requires_grad:
-        out.expand(given.shape).sum().backward()
-    wanted = np.zeros_like(scores) if given.grad is None else given.grad.numpy()
+        out.expand(arguments.shape).sum().backward()
+    wanted = np.zeros_like(scores) if arguments.grad is None else arguments.grad.numpy()
     np.testing.assert_allclose(
         evaluated(derivative(trace_of(function)), scores), wanted, rtol=1e-7, atol=1e-9
     )
@@ -112,10 +112,10 @@ def _of_numbers(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 def test_that_of_gelu_is_pytorchs_but_for_its_constants_which_are_f32(torch: Any) -> None:
     scores = np.linspace(-4, 4, 105).reshape(3, 5, 7)
     for approximate in ("none", "tanh"):
-        given = torch.tensor(scores, requires_grad=True)
-        torch.nn.functional.gelu(given, approximate=approximate).sum().backward()
+        arguments = torch.tensor(scores, requires_grad=True)
+        torch.nn.functional.gelu(arguments, approximate=approximate).sum().backward()
         trace = trace_of(lambda s, b, h, q, k, approximate=approximate: gelu(s, approximate))
-        np.testing.assert_allclose(evaluated(derivative(trace), scores), given.grad, atol=2.0**-22)
+        np.testing.assert_allclose(evaluated(derivative(trace), scores), arguments.grad, atol=2.0**-22)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -128,8 +128,8 @@ def test_it_agrees_with_finite_differences(function: Callable[..., Any]) -> None
 
 
 def test_what_does_not_depend_on_the_score_has_no_derivative() -> None:
-    found = derivative(trace_of(lambda s, b, h, q, k: q * 2.0))
-    assert [str(step) for step in found.steps] == ["const.f32 0x0.0p+0"]
+    result = derivative(trace_of(lambda s, b, h, q, k: q * 2.0))
+    assert [str(step) for step in result.steps] == ["const.f32 0x0.0p+0"]
 
 
 def test_abs_has_no_slope_at_zero() -> None:

@@ -137,8 +137,8 @@ def test_a_kernel_computes_what_numpy_does(name: str) -> None:
 
 def test_every_operation_is_emitted() -> None:
     declared = [AuxArray(n, dtype, array.ndim) for n, (dtype, array) in ARRAYS.items()]
-    found = {step.op for f in FUNCTIONS.values() for step in traced("score_mod", f, declared).steps}
-    assert found == {*OPERATIONS, "input", "const", "load"}
+    result = {step.op for f in FUNCTIONS.values() for step in traced("score_mod", f, declared).steps}
+    assert result == {*OPERATIONS, "input", "const", "load"}
 
 
 # What operations that are made of many instructions err by, in units of 2**-24: of the exact result, or

@@ -155,9 +155,9 @@ def test_comparisons_grow_from_key_to_key(function: Any, wanted: int) -> None:
 
 def test_every_pair_of_signs_is_narrowed_alike() -> None:
     for a, b in itertools.product((1, -1), repeat=2):
-        found = bounds(lambda _b, h, q, k, a=a, b=b: (a * q + b * k <= 4) & (k <= 60), (20, 31))
+        result = bounds(lambda _b, h, q, k, a=a, b=b: (a * q + b * k <= 4) & (k <= 60), (20, 31))
         expected = {(1, 1): (None, -16), (1, -1): (16, 60), (-1, 1): (None, 35), (-1, -1): (-35, 60)}
-        assert found == expected[a, b]
+        assert result == expected[a, b]
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -210,8 +210,8 @@ def test_no_key_is_hidden_or_seen_beyond_the_bounds_and_ranges(
 def test_tiles_that_are_seen_as_a_whole_follow_from_comparisons(function: Any, wanted: Any) -> None:
     trace = trace_of(function)
     indices = {"batch": Interval(0, 0), "head": Interval(0, 3), "query": Interval(20, 31)}
-    found = hiding_bounds(trace, OnHost(indices, {"lengths": LENGTHS}))
-    assert (found if found is None else [tuple(one) for one in found]) == wanted
+    result = hiding_bounds(trace, OnHost(indices, {"lengths": LENGTHS}))
+    assert (result if result is None else [tuple(one) for one in result]) == wanted
     assert shows_tiles(trace) == (wanted is not None)
 
 
@@ -228,8 +228,8 @@ def test_tiles_that_are_seen_as_a_whole_follow_from_comparisons(function: Any, w
 def test_ranges_with_gaps_follow_from_alternatives(function: Any, wanted: Any) -> None:
     trace = trace_of(function)
     indices = {"batch": Interval(0, 0), "head": Interval(0, 3), "query": Interval(20, 31)}
-    found = seen_ranges(trace, OnHost(indices, {"lengths": LENGTHS}))
-    assert (found if found is None else [tuple(one) for one in found]) == wanted
+    result = seen_ranges(trace, OnHost(indices, {"lengths": LENGTHS}))
+    assert (result if result is None else [tuple(one) for one in result]) == wanted
     assert has_gaps(trace) == (wanted is not None)
 
 
@@ -271,7 +271,7 @@ def test_the_ends_of_an_operation_are_around_all_results(op: str) -> None:
         by = int(random.integers(1, 9)) if op in ("floordiv", "mod") else None
         operands = np.meshgrid(*[np.arange(low, high + 1, dtype=np.int32) for low, high in ends])
         results = of.numpy(*operands, *([] if by is None else [np.int32(by)]))
-        found = of.ends([(int(low), int(high)) for low, high in ends], by)
-        if found is not None and Range(*found).fits:  # else it may wrap
-            assert found[0] <= results.min()
-            assert results.max() <= found[1]
+        result = of.ends([(int(low), int(high)) for low, high in ends], by)
+        if result is not None and Range(*result).fits:  # else it may wrap
+            assert result[0] <= results.min()
+            assert results.max() <= result[1]

@@ -20,8 +20,8 @@ UNIT = 2.0**24  # an error of 1, in units of 2**-24
 def bounds(function: Callable[..., Any], *scores: float) -> list[float]:
     trace = traced("score_mod", function, [AuxArray("table", F32, 1)])
     inputs = {name: np.array(3) for name in ("batch", "head", "query", "key")}
-    given = {**inputs, "score": np.array(scores)}
-    return [*np.broadcast_to(rounding(trace, given, {"table": np.ones(4, np.float32)}), len(scores))]
+    arguments = {**inputs, "score": np.array(scores)}
+    return [*np.broadcast_to(rounding(trace, arguments, {"table": np.ones(4, np.float32)}), len(scores))]
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,14 @@ def value(trace: Trace, **inputs: Any) -> Any:
         "kinds": np.array([200, 7], np.uint8),
         "flags": np.array([True, False]),
     }
-    given = {"score": 0.0, "batch": 0, "head": 0, "query": 0, "key": 0, **inputs}
-    found = Evaluation(trace, {n: np.asarray(x) for n, x in given.items()}, arrays, np.dtype(np.float64))
-    return found.result.item()
+    arguments = {"score": 0.0, "batch": 0, "head": 0, "query": 0, "key": 0, **inputs}
+    result = Evaluation(trace, {n: np.asarray(x) for n, x in arguments.items()}, arrays, np.dtype(np.float64))
+    return result.result.item()
 
 
 def test_the_canonical_text_says_arrays_and_steps() -> None:
-    found = score(lambda score, batch, head, query, key, slopes: score - slopes[head] * (query - key))
-    assert found.text == "\n".join(
+    result = score(lambda score, batch, head, query, key, slopes: score - slopes[head] * (query - key))
+    assert result.text == "\n".join(
         [
             "score_mod",
             "slopes: f32[1]",
@@ -385,12 +385,12 @@ def test_functions_that_do_not_fit_are_refused(name: str, function: Any, message
 
 
 def test_a_trace_is_refused_with_arrays_of_other_types() -> None:
-    found = score(lambda s, b, h, q, k, slopes: s * slopes[h])
-    assert traced("score_mod", found, [SLOPES]) is found
+    result = score(lambda s, b, h, q, k, slopes: s * slopes[h])
+    assert traced("score_mod", result, [SLOPES]) is result
     with pytest.raises(ConfigError) as error:
-        traced("score_mod", found, [AuxArray("slopes", F16, 1)])
+        traced("score_mod", result, [AuxArray("slopes", F16, 1)])
     assert str(error.value) == "score_mod was traced with aux slopes: f32[1], got slopes: f16[1]"
     with pytest.raises(ConfigError) as missing:
-        traced("score_mod", found, [])
+        traced("score_mod", result, [])
     assert str(missing.value) == "score_mod was traced with aux slopes: f32[1], got no such array"
     assert issubclass(ConfigError, PtxGenError)

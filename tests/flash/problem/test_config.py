@@ -138,7 +138,7 @@ def test_a_wrong_choice_is_refused_with_the_right_ones(how: dict[str, Any], mess
 
 def _types_of_libraries() -> dict[str, list[Any]]:
     """By the name in a config, the objects that array libraries have for a type."""
-    found: dict[str, list[Any]] = {
+    result: dict[str, list[Any]] = {
         "f32": [np.float32, np.dtype(np.float32)],
         "f16": [np.float16, np.dtype(np.float16)],
         "bf16": [ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)],
@@ -146,9 +146,9 @@ def _types_of_libraries() -> dict[str, list[Any]]:
     for name, library in (("torch", "torch"), ("jax", "jax.numpy")):
         if importlib.util.find_spec(name) is not None:
             module = importlib.import_module(library)
-            for types, said in zip(found.values(), ("float32", "float16", "bfloat16"), strict=True):
+            for types, said in zip(result.values(), ("float32", "float16", "bfloat16"), strict=True):
                 types.append(getattr(module, said))
-    return found
+    return result
 
 
 def test_types_are_known_by_what_libraries_call_them() -> None:
@@ -181,9 +181,9 @@ def test_no_limit_and_no_cap_may_be_written_as_flash_attn_does() -> None:
         ({"softcap": 0.0}, {}),
         ({"softcap": 0}, {}),
     ):
-        made, wanted = AttentionConfig(64, **said), AttentionConfig(64, **canonical)
-        assert made == wanted
-        assert build(made.kernel()).text == build(wanted.kernel()).text
+        built, wanted = AttentionConfig(64, **said), AttentionConfig(64, **canonical)
+        assert built == wanted
+        assert build(built.kernel()).text == build(wanted.kernel()).text
 
 
 def test_the_kernel_of_a_config_is_for_what_there_is() -> None:
@@ -290,7 +290,7 @@ def test_the_values_of_window_and_cap_are_not_part_of_the_kernel() -> None:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [name for name, found in TARGETS.items() if found.sm >= 80])
+@pytest.mark.parametrize("name", [name for name, result in TARGETS.items() if result.sm >= 80])
 def test_every_head_dim_has_tiles_with_every_feature(dtype: str, name: str) -> None:
     for head_dim in range(1, MAX_HEAD_DIM + 1):
         AttentionConfig(

@@ -55,20 +55,20 @@ def test_it_has_the_bits_of_a_bias_with_equal_rows(
         "return_lse": True,
         "precision": how.get("precision"),
     }
-    found = flash.attention(q, k, v, key_bias=bias, **call)
+    result = flash.attention(q, k, v, key_bias=bias, **call)
     of_scores = np.broadcast_to(bias[:, :, None], (2, 4, 37, 53))
     expected = flash.attention(q, k, v, bias=of_scores, **call)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert np.isfinite(found[0].astype(np.float32)).all()
+    assert np.isfinite(result[0].astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("causal", [False, "bottom_right"])
 def test_the_reference_agrees_with_a_bias_with_equal_rows(causal: Any) -> None:
     q, k, v, bias = problem()
-    found = attention_reference(q, k, v, causal=causal, key_bias=bias)
+    result = attention_reference(q, k, v, causal=causal, key_bias=bias)
     expected = attention_reference(q, k, v, causal=causal, bias=bias[:, :, None])
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -91,9 +91,9 @@ def test_a_key_that_is_hidden_from_all_queries_is_as_if_it_were_not_there() -> N
     bias = np.zeros(53, np.float32)
     bias[40:] = -np.inf
     for backend in ("cpu", "interpreter"):
-        found = flash.attention(q, k, v, key_bias=bias, backend=backend)
+        result = flash.attention(q, k, v, key_bias=bias, backend=backend)
         shorter, _ = attention_reference(q, k[:, :, :40], v[:, :, :40])
-        np.testing.assert_allclose(found, shorter, rtol=0, atol=4e-6)
+        np.testing.assert_allclose(result, shorter, rtol=0, atol=4e-6)
     none = flash.attention(q, k, v, key_bias=np.full(53, -np.inf, np.float32), backend="cpu")
     np.testing.assert_array_equal(none, 0)
 

@@ -23,15 +23,15 @@ def with_features(text: str, **before: str) -> str:
     for name, other in before.items():
         kind = name.capitalize()
         kinds = f"{kind}, {kind}Arguments, {kind}Settings"
-        for found, new in (
+        for result, new in (
             (r"(?=from flash\.scores\.alibi)", f"from flash.scores.{name} import {kinds}\n"),
             (rf"(?<=,\n)(?=    {other},\n    [ABM])", f"    {kind},\n"),
             (r"(?=    AlibiSettings,)", f"    {kind}Settings,\n"),
             (r"(?<=class HeadArguments\()", f"{kind}Arguments, "),
             (r"(?<=            AuxArguments,\n)", f"            {kind}Arguments,\n"),
         ):
-            text, count = re.subn(found, new, text)
-            assert count == 1, (name, found)
+            text, count = re.subn(result, new, text)
+            assert count == 1, (name, result)
     return text
 
 
@@ -53,10 +53,10 @@ def test_a_feature_is_one_file_and_its_lines(tmp_path: Path, torch: object) -> N
     text = (FLASH / "scores" / "features.py").read_text()
     (scores / "features.py").write_text(with_features(text, temperature="ScoreMod", drift="Alibi"))
     paths = os.pathsep.join([str(tmp_path), str(FLASH.parent), os.environ.get("PYTHONPATH", "")])
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(NEW / "everywhere.py"), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )
-    assert found.returncode == 0, found.stderr
+    assert result.returncode == 0, result.stderr

@@ -148,8 +148,8 @@ def _silicon(said: str) -> list[str]:
 def test_explain_says_where_a_text_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     q = np.ones((1, 1, 40, 64), np.float16)
     kernel = flash.AttentionKernel(flash.AttentionConfig(64, dtype="f16", target="sm_90"))
-    made = kernel.build
-    ran = replace(RIGHT, text=key(made.text), kernel=f"{made.kernel.name} for sm_90")
+    built = kernel.build
+    ran = replace(RIGHT, text=key(built.text), kernel=f"{built.kernel.name} for sm_90")
     for entries, said in (
         ([], "this text has not run on a GPU"),
         ([ran], "this text ran on an NVIDIA H200 (driver 580.1), and was right"),
@@ -176,6 +176,6 @@ def test_explain_of_gradients_says_it_of_each_kernel(monkeypatch: pytest.MonkeyP
 
 
 def test_the_ledger_knows_what_the_first_gpu_ran() -> None:
-    made = flash.AttentionKernel(flash.AttentionConfig(128, dtype="f16", target="sm_90a")).build
-    ran, earlier = ledger().of(f"{made.kernel.name} for sm_90a", lambda: made.text)
+    built = flash.AttentionKernel(flash.AttentionConfig(128, dtype="f16", target="sm_90a")).build
+    ran, earlier = ledger().of(f"{built.kernel.name} for sm_90a", lambda: built.text)
     assert "NVIDIA H200 (driver 580.159.04)" in {entry.where for entry in ran + earlier}

@@ -31,8 +31,8 @@ def specials(*names: str, shared: str = "", **how: Any) -> list[int]:
 
 def test_a_kernel_that_asks_has_reserved_shared_memory_before_its_own() -> None:
     tile = ".shared .align 4 .b8 tile[256];"
-    found = specials(*NAMES, "tile", shared=tile)
-    assert found == [0, 0, 512, 1024, 1024, 256, 1280, 1024]
+    result = specials(*NAMES, "tile", shared=tile)
+    assert result == [0, 0, 512, 1024, 1024, 256, 1280, 1024]
     assert specials("%total_smem_size", "%aggr_smem_size", "tile", shared=tile) == [256, 256, 0]
 
 

@@ -83,8 +83,8 @@ class Tensors:
         self.y = rng.random((10, 20)).astype(np.float32)
         self.at = [self.arena.place(a) for a in (self.x, self.y)]
         self.map = np.zeros((2, NBYTES), np.uint8)
-        made = TensorMap(self.x, box=(4, 4)).encode(self.at[0])
-        self.map[0] = np.frombuffer(made, np.uint8)
+        built = TensorMap(self.x, box=(4, 4)).encode(self.at[0])
+        self.map[0] = np.frombuffer(built, np.uint8)
         self.out = np.zeros(32, np.float32)
 
     def run(self, body: str, **how: Any) -> np.ndarray:
@@ -223,8 +223,8 @@ def test_the_provers_see_accesses_to_maps() -> None:
         " [%map], [%r2], 128;",
         "map",
     )
-    found = [i for i in parse(text).kernels[0].body if isinstance(i, Instr)]
-    maps = [i for i in found if i.opcode.startswith("tensormap")]
+    result = [i for i in parse(text).kernels[0].body if isinstance(i, Instr)]
+    maps = [i for i in result if i.opcode.startswith("tensormap")]
     assert [[t.nbytes for t in global_touches(i)] for i in maps] == [[NBYTES], [], [NBYTES]]
     shared = [[(t.fixed, t.align) for t in touches(i)] for i in maps]
     assert shared == [[], [(NBYTES, ALIGN)], [(NBYTES, ALIGN)]]
@@ -282,9 +282,9 @@ def sent(send: str, nbytes: int, **how: Any) -> np.ndarray:
     ],
 )
 def test_values_are_combined_in_the_other_cta(op: str, make: Any) -> None:
-    given = 1000 * np.array([[1], [0]]) + np.arange(32)
+    arguments = 1000 * np.array([[1], [0]]) + np.arange(32)
     got = sent(f"{RED}.{op} [%r11], %r13, [%r12];", 128)
-    assert (got == make(np.full((2, 32), 100), given)).all()
+    assert (got == make(np.full((2, 32), 100), arguments)).all()
 
 
 def test_values_are_stored_in_the_other_cta() -> None:
@@ -313,9 +313,9 @@ def test_a_value_that_was_not_waited_for_is_reported() -> None:
     early = text.replace("$again:\n", "    ld.shared.b32 %r9, [%r5];\n$again:\n")
     out = np.zeros(64, np.uint32)
     how: dict[str, Any] = {"grid": 2, "block": 32, "cluster": 2, "args": [out]}
-    found = run(early, **how, sanitize="race", raise_on_report=False)
-    assert [report.kind for report in found.reports]
-    assert "ld.shared.b32" in str(found.reports[0])
+    result = run(early, **how, sanitize="race", raise_on_report=False)
+    assert [report.kind for report in result.reports]
+    assert "ld.shared.b32" in str(result.reports[0])
 
 
 @pytest.mark.parametrize(("opcode", "seen"), [(f"{STORE}.b32", 0x7FC0DEAD), (f"{RED}.add.u32", 100)])
@@ -348,13 +348,13 @@ def test_an_mbarrier_that_counts_values_is_a_word_of_shared_memory(shift: int, w
 def bounds_reports(body: str, **how: Any) -> list[str]:
     out = np.zeros(64, np.uint32)
     asked: dict[str, Any] = {"sanitize": "bounds", "raise_on_report": False}
-    found = run(kernel(body, "out"), block=32, args=[out], **{"grid": 1, **asked, **how})
-    return [str(report).partition("shared address ")[2] for report in found.reports]
+    result = run(kernel(body, "out"), block=32, args=[out], **{"grid": 1, **asked, **how})
+    return [str(report).partition("shared address ")[2] for report in result.reports]
 
 
 def test_a_map_behind_the_variable_of_its_address_is_reported() -> None:
-    made = TensorMap(0, (8,), "f32", (16,)).encode(0)
-    words = np.frombuffer(made, np.uint32)
+    built = TensorMap(0, (8,), "f32", (16,)).encode(0)
+    words = np.frombuffer(built, np.uint32)
     copy = "".join(f"    st.shared.u32 [%r2+{4 * n}], {word};\n" for n, word in enumerate(words))
     line = f"    {REPLACE}.rank.shared::cta.b1024.b32 [%r1{{}}], 0;"
     assert bounds_reports(copy + line.replace("%r1", "%r2").format("")) == []

@@ -120,7 +120,7 @@ def test_a_handle_is_an_integer_of_8_bytes() -> None:
 
 
 def test_the_verifier_knows_handles_and_coordinates() -> None:
-    found = [
+    result = [
         verify(parse(kernel(f"    {line}")))[0].message
         for line in (
             "tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd0, {%rs0}];",
@@ -130,7 +130,7 @@ def test_the_verifier_knows_handles_and_coordinates() -> None:
             "sust.b.1d.v2.b32.trap [%r0, {%r1}], {%r2, %r2};",
         )
     ]
-    assert found == [
+    assert result == [
         "operand tex of tex_1d must have coordinates of class f32, got %rs0 of class b16 "
         "(syntax: tex.1d.v4.type.ctype d*4, [tex:u64*1/ctype])",
         "operand tex of tex_1d must have coordinates of class f32, got 0 "

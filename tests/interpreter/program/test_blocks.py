@@ -32,15 +32,15 @@ SPECIALS_32 = (
 
 def chosen_ops() -> list[Op]:
     """For each row, the op with the first choices, and one for each other choice of each slot."""
-    found: dict[int, Op] = {}
+    result: dict[int, Op] = {}
     for row in (r for named in rows().values() for r in named if r.effect is Effect.NONE):
         for slot, choices in row.choices.items():
             for value in choices:
                 op = row.resolve({slot: value})
-                found[id(op)] = op
+                result[id(op)] = op
         op = row.resolve({})
-        found[id(op)] = op
-    return [op for op in found.values() if op.dests]
+        result[id(op)] = op
+    return [op for op in result.values() if op.dests]
 
 
 def random_lanes(rng: np.random.Generator, declared: str) -> np.ndarray[Any, Any]:
@@ -78,9 +78,9 @@ class OneInstruction:
         for want in op.operands:
             declared = want.type.register if want.type else ""
             if want.written:
-                made = [self.register(declared) for _ in range(want.count or 1)]
-                results += [(r, want) for r in made]
-                whole: Any = ir.Vector(tuple(made)) if want.count else made[0]
+                built = [self.register(declared) for _ in range(want.count or 1)]
+                results += [(r, want) for r in built]
+                whole: Any = ir.Vector(tuple(built)) if want.count else built[0]
                 if want.second:
                     operands[-1] = ir.Pair(operands[-1], whole)  # type: ignore[arg-type]
                 else:
@@ -91,10 +91,10 @@ class OneInstruction:
                 if want.literal is None:
                     self.lanes[want.name] = value
             else:
-                given = [random_lanes(rng, declared) for _ in range(want.count or 1)]
-                made = [self.load(lanes, declared) for lanes in given]
-                operands.append(ir.Vector(tuple(made)) if want.count else made[0])
-                typed = tuple(as_operand(lanes, want) for lanes in given)
+                arguments = [random_lanes(rng, declared) for _ in range(want.count or 1)]
+                built = [self.load(lanes, declared) for lanes in arguments]
+                operands.append(ir.Vector(tuple(built)) if want.count else built[0])
+                typed = tuple(as_operand(lanes, want) for lanes in arguments)
                 self.lanes[want.name] = typed if want.count else typed[0]
         self.emit(op.opcode, *operands)
         self.outputs = [(self.store(r), r, want) for r, want in results]
@@ -296,8 +296,8 @@ $rare:
     """
     module = parse(ptx(body))
     program = compile_program(link(module, module.kernels[0], 0, {}))
-    made = [block.compiled().source for block in program.blocks[:1]]
-    assert "def block" in made[0]
+    built = [block.compiled().source for block in program.blocks[:1]]
+    assert "def block" in built[0]
     assert [bool(block.source) for block in program.blocks] == [True, False, False]
     assert all(program.sources)
 

@@ -476,8 +476,8 @@ def renamed(message: str) -> str:
 
 
 def printed(text: str, packed: bytes = b"", threads: int = 1) -> Result:
-    made, x = print_program(text, packed, threads)
-    result = run(made, grid=1, block=threads, args=[x])
+    built, x = print_program(text, packed, threads)
+    result = run(built, grid=1, block=threads, args=[x])
     assert len(set(x.tolist())) == 1
     return result
 
@@ -524,10 +524,10 @@ def test_formats_are_those_of_c(text: str, packed: bytes, want: str) -> None:
 
 def test_strings_are_read_through_their_pointers() -> None:
     arena = DeviceArena()
-    made, x = print_program("%s|%5s|%-5s|%.1s|", struct.pack("<4Q", *[1 << 34] * 4))
+    built, x = print_program("%s|%5s|%-5s|%.1s|", struct.pack("<4Q", *[1 << 34] * 4))
     word = np.frombuffer(b"Hi!\0", np.uint8)
     arena.place(word, at=1 << 34)
-    assert run(made, grid=1, block=1, args=[x], arena=arena).printed == "Hi!|  Hi!|Hi!  |H|"
+    assert run(built, grid=1, block=1, args=[x], arena=arena).printed == "Hi!|  Hi!|Hi!  |H|"
     assert x[0] == 4  # what comes back: how many arguments there were
 
 
@@ -536,17 +536,17 @@ def test_every_thread_prints_in_turn() -> None:
 
 
 def test_a_format_with_more_than_the_buffer_has_is_refused() -> None:
-    made, x = print_program("%d %d" + " %d" * 8, struct.pack("<2i", 1, 2))
-    message = re.sub("0x[0-9a-f]+", "A", failure(made))
+    built, x = print_program("%d %d" + " %d" * 8, struct.pack("<2i", 1, 2))
+    message = re.sub("0x[0-9a-f]+", "A", failure(built))
     why = " wants to read 4 bytes of generic memory at A, outside the 32 bytes of local memory"
-    assert message == renamed(at(made, "call (r)"))[:-2] + why
+    assert message == renamed(at(built, "call (r)"))[:-2] + why
     assert not x.any()
 
 
 def test_a_width_without_measure_is_refused() -> None:
-    made, _ = print_program("%1000000000d", struct.pack("<i", 1))
+    built, _ = print_program("%1000000000d", struct.pack("<i", 1))
     why = "vprintf is asked for more than 65536 characters by %1000000000d"
-    assert failure(made) == renamed(at(made, "call (r)")) + why
+    assert failure(built) == renamed(at(built, "call (r)")) + why
 
 
 def test_an_assertion_that_fails_says_what_where_and_who() -> None:

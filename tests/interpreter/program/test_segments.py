@@ -15,7 +15,7 @@ def opcodes(segment: Segment) -> list[str]:
 
 
 def test_a_loops_body_comes_before_what_follows_the_loop() -> None:
-    found = parts("""
+    result = parts("""
     mov.u32 %r0, 0;
 $head:
     setp.ge.u32 %p0, %r0, 5;
@@ -30,14 +30,14 @@ $done:
     sub.u32 %r1, %r1, 1;
     ret;
     """)
-    assert [opcodes(s)[0] for s in found] == [
+    assert [opcodes(s)[0] for s in result] == [
         *("mov.u32", "setp.ge.u32", "setp.ge.u32", "xor.b32", "add.u32", "sub.u32")
     ]
-    assert [s.successors for s in found] == [(1,), (2, 5), (3, 4), (4,), (1,), ()]
+    assert [s.successors for s in result] == [(1,), (2, 5), (3, 4), (4,), (1,), ()]
 
 
 def test_a_slow_path_out_of_line_comes_before_the_place_where_it_joins() -> None:
-    found = parts("""
+    result = parts("""
     setp.ge.u32 %p0, %r0, 5;
     @%p0 bra $slow;
 $join:
@@ -47,11 +47,11 @@ $slow:
     xor.b32 %r0, %r0, 1;
     bra $join;
     """)
-    assert [opcodes(s)[0] for s in found] == ["setp.ge.u32", "xor.b32", "add.u32"]
+    assert [opcodes(s)[0] for s in result] == ["setp.ge.u32", "xor.b32", "add.u32"]
 
 
 def test_nested_loops_stay_contiguous() -> None:
-    found = parts("""
+    result = parts("""
 $outer:
     mov.u32 %r0, 0;
 $inner:
@@ -67,12 +67,12 @@ $after:
     or.b32 %r1, %r0, 1;
     ret;
     """)
-    assert [opcodes(s)[0] for s in found] == ["mov.u32", "add.u32", "xor.b32", "sub.u32", "or.b32"]
+    assert [opcodes(s)[0] for s in result] == ["mov.u32", "add.u32", "xor.b32", "sub.u32", "or.b32"]
 
 
 def test_a_barrier_ends_a_segment() -> None:
-    found = parts("mov.u32 %r0, 1;\n    bar.sync 0;\n    add.u32 %r1, %r0, 1;\n    bar.sync 0;")
-    assert [(opcodes(s), s.after, s.waits) for s in found] == [
+    result = parts("mov.u32 %r0, 1;\n    bar.sync 0;\n    add.u32 %r1, %r0, 1;\n    bar.sync 0;")
+    assert [(opcodes(s), s.after, s.waits) for s in result] == [
         (["mov.u32", "bar.sync"], 1, True),
         (["add.u32", "bar.sync"], 2, True),
         ([], -1, False),

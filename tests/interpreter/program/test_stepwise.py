@@ -32,16 +32,16 @@ CONFIGS: list[dict[str, Any]] = [
 def test_the_attention_kernel_gives_the_same_bits_both_ways(options: dict[str, Any], sanitize: bool) -> None:
     config = AttentionConfig(**options)
     problem = Problem(40, 70, config.head_dim, config.head_dim_v or config.head_dim, heads=2)
-    found = [
+    result = [
         run_forward(config, problem.arrays(), stepwise=stepwise, sanitize=sanitize)
         for stepwise in (False, True)
     ]
-    for got, want in zip(*found, strict=True):
+    for got, want in zip(*result, strict=True):
         if isinstance(got, np.ndarray):
             assert_same_bits(got, want)
         else:
             assert got.counters == want.counters
-    assert np.isfinite(found[0][0]).all()
+    assert np.isfinite(result[0][0]).all()
 
 
 def test_no_code_is_generated() -> None:

@@ -21,9 +21,9 @@ def may_give_up(use: str = "") -> str:
 
 def test_a_wait_that_may_give_up_is_named() -> None:
     text = may_give_up()
-    (found,) = messages(text, block=1)
-    assert found.startswith(at(text, "mbarrier.try_wait")), found
-    assert found.endswith("the wait may give up, and nothing looks at its predicate")
+    (result,) = messages(text, block=1)
+    assert result.startswith(at(text, "mbarrier.try_wait")), result
+    assert result.endswith("the wait may give up, and nothing looks at its predicate")
 
 
 @pytest.mark.parametrize(

@@ -250,8 +250,8 @@ def test_regions_of_dynamic_memory_are_kept_apart() -> None:
     )
 
     def text(offset: str) -> str:
-        made = ptx(body.format(offset), dynamic=True)
-        return made.replace("{\n\t.reg .pred", regions, 1)
+        built = ptx(body.format(offset), dynamic=True)
+        return built.replace("{\n\t.reg .pred", regions, 1)
 
     launch: dict[str, Any] = {"dynamic_smem": 2048}
     for offset, rows in (("", range(8)), ("+1024", range(8))):

@@ -107,10 +107,10 @@ def test_lanes_of_a_warp_may_store_the_same_source_to_one_place(
     params = "u64 y, align 64 .b8 map[128]"
     text = ptx(body, params, shared=256)
     y = np.zeros(4, np.uint32)
-    found = messages(text, [y, TensorMap(y, box=(4,))], block=block)
+    result = messages(text, [y, TensorMap(y, box=(4,))], block=block)
     assert y.tolist() == [7] * 4
     if second is None:
-        assert found == []
+        assert result == []
         return
-    assert len(found) == 1
-    assert found[0].startswith(at(text, send, second) + "pending: global address")
+    assert len(result) == 1
+    assert result[0].startswith(at(text, send, second) + "pending: global address")

@@ -58,8 +58,8 @@ RED = "red.relaxed.cluster.shared::cluster.add.u32 [%r2], 1;"
 def test_a_weak_access_races_with_an_atomic_one_of_another_cta(
     mine: str, other: str, raced: bool, seed: int | None
 ) -> None:
-    found = reports(mine, other, ZEROED, seed)
-    assert [r.kind for r in found] == ["race"] * raced
+    result = reports(mine, other, ZEROED, seed)
+    assert [r.kind for r in result] == ["race"] * raced
     assert reports(mine, "", ZEROED, seed) == reports("", other, ZEROED, seed) == ()
 
 
@@ -97,7 +97,7 @@ def test_a_cta_has_to_have_started_before_another_one_accesses_its_memory(
     access: str, first: str, early: bool
 ) -> None:
     last = "barrier.cluster.wait.acquire;" if "@!%p0" in first else ""
-    found = [r.message for r in reports("", access + last, first) if r.kind == "sync"]
+    result = [r.message for r in reports("", access + last, first) if r.kind == "sync"]
     body = BODY.replace("FIRST", first).replace("MINE", "").replace("OTHER", access + last)
     text = hopper.kernel("u64 out", body)
     message = (
@@ -105,7 +105,7 @@ def test_a_cta_has_to_have_started_before_another_one_accesses_its_memory(
         "sync: shared address 0x10: in the memory of CTA (0, 0, 0), which may not have started: "
         "no barrier of the cluster comes before the access"
     )
-    assert found == [message] * early
+    assert result == [message] * early
 
 
 def test_a_cta_has_started_for_another_one_that_has_acquired_something_from_it() -> None:

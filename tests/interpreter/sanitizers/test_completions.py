@@ -181,19 +181,19 @@ def cases() -> Iterator[tuple[str, str, str]]:
 def test_what_an_operation_accesses_is_free_after_its_wait_only(kind: str, other: str, touch: str) -> None:
     assert reports(kind, other, touch, waits="both") == ()
     for waits in ("other", "none"):
-        found = reports(kind, other, touch, waits=waits)
-        assert any(touch in r.message for r in found), (waits, found)
+        result = reports(kind, other, touch, waits=waits)
+        assert any(touch in r.message for r in result), (waits, result)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_thread_that_starts_an_operation_has_to_wait_for_it_too(kind: str) -> None:
     of, other = KINDS[kind], "store" if kind == "load" else "load"
-    for place, write in [(of.reads, True), (of.writes, False), (of.writes, True)]:
-        if place:
-            touch = touch_of(place, write=write)
+    for location, write in [(of.reads, True), (of.writes, False), (of.writes, True)]:
+        if location:
+            touch = touch_of(location, write=write)
             assert reports(kind, other, touch, waits="both", touches=0) == ()
-            found = reports(kind, other, touch, waits="other", touches=0)
-            assert any(touch in r.message for r in found), found
+            result = reports(kind, other, touch, waits="other", touches=0)
+            assert any(touch in r.message for r in result), result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -234,10 +234,10 @@ def test_a_wait_for_products_is_no_wait_for_what_a_reduction_reads(waits: bool) 
         k.store(out, sums[0, 0])
     module = k.build()
     how = {"block": 128, "dynamic_smem": module.kernels[0].dynamic_shared_bytes, "sanitize": "race,sync"}
-    found = reported.reports(module, [np.zeros(512, np.float32), 2], **how)
-    assert [r.kind for r in found] == [] if waits else ["race"]
+    result = reported.reports(module, [np.zeros(512, np.float32), 2], **how)
+    assert [r.kind for r in result] == [] if waits else ["race"]
     assert all(
-        "its thread has not waited for it with cp.async.bulk.wait_group.read" in r.message for r in found
+        "its thread has not waited for it with cp.async.bulk.wait_group.read" in r.message for r in result
     )
 
 
@@ -264,8 +264,8 @@ def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only(
         return [r.message for r in reported.reports(text, [x], dynamic_smem=512, sanitize="race")]
 
     assert messages(body) == []
-    (found,) = messages(body.replace("    @%p0 cp.async.wait_group 0;", ""))
-    assert found == (
+    (result,) = messages(body.replace("    @%p0 cp.async.wait_group 0;", ""))
+    assert result == (
         "kernel k: @%p0 st.global.u32 [%rd1], 7; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): race: global "
         "address 0x200000000 (x) may still be read by thread (0, 0, 0) in cp.async.cg.shared.global [%r2], "
         "[%rd1], 16, %r1; (line 18); its thread has not waited for its group"

@@ -45,11 +45,11 @@ def told(poll: str, before: str, barrier: str, after: str, block: int = 64) -> l
     text = TOLD.replace("POLL", poll).replace("BEFORE", before).replace("BARRIER", barrier)
     text = ptx(text.replace("AFTER", after), "u64 x")
     x = np.zeros(2 + block, np.uint32)
-    found = messages(text, [x], grid=2, block=block)
+    result = messages(text, [x], grid=2, block=block)
     assert x.tolist() == [1, 5] + [5] * block
     load = "ld.global.u32 %r3, [%rd0+4];"
-    assert all(load in m and "race: global address" in m for m in found)
-    return found
+    assert all(load in m and "race: global address" in m for m in result)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_a_report_of_data_behind_a_flag_names_the_two_accesses() -> None:
     text = TOLD.replace("POLL", VOLATILE).replace("BEFORE", "").replace("BARRIER", "bar.sync 0;")
     text = ptx(text.replace("AFTER", ""), "u64 x")
     load, store = "ld.global.u32 %r3, [%rd0+4];", "st.global.u32 [%rd0+4], 5;"
-    (found,) = messages(text, [np.zeros(66, np.uint32)], grid=2, block=64)
+    (result,) = messages(text, [np.zeros(66, np.uint32)], grid=2, block=64)
     _, line = at(text, store).split("(line ")
-    assert found == (
+    assert result == (
         at(text, load).replace("CTA (0, 0, 0)", "CTA (1, 0, 0)")
         + "race: global address 0x200000004 (x) was written by thread (0, 0, 0) of CTA (0, 0, 0) in "
         f"{store} (line {line.partition(')')[0]}); no barrier orders the two"
@@ -201,9 +201,9 @@ $other:
     {other} [%rd0], 2;
     """
     text = hopper.kernel("u64 out", body)
-    found = messages(text, [np.zeros(1, np.uint32)], grid=2, block=1, cluster=cluster, dynamic_smem=0)
-    assert len(found) == count
-    assert all(": race: " in m for m in found)
+    result = messages(text, [np.zeros(1, np.uint32)], grid=2, block=1, cluster=cluster, dynamic_smem=0)
+    assert len(result) == count
+    assert all(": race: " in m for m in result)
 
 
 # CTA 1 of a cluster writes into the shared memory of CTA 0, and arrives at its mbarrier.
@@ -256,9 +256,9 @@ def test_an_arrival_at_an_mbarrier_of_another_cta_orders_if_its_scope_includes_t
     text = hopper.kernel("u64 out", text)
     out = np.zeros(1, np.uint32)
     how: dict[str, Any] = {"grid": 2, "block": 1, "cluster": 2, "dynamic_smem": 64}
-    found = messages(text, [out], **how)
-    assert len(found) == count, found
-    assert all("ld.shared.u32 %r3" in m and ": race: " in m for m in found)
+    result = messages(text, [out], **how)
+    assert len(result) == count, result
+    assert all("ld.shared.u32 %r3" in m and ": race: " in m for m in result)
     assert out[0] == 9
 
 
@@ -327,5 +327,5 @@ $wait:
     for load, count in [("ld.acquire.gpu.global.u32", 0), ("ld.relaxed.gpu.global.u32", 1)]:
         text = hopper.kernel("u64 out", body.replace("LOAD", load))
         how: dict[str, Any] = {"grid": 2, "block": 64, "dynamic_smem": 64, "sanitize": "race"}
-        found = reports(text, [np.zeros(3, np.uint32)], **how)
-        assert len(found) == count, found
+        result = reports(text, [np.zeros(3, np.uint32)], **how)
+        assert len(result) == count, result

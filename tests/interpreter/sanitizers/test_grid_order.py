@@ -50,7 +50,7 @@ def reports(wait: Callable[[Any], None], in_flight: str = "X", sanitize: str = "
     """The reports of a run in which the grid before writes one of the arrays."""
     X, Y = np.arange(COUNT, dtype=np.float32), np.zeros(COUNT, np.float32)
     arrays = {"X": X, "Y": Y, "none of them": np.zeros(4, np.float32)}
-    found = interpreter.run(
+    result = interpreter.run(
         module(wait),
         grid=COUNT // BLOCK,
         block=BLOCK,
@@ -60,7 +60,7 @@ def reports(wait: Callable[[Any], None], in_flight: str = "X", sanitize: str = "
         raise_on_report=False,
     )
     assert (Y == 2 * X).all()
-    return [str(report).partition("race: ")[2] for report in found.reports]
+    return [str(report).partition("race: ")[2] for report in result.reports]
 
 
 @pytest.mark.parametrize("wait", [by_every_thread, by_one_thread_before_a_barrier])

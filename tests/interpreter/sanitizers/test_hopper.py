@@ -204,14 +204,14 @@ REASONS = {
 )
 def test_registers_of_wgmma_are_left_alone_until_the_wait(body: str, where: str, user: str, why: str) -> None:
     text = tiles(body)
-    place = located(text, WGMMA.get(where, where))
+    instr = located(text, WGMMA.get(where, where))
     other = located(text, WGMMA[user]) if user else ""
     reason, _, register = why.partition(" ")
     message = (
-        f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): sync: {REASONS[reason].format(register)}"
+        f"kernel k: {instr}: thread (0, 0, 0) of CTA (0, 0, 0): sync: {REASONS[reason].format(register)}"
     )
     message += f"; it was started by {other}" if other else ""
-    assert found(body) == (Report("sync", "", 0, "", (0, 0, 0), (0,), place, other, message),)
+    assert found(body) == (Report("sync", "", 0, "", (0, 0, 0), (0,), instr, other, message),)
 
 
 def test_the_wait_that_one_warpgroup_of_one_block_skips_is_found() -> None:
@@ -258,14 +258,14 @@ def test_a_tile_is_left_alone_until_the_wait(early: str, line: str) -> None:
     assert found(f"fence | mma | commit | wait | bar.sync 0; | {early} | store") == ()
     body = f"fence | mma | commit | bar.sync 0; | {early} | wait | store"
     (report,) = found(body)
-    place, other = located(tiles(body), line), located(tiles(body), MMA)
+    where, other = located(tiles(body), line), located(tiles(body), MMA)
     address = 0x800 if "+2048" in line else 0
     message = (
-        f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): race: shared address {address:#x} may still "
+        f"kernel k: {where}: thread (0, 0, 0) of CTA (0, 0, 0): race: shared address {address:#x} may still "
         f"be "
         f"read by thread (0, 0, 0) in {other}; its warp has not waited for it with wgmma.wait_group"
     )
-    assert report == Report("race", "shared", address, "", (0, 0, 0), (0, 0), place, other, message)
+    assert report == Report("race", "shared", address, "", (0, 0, 0), (0, 0), where, other, message)
 
 
 # ---------------------------------------- bulk copies in global memory
@@ -471,21 +471,21 @@ def test_bulk_copies_out_of_order_are_found_in_global_memory(
     body: str, grid: int, kind: str, line: str, why: str
 ) -> None:
     text = bulk(body)
-    found = global_reports(text, grid=grid)
-    assert [r.kind for r in found if r.space == "global"] == [kind]
-    assert (found[0].space, found[0].region, found[0].instr) == ("global", "x", located(text, BULK[line]))
+    result = global_reports(text, grid=grid)
+    assert [r.kind for r in result if r.space == "global"] == [kind]
+    assert (result[0].space, result[0].region, result[0].instr) == ("global", "x", located(text, BULK[line]))
     words, _, name = why.rpartition(" ")
-    assert f"{words} {BULK[name]}" in found[0].message
+    assert f"{words} {BULK[name]}" in result[0].message
 
 
 def test_the_whole_report_of_a_copy_in_global_memory() -> None:
     text = bulk("split | send | commit | wait_read | release | other_cta | acquire | read_back")
-    place, other = located(text, READ_BACK), located(text, STORE_BULK)
+    where, other = located(text, READ_BACK), located(text, STORE_BULK)
     message = (
-        f"kernel k: {place}: thread (0, 0, 0) of CTA (1, 0, 0): pending: global address 0x200000000 (x) may "
+        f"kernel k: {where}: thread (0, 0, 0) of CTA (1, 0, 0): pending: global address 0x200000000 (x) may "
         f"still be written by the copy {other}; its thread has not waited for its group"
     )
-    report = Report("pending", "global", 0x200000000, "x", (1, 0, 0), (0,), place, other, message)
+    report = Report("pending", "global", 0x200000000, "x", (1, 0, 0), (0,), where, other, message)
     assert global_reports(text, grid=2) == (report,)
 
 
@@ -505,10 +505,10 @@ def test_the_whole_report_of_a_copy_in_global_memory() -> None:
 )
 def test_a_report_of_a_tile_read_too_early_names_the_mbarrier(body: str, thread: int, why: str) -> None:
     text = bulk(f"@!%p0 expect | @!%p0 load | {body}")
-    place, other = located(text, READ_TILE), located(text, LOAD_BULK)
+    where, other = located(text, READ_TILE), located(text, LOAD_BULK)
     (message,) = {r.message for r in global_reports(text, sanitize="race") if r.space == "shared"}
     assert message == (
-        f"kernel k: {place}: thread ({thread}, 0, 0) of CTA (0, 0, 0): {why.format(other)}; this "
+        f"kernel k: {where}: thread ({thread}, 0, 0) of CTA (0, 0, 0): {why.format(other)}; this "
         "thread has not waited for the mbarrier at 0x200, which counts the copy"
     )
 
@@ -549,10 +549,10 @@ def test_a_report_of_a_copy_from_another_cta_names_the_mbarrier_there() -> None:
 def test_a_report_of_a_tile_overwritten_too_early_says_which_wait_is_missing(wait: str, why: str) -> None:
     store = "@%p2 st.shared.u32 [%r1], 7;"
     text = bulk(f"@!%p0 send | @!%p0 commit | {wait} | setp.ge.u32 %p2, %r0, 32; | {store} | @!%p0 wait")
-    place, other = located(text, store), located(text, STORE_BULK)
+    where, other = located(text, store), located(text, STORE_BULK)
     (report,) = (r for r in global_reports(text, sanitize="race") if r.other == other)
     assert report.message == (
-        f"kernel k: {place}: thread (32, 0, 0) of CTA (0, 0, 0): race: shared address 0x0 {why.format(other)}"
+        f"kernel k: {where}: thread (32, 0, 0) of CTA (0, 0, 0): race: shared address 0x0 {why.format(other)}"
     )
 
 
@@ -592,14 +592,14 @@ def test_a_copy_that_reads_what_others_brought_waits_for_each(
         f"| commit | wait"
     )
     args = [np.zeros(64, np.uint32), np.zeros(68, np.uint32)]
-    found = [r for r in reports(text, args, block=64, dynamic_smem=528) if r.space == "shared"]
+    result = [r for r in reports(text, args, block=64, dynamic_smem=528) if r.space == "shared"]
     want = [
         f"race: shared address {address} was written by thread (0, 0, 0) in {located(text, load)}; this "
         f"thread "
-        f"has not waited for the mbarrier at {place}, which counts the copy"
-        for address, place, load in ([why] if why else [])
+        f"has not waited for the mbarrier at {where}, which counts the copy"
+        for address, where, load in ([why] if why else [])
     ]
-    assert [r.message.partition("of CTA (0, 0, 0): ")[2] for r in found] == want
+    assert [r.message.partition("of CTA (0, 0, 0): ")[2] for r in result] == want
 
 
 @pytest.mark.parametrize(("shift", "want"), [(0, []), (4, ["pending"])])
@@ -612,9 +612,9 @@ def test_boxes_that_ctas_store_side_by_side_do_not_meet(shift: int, want: list[s
     text = text.replace("k(.param .u64 x", "k(.param .align 64 .b8 map[128], .param .u64 x")
     x = np.zeros((6, 36), np.float32)[:, :31]  # the last box ends outside
     args = [TensorMap(x, box=(16, 4)), x, np.zeros(1, np.uint32)]
-    found = reports(text, args, grid=2, block=64, dynamic_smem=520)
-    assert [r.kind for r in found] == want
-    assert [r.address for r in found] == [0x200000000 + 4 * (2 * 36 + 12)] * len(want)
+    result = reports(text, args, grid=2, block=64, dynamic_smem=520)
+    assert [r.kind for r in result] == want
+    assert [r.address for r in result] == [0x200000000 + 4 * (2 * 36 + 12)] * len(want)
 
 
 # ---------------------------------------- clusters
@@ -722,13 +722,13 @@ def test_a_cta_that_may_end_before_the_last_access_of_another_is_found(
     body: str, line: str, address: int
 ) -> None:
     text = clustered(body)
-    place = located(text, line)
+    where = located(text, line)
     (report,) = (r for r in cluster_reports(text, block=1) if r.kind == "sync")
     message = (
-        f"kernel k: {place}: thread (0, 0, 0) of CTA {report.cta}: sync: shared address {address:#x}: "
+        f"kernel k: {where}: thread (0, 0, 0) of CTA {report.cta}: sync: shared address {address:#x}: "
         f"{ENDED.format(1 - report.cta[0])}"
     )
-    assert report == Report("sync", "shared", address, "", report.cta, (0,), place, "", message)
+    assert report == Report("sync", "shared", address, "", report.cta, (0,), where, "", message)
 
 
 def test_a_copy_to_a_cta_that_does_not_wait_for_it_is_found() -> None:
@@ -809,12 +809,12 @@ def test_an_mbarrier_that_copies_may_see_has_no_report(body: str) -> None:
 )
 def test_an_mbarrier_that_no_fence_shows_to_copies_is_found(body: str) -> None:
     text, (report,) = unfenced(body)
-    place = located(text, "cp.async.bulk.shared::cluster")
-    made = located(text, MAKE, body.count("make") - 1)
-    thread = 32 * ("%p1" in place)
+    where = located(text, "cp.async.bulk.shared::cluster")
+    init = located(text, MAKE, body.count("make") - 1)
+    thread = 32 * ("%p1" in where)
     assert report.message == (
-        f"kernel k: {place}: thread ({thread}, 0, 0) of CTA (0, 0, 0): mbarrier_init: shared address 0x0 was "
-        f"written by thread (0, 0, 0) in {made}; neither fence.mbarrier_init nor fence.proxy.async by that "
+        f"kernel k: {where}: thread ({thread}, 0, 0) of CTA (0, 0, 0): mbarrier_init: shared address 0x0 was "
+        f"written by thread (0, 0, 0) in {init}; neither fence.mbarrier_init nor fence.proxy.async by that "
         "thread, before this one comes after it, lets asynchronous operations see the mbarrier"
     )
 
@@ -849,10 +849,10 @@ def test_the_barrier_of_a_cluster_is_used_in_turn_and_by_whole_warps(
     body: str, line: tuple[str, int], lane: int, why: str, other: tuple[str, int] | None
 ) -> None:
     text = clustered(body)
-    place, there = located(text, *line), located(text, *other) if other else ""
-    message = f"kernel k: {place}: thread ({lane}, 0, 0) of CTA (0, 0, 0): sync: {why}"
+    where, there = located(text, *line), located(text, *other) if other else ""
+    message = f"kernel k: {where}: thread ({lane}, 0, 0) of CTA (0, 0, 0): sync: {why}"
     message += f"; they came to {there}" if other else ""
-    assert cluster_reports(text) == (Report("sync", "", 0, "", (0, 0, 0), (lane,), place, there, message),)
+    assert cluster_reports(text) == (Report("sync", "", 0, "", (0, 0, 0), (lane,), where, there, message),)
 
 
 # ---------------------------------------- schedules
@@ -1204,10 +1204,10 @@ def test_a_wait_covers_the_copies_that_its_mbarrier_counts_and_no_others(
     )
     args = [np.zeros(64, np.uint32), np.zeros(1, np.uint32)]
     how = {"sanitize": "race", "schedule": schedule}
-    found = generated(text, args, block=64, dynamic_smem=536, **how)
+    result = generated(text, args, block=64, dynamic_smem=536, **how)
     clean = waited == 2 or (waited, read) in ((0, 256), (1, 0))
-    assert {r.kind for r in found} <= {"race", "pending"}
-    assert (not found) == clean
+    assert {r.kind for r in result} <= {"race", "pending"}
+    assert (not result) == clean
 
 
 @pytest.mark.parametrize("barrier", ["bar.sync 0;", ""])
@@ -1217,8 +1217,8 @@ def test_who_meets_a_warp_that_has_waited_for_a_copy_need_not_wait_too(barrier: 
         "| $second: "
         f"| poll | {barrier} | read_tile"  # which polls so that the copy has come in any case
     )
-    found = global_reports(text, sanitize="race")
-    assert [(r.kind, r.threads) for r in found] == ([] if barrier else [("race", (32, 0))])
+    result = global_reports(text, sanitize="race")
+    assert [(r.kind, r.threads) for r in result] == ([] if barrier else [("race", (32, 0))])
 
 
 @pytest.mark.parametrize("waiting", [128, 256])
@@ -1229,8 +1229,8 @@ def test_a_wait_of_one_warpgroup_says_nothing_of_another(waiting: int) -> None:
         f"| bar.sync 0; "
         "| @!%p0 st.shared.u32 [%r1], 7; | @!%p3 bra $end; | wait | $end: | store"
     )
-    found = generated(text, [np.zeros((256, 4), np.float32)], block=256, dynamic_smem=SMEM, sanitize="race")
-    assert [r.kind for r in found] == ["race"] * (waiting == 128)
+    result = generated(text, [np.zeros((256, 4), np.float32)], block=256, dynamic_smem=SMEM, sanitize="race")
+    assert [r.kind for r in result] == ["race"] * (waiting == 128)
 
 
 @pytest.mark.parametrize(("wait", "clean"), [("wait", True), ("wait_1", False), ("wait_2", False)])
@@ -1238,8 +1238,8 @@ def test_a_wait_that_leaves_groups_under_way_says_nothing_of_them(wait: str, cle
     text = tiles(
         f"fence | mma | commit | mma | commit | {wait} | @!%p0 st.shared.u32 [%r1], 7; | wait | store"
     )
-    found = generated(text, sums(), block=128, dynamic_smem=SMEM, sanitize="race")
-    assert [r.kind for r in found] == ["race"] * (not clean)
+    result = generated(text, sums(), block=128, dynamic_smem=SMEM, sanitize="race")
+    assert [r.kind for r in result] == ["race"] * (not clean)
 
 
 # ---------------------------------------- undefined values
@@ -1247,9 +1247,9 @@ def test_a_wait_that_leaves_groups_under_way_says_nothing_of_them(wait: str, cle
 
 def undefined(text: str) -> list[tuple[int, str]]:
     """The first thread of each report of an undefined value, and what the value depends on."""
-    found = reports(text, [np.zeros((128, 4), np.float32)], dynamic_smem=SMEM)
-    assert {report.kind for report in found} <= {"undefined", "uninitialised"}
-    return [(r.threads[0], r.message.partition("depends on ")[2].partition(",")[0]) for r in found]
+    result = reports(text, [np.zeros((128, 4), np.float32)], dynamic_smem=SMEM)
+    assert {report.kind for report in result} <= {"undefined", "uninitialised"}
+    return [(r.threads[0], r.message.partition("depends on ")[2].partition(",")[0]) for r in result]
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,13 @@ def test_what_a_launch_has_written_of_memory_from_malloc_the_next_one_may_read(
     run(make_and_write(nbytes), grid=1, block=32, args=[x], arena=arena, sanitize=watched)
     pointer = int(x[0])
     result = run(READ_BACK, grid=1, block=32, args=[x], arena=arena, sanitize="all", raise_on_report=False)
-    found = [r.message for r in result.reports]
+    actual = [r.message for r in result.reports]
     wanted = at(READ_BACK, "bra $used") + (
         f"uninitialised: its guard %p0 depends on global address {pointer + 10:#x} (malloc of thread "
         "(0, 0, 0) of CTA (0, 0, 0)), which nothing has written; it was read by "
         f"{located(READ_BACK, '[%rd1+8]')}"
     )
-    assert found == ([] if clean else [wanted])
+    assert actual == ([] if clean else [wanted])
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ def mbarrier(use: str, after: str = "", params: str = "") -> str:
 def sync_lines(text: str, args: list[Any]) -> list[str]:
     """What the sanitizer `sync` reports, whether or not the kernel is stopped in the end."""
     try:
-        found = messages(text, args)
+        result = messages(text, args)
     except TrapError as error:
-        found = [line.strip() for line in str(error).splitlines()]
-    return [line for line in found if ": sync: " in line]
+        result = [line.strip() for line in str(error).splitlines()]
+    return [line for line in result if ": sync: " in line]
 
 
 def about_mbarrier(text: str, instruction: str, why: str, *, made: bool = True) -> str:
@@ -91,8 +91,8 @@ def test_a_bulk_copy_over_an_mbarrier_is_found() -> None:
         params="u64 x",
     )
     gone = f"there is no mbarrier: {located(text, 'bulk')} has written over it"
-    found = [x for x in sync_lines(text, [np.zeros(2, np.uint64)]) if "(bars)" in x]
-    assert found == [
+    result = [x for x in sync_lines(text, [np.zeros(2, np.uint64)]) if "(bars)" in x]
+    assert result == [
         about_mbarrier(text, "bulk", "writes over an mbarrier; mbarrier.inval must come first"),
         about_mbarrier(text, "bulk", gone, made=False),
     ]

@@ -285,9 +285,9 @@ $reads:
     st.global.u32 [%rd0+4], %r1;
     ld.global.u32 %r2, [%rd0+8];
     """)
-    (found,) = messages(text, [np.zeros(4, np.uint32)], grid=2, block=1)
-    assert found.startswith(at(text, "[%rd0], 7;")), found
-    assert "was read by thread (0, 0, 0) of CTA (1, 0, 0)" in found
+    (result,) = messages(text, [np.zeros(4, np.uint32)], grid=2, block=1)
+    assert result.startswith(at(text, "[%rd0], 7;")), result
+    assert "was read by thread (0, 0, 0) of CTA (1, 0, 0)" in result
 
 
 @pytest.mark.parametrize(
@@ -323,9 +323,9 @@ $gives:
     st.global.u32 [%rd0+4], 1;
     {release}.global.u32 [%rd0], 1;
     """)
-    found = messages(text, [np.zeros(2, np.uint32)], grid=2, block=1)
+    result = messages(text, [np.zeros(2, np.uint32)], grid=2, block=1)
     places = {"flag": "[%rd0];", "data": "[%rd0+4];"}
-    assert [m[: len(at(text, places[p]))] for m, p in zip(found, raced, strict=True)] == [
+    assert [m[: len(at(text, places[p]))] for m, p in zip(result, raced, strict=True)] == [
         at(text, places[p]) for p in raced
     ]
 
@@ -588,8 +588,8 @@ def test_a_volatile_sum_in_global_memory_needs_its_barriers_too() -> None:
 def test_a_report_of_volatile_accesses_names_the_two() -> None:
     text = volatile_sum("", BARRIER, *[IN_WARP] * 5)
     read, write = "ld.volatile.shared.u32 %r7, [%r5+128];", "st.volatile.shared.u32 [%r5], %r6;"
-    found = reports(text, [np.zeros(1, np.uint32)], block=128, sanitize="race")
-    assert found[0].message == (
+    result = reports(text, [np.zeros(1, np.uint32)], block=128, sanitize="race")
+    assert result[0].message == (
         f"{at(text, read)}race: shared address 0x80 (buf) was written by thread (32, 0, 0) in "
         f"{located(text, write)}; no barrier orders the two"
     )
@@ -656,8 +656,8 @@ $again:
     setp.ne.u32 %p1, %r5, %r4;
     @%p1 bra $again;
     """
-    place = "buf" if space == "shared" else "%rd0"
-    text = ptx(body.format(space=space, place=place), shared=4)
+    location = "buf" if space == "shared" else "%rd0"
+    text = ptx(body.format(space=space, place=location), shared=4)
     assert kinds(text, [np.zeros(1, np.uint32)], block=32) == []
 
 

@@ -70,9 +70,9 @@ two_ctas = functools.partial(reports, grid=2, block=64)
 def neighbour(sync: str, distance: int) -> tuple[Report, ...]:
     text = on_elements(NEIGHBOUR.format(sync=sync, distance=distance), shared=256)
     x = np.zeros(128, np.uint32)
-    found = two_ctas(text, [x])
+    result = two_ctas(text, [x])
     assert (x == np.arange(128) ^ distance).all()  # lockstep hides the race
-    return found
+    return result
 
 
 def test_a_barrier_orders_all_threads_and_a_warp_sync_its_warp() -> None:
@@ -158,8 +158,8 @@ def test_lanes_that_meet_may_write_what_those_have_read(space: str, reader: int,
     @%p2 bar.warp.sync 0xffff;
     @%p0 st.{space}.u32 [{place}], 2;
     """
-    place = "buf" if space == "shared" else "%rd0"
-    text = ptx(body.format(space=space, place=place, reader=reader), shared=4)
+    location = "buf" if space == "shared" else "%rd0"
+    text = ptx(body.format(space=space, place=location, reader=reader), shared=4)
     assert [r.kind for r in reports(text, [np.zeros(1, np.uint32)])] == ["race"] * (not clean)
 
 
@@ -302,14 +302,14 @@ def test_shared_memory_out_of_bounds_names_the_range_and_the_size() -> None:
 def pipeline(text: str) -> tuple[tuple[Report, ...], list[int], list[int]]:
     x = np.arange(64 * 6, dtype=np.uint32)
     y = np.zeros(64, np.uint32)
-    found = two_ctas(on_elements(text, shared=512), [x, y], grid=1)
+    result = two_ctas(on_elements(text, shared=512), [x, y], grid=1)
     want = x[:256].reshape(4, 64)[:, ::-1].sum(axis=0, dtype=np.uint32)
-    return found, y.tolist(), want.tolist()
+    return result, y.tolist(), want.tolist()
 
 
 def test_a_double_buffered_pipeline_is_clean_and_right() -> None:
-    found, got, want = pipeline(PIPELINE)
-    assert found == ()
+    result, got, want = pipeline(PIPELINE)
+    assert result == ()
     assert got == want
 
 
@@ -323,8 +323,8 @@ def test_a_double_buffered_pipeline_is_clean_and_right() -> None:
     ],
 )
 def test_every_missing_wait_or_barrier_of_a_pipeline_is_found(line: str, instead: str, kind: str) -> None:
-    found, got, want = pipeline(PIPELINE.replace(line, instead, 1))
-    assert {r.kind for r in found} == {kind}
+    result, got, want = pipeline(PIPELINE.replace(line, instead, 1))
+    assert {r.kind for r in result} == {kind}
     assert (got == want) == (kind == "race")
 
 
@@ -448,8 +448,8 @@ def test_one_lane_whose_copy_is_under_way_is_found_among_those_that_have_none() 
     ld.shared.u32 %r2, [%r1];
     """
     text = ptx(body, shared=128)
-    (found,) = messages(text, [np.zeros(4, np.uint32)])
-    assert found.startswith(at(text, "ld.shared", 3) + "pending: shared address 0xc (buf)")
+    (result,) = messages(text, [np.zeros(4, np.uint32)])
+    assert result.startswith(at(text, "ld.shared", 3) + "pending: shared address 0xc (buf)")
 
 
 def test_shared_memory_that_the_system_reserves_holds_something() -> None:

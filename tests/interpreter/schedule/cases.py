@@ -41,10 +41,10 @@ class Case:
 
     def __call__(self, patch: pytest.MonkeyPatch, runner: Callable[..., Result]) -> None:
         patch.setattr(self.module, self.runner, runner)
-        given = dict(self.given)
-        if "rng" in given:
-            given["rng"] = np.random.default_rng(RNG_SEED)
-        self.test(**given)
+        arguments = dict(self.given)
+        if "rng" in arguments:
+            arguments["rng"] = np.random.default_rng(RNG_SEED)
+        self.test(**arguments)
 
 
 def run_under_seeds(
@@ -95,8 +95,8 @@ def all_cases() -> Iterator[Case]:
     ):
         for name, test in vars(module).items():
             if name.startswith("test_"):
-                for given, suffix in _expanded(test):
-                    yield Case(module, runner, test, given, f"{name}[{suffix}]")
+                for arguments, suffix in _expanded(test):
+                    yield Case(module, runner, test, arguments, f"{name}[{suffix}]")
 
 
 def _expanded(test: Callable[..., None]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -122,8 +122,8 @@ def _expanded(test: Callable[..., None]) -> Iterator[tuple[dict[str, Any], str]]
         axes.append(axis)
     wanted = set(inspect.signature(inspect.unwrap(test)).parameters)
     for choice in itertools.product(*axes):
-        given = {name: value for values, _ in choice for name, value in values.items()}
+        arguments = {name: value for values, _ in choice for name, value in values.items()}
         if "rng" in wanted:
-            given["rng"] = RNG_SEED
-        if set(given) == wanted:
-            yield given, "-".join(shown for _, shown in choice)
+            arguments["rng"] = RNG_SEED
+        if set(arguments) == wanted:
+            yield arguments, "-".join(shown for _, shown in choice)

@@ -269,13 +269,13 @@ def test_a_warp_may_be_stopped_in_the_middle_of_a_block() -> None:
     pause = "\n".join(["    add.u32 %r5, %r1, 1;"] * 60)
 
     def seen(stores: str) -> set[int]:
-        found = set()
+        result = set()
         for seed in range(12):
             x = np.zeros(3, np.uint32)
             text = ptx(PUBLISH.replace("STORES", stores))
             run(text, grid=1, block=64, args=[x], schedule=PCT(seed))
-            found.add(int(x[2]))
-        return found
+            result.add(int(x[2]))
+        return result
 
     assert seen(f"{data}\n{pause}\n{flag}") == {7}
     assert seen(f"{flag}\n{pause}\n{data}") == {0, 7}
@@ -310,15 +310,15 @@ EARLY = """
 
 def test_copies_of_a_thread_come_in_order_at_any_time_before_the_wait() -> None:
     poison, there = 0x7FC0DEAD, 5
-    found = set()
+    result = set()
     for seed in range(16):
         x, y = np.full(32, there, np.uint32), np.zeros((3, 32), np.uint32)
         text = ptx(EARLY, shared=256)
         run(text, grid=1, block=32, args=[x, y], schedule=PCT(seed))
         assert (y == y[:, :1]).all()
         assert y[2, 0] == there
-        found.add((int(y[0, 0]), int(y[1, 0])))
-    assert found == {(poison, poison), (there, poison), (there, there)}
+        result.add((int(y[0, 0]), int(y[1, 0])))
+    assert result == {(poison, poison), (there, poison), (there, there)}
 
 
 # ---------------------------------------- order, and what is drawn
@@ -508,6 +508,6 @@ $meet:
 @pytest.mark.parametrize(("depth", "changes"), [(1, 0), (2, 1), (3, 2)])
 def test_a_depth_has_a_change_point_less_in_each_doubling_of_the_run(depth: int, changes: int) -> None:
     points = policies._changes(np.random.default_rng(0), depth)
-    found = list(itertools.takewhile(lambda point: point < 1024, points))
+    result = list(itertools.takewhile(lambda point: point < 1024, points))
     for start, end in ((0, 256), (256, 512), (512, 1024)):
-        assert sum(start <= point < end for point in found) == changes
+        assert sum(start <= point < end for point in result) == changes

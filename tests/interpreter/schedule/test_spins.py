@@ -61,8 +61,8 @@ def at_barrier(text: str, first: int) -> str:
 @pytest.mark.parametrize("more", ["", "nanosleep.u32 20;", "ld.shared.u32 %r9, [%r3+8];"])
 def test_a_poll_that_nobody_can_end_is_a_deadlock(more: str) -> None:
     text = spinning(more)
-    found = trap(text, block=64).splitlines()
-    assert found[0] == deadlock([polls(text, 32, "0x8")], 32, 64)
+    result = trap(text, block=64).splitlines()
+    assert result[0] == deadlock([polls(text, 32, "0x8")], 32, 64)
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "pct:3"])
@@ -203,9 +203,9 @@ STUCK = [
 
 @pytest.mark.parametrize(("body", "what"), STUCK)
 def test_a_loop_in_which_nothing_changes_is_reported_at_once(body: str, what: str) -> None:
-    found = trap(looping(body), [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
-    assert found.startswith(f"kernel k: endless loop in CTA (0, 0, 0): {named(0, 64)} {what}, in ")
-    assert found.endswith(ENDS)
+    result = trap(looping(body), [np.zeros(64, np.uint32)], block=64, max_instructions=2000)
+    assert result.startswith(f"kernel k: endless loop in CTA (0, 0, 0): {named(0, 64)} {what}, in ")
+    assert result.endswith(ENDS)
 
 
 @pytest.mark.parametrize(("body", "what"), [STUCK[0], STUCK[3], STUCK[5]])
@@ -278,15 +278,15 @@ def test_a_loop_that_ends_is_left_alone(body: str, result: int, schedule: Schedu
 )
 def test_loops_that_may_end_are_left_to_the_limit(body: str) -> None:
     text = looping(body).replace("$again:", "mov.u64 %rd2, 0;\n    mov.u32 %r5, 0;\n$again:", 1)
-    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=700)
-    assert found.startswith("kernel k: still running after 700 instructions in a row, at ")
+    result = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=700)
+    assert result.startswith("kernel k: still running after 700 instructions in a row, at ")
 
 
 def test_memory_that_is_too_large_to_compare_is_left_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spins, "_COMPARED", 100)
     text = looping("ld.global.u32 %r2, [%rd0];\n    st.global.u32 [%rd1], %r2;")
-    found = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=700)
-    assert found.startswith("kernel k: still running after 700 instructions in a row, at ")
+    result = trap(text, [np.zeros(64, np.uint32)], block=64, max_instructions=700)
+    assert result.startswith("kernel k: still running after 700 instructions in a row, at ")
 
 
 def test_a_loop_that_reads_unchanged_memory_lets_others_run_soon() -> None:

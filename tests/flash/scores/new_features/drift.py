@@ -74,8 +74,8 @@ class Drift(ScoreFeature):
     def array_gradient_block(cls, dscore: Array, block: Block) -> Array:
         """See `ScoreFeature.array_gradient_block`."""
         distance = cls.factor(block.positions, block.key_indices).astype(block.of.dtype)
-        found: Array = (dscore * distance).sum(axis=(1, 2))
-        return found
+        result: Array = (dscore * distance).sum(axis=(1, 2))
+        return result
 
     @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
@@ -86,8 +86,8 @@ class Drift(ScoreFeature):
     @classmethod
     def array_gradient(cls, dafter: Array, of: Scored) -> Array:
         """See `ScoreFeature.array_gradient`."""
-        found: Array = (dafter * _distances(of)).sum(axis=(2, 3))
-        return found
+        result: Array = (dafter * _distances(of)).sum(axis=(2, 3))
+        return result
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
@@ -98,8 +98,8 @@ class Drift(ScoreFeature):
 def _distances(of: Scored) -> Array:
     """The signed distance of each query and key: [seq_q, seq_k]."""
     seq_q, seq_k = of.shape[2:]
-    found: Array = (np.arange(seq_k) - np.arange(seq_q)[:, None] - of.offset).astype(of.dtype)
-    return found
+    result: Array = (np.arange(seq_k) - np.arange(seq_q)[:, None] - of.offset).astype(of.dtype)
+    return result
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class AppliedDrift(Applied):
 
     def row_gradients(self, dS: Fragment, places: ScoreCoordinates) -> list[Value]:
         """See `Applied.row_gradients`."""
-        k, found = self.k, []
+        k, result = self.k, []
         for i, gradients in enumerate(dS):
             ahead = k.cvt(places.query(i) + self.diagonal - places.my_first_key, rnd="rn", dtype=f32)
             total: Value | None = None
@@ -130,5 +130,5 @@ class AppliedDrift(Applied):
                 distance = float(key) - ahead
                 total = distance * gradient if total is None else k.fma(distance, gradient, total)
             assert total is not None  # a row has keys
-            found.append(total)
-        return found
+            result.append(total)
+        return result

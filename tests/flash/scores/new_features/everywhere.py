@@ -44,25 +44,27 @@ def exact() -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         return np.einsum("bhqk,bhkd->bhqd", weights / weights.sum(-1, keepdims=True), v)
 
-    given = {n: x.astype(np.float64) for n, x in {"q": Q, "k": K, "v": V, "drift": SCORES["drift"]}.items()}
+    arguments = {
+        n: x.astype(np.float64) for n, x in {"q": Q, "k": K, "v": V, "drift": SCORES["drift"]}.items()
+    }
     gradients, step = {}, 1e-6
-    for name, array in given.items():
+    for name, array in arguments.items():
         gradients[name] = np.zeros_like(array)
         for at in np.ndindex(array.shape):
             more, less = array.copy(), array.copy()
             more[at] += step
             less[at] -= step
-            ahead, behind = (attend(**{**given, name: x}) for x in (more, less))
+            ahead, behind = (attend(**{**arguments, name: x}) for x in (more, less))
             gradients[name][at] = ((ahead - behind) * DOUT).sum() / (2 * step)
-    return attend(**given), gradients
+    return attend(**arguments), gradients
 
 
 def on_backends(wanted: Any, gradients: Any) -> None:
     for backend in ("cpu", "compiled", "interpreter"):
         out, lse = flash.attention(Q, K, V, **HOW, return_lse=True, backend=backend)
         near(out, wanted)
-        found = flash.attention_backward(DOUT, Q, K, V, out, lse, **HOW, wanted=["drift"], backend=backend)
-        for name, array in {"q": found.dq, "k": found.dk, "v": found.dv, **found.arrays}.items():
+        result = flash.attention_backward(DOUT, Q, K, V, out, lse, **HOW, wanted=["drift"], backend=backend)
+        for name, array in {"q": result.dq, "k": result.dk, "v": result.dv, **result.arrays}.items():
             near(array, gradients[name])
         cache = flash.KVCache(
             1, 2, HEADS, DIM, ROWS, backend="interpreter" if backend == "interpreter" else "cpu"
@@ -83,8 +85,8 @@ def in_torch(wanted: Any, gradients: Any) -> None:
     for function in (attend, torch.compile(attend, fullgraph=True, backend="aot_eager")):
         out = function(*tensors.values(), drift)
         near(out.detach(), wanted)
-        found = torch.autograd.grad(out, (*tensors.values(), drift), torch.tensor(DOUT))
-        for name, array in zip(("q", "k", "v", "drift"), found, strict=True):
+        result = torch.autograd.grad(out, (*tensors.values(), drift), torch.tensor(DOUT))
+        for name, array in zip(("q", "k", "v", "drift"), result, strict=True):
             near(array, gradients[name])
     plain = [x.detach() for x in (*tensors.values(), drift)]
     each = torch.func.vmap(
@@ -106,8 +108,8 @@ def in_transformers() -> None:
     q, k, v = map(torch.tensor, (Q, K, V))
     ones = torch.ones(2, 1, ROWS, ROWS, dtype=torch.bool).tril()
     drift = torch.tensor(SCORES["drift"]).bfloat16()  # a parameter of the model's type
-    found, _ = attend(torch.nn.Module(), q, k, v, ones, drift=drift)
-    near(found, np.moveaxis(flash.attention(Q, K, V, causal=True, drift=SCORES["drift"]), 1, 2))
+    result, _ = attend(torch.nn.Module(), q, k, v, ones, drift=drift)
+    near(result, np.moveaxis(flash.attention(Q, K, V, causal=True, drift=SCORES["drift"]), 1, 2))
 
 
 def in_jax(wanted: Any, gradients: Any) -> None:
@@ -120,9 +122,9 @@ def in_jax(wanted: Any, gradients: Any) -> None:
         return (out * DOUT).sum(), out
 
     arrays = {"q": Q, "k": K, "v": V, "drift": SCORES["drift"]}
-    found, out = jax.jit(jax.grad(loss, has_aux=True))({n: jax.numpy.asarray(x) for n, x in arrays.items()})
+    result, out = jax.jit(jax.grad(loss, has_aux=True))({n: jax.numpy.asarray(x) for n, x in arrays.items()})
     near(out, wanted)
-    for name, array in found.items():
+    for name, array in result.items():
         near(array, gradients[name])
     near(
         jax.vmap(lambda q, k, v, t: attention(q, k, v, causal=True, drift=SCORES["drift"], temperature=t))(

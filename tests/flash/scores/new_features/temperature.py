@@ -65,8 +65,8 @@ class Temperature(ScoreFeature):
     @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
         """See `ScoreFeature.changed`."""
-        found: Array = scores * of.whole(cls).astype(of.dtype)[..., None, None]
-        return found
+        result: Array = scores * of.whole(cls).astype(of.dtype)[..., None, None]
+        return result
 
     @classmethod
     def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
