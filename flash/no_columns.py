@@ -66,7 +66,7 @@ class AttentionOfNoColumns(AttentionKernel):
 
 
 def problems_of_rows(views: dict[str, ArrayView]) -> list[str]:
-    """What is wrong with v, which has no columns but must have as many rows as k, and its type."""
+    """Say why v, which has no columns, is refused: it has another number of rows or another type than k."""
     k, v = views["k"], views["v"]
     if tuple(v.shape[:-1]) == tuple(k.shape[:-1]) and v.dtype == k.dtype:
         return []

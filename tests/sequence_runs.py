@@ -21,7 +21,7 @@ Lengths = Sequence[tuple[int, int]]  # queries and keys of each sequence
 LENGTHS: Final[Lengths] = (
     *((1, 70), (1, 1), (33, 33), (17, 40), (40, 15), (16, 16), (15, 17), (0, 20), (3, 0), (0, 0), (2, 16)),
 )
-# The same for blocks of 64 queries.
+# Lengths (seq_q, seq_k) of sequences for kernels with blocks of 64 queries.
 OF_HOPPER: Final[Lengths] = ((1, 70), (65, 130), (9, 5), (0, 20), (3, 0), (64, 64))
 
 

@@ -208,10 +208,10 @@ def _read_here(
         yield mine + n * step if n else mine
 
 
-def _exchanged(k: KernelBuilder, result: Sequence[Value], n: int, count: int, lanes: int) -> Value:
-    """The n-th of `count` numbers, of which each thread has in `result` those of the rows that it reads."""
+def _exchanged(k: KernelBuilder, numbers: Sequence[Value], n: int, count: int, lanes: int) -> Value:
+    """The n-th of `count` numbers, of which each thread has in `numbers` those of the rows that it reads."""
     among = min(lanes, count)
-    return of_segment(k, result[n // among], n % among, lanes)
+    return of_segment(k, numbers[n // among], n % among, lanes)
 
 
 def _quotient(value: Value, by: int) -> Value:

@@ -357,7 +357,7 @@ class ShardedKVCache:
         """out and lse for the keys of all ranks: partial results merged in the order of ranks."""
         world, rank = peers.world, peers.rank
         form = [Form(tuple(t.shape), t.dtype) for t in (out, lse)]
-        is_power = _is_power_of_two(world)
+        is_power = world.bit_count() == 1
         sent = (world - 1) * sum(f.nbytes for f in form)
         if merge == "gather" or not is_power or (merge == "auto" and sent <= SMALL):
             others = peers.others
@@ -430,7 +430,7 @@ class ShardedKVCache:
         world = self.parallel.peers.world
         if not is_one_of(merge, _MERGES):
             raise LaunchError(f"{caller}: merge must be one of {', '.join(_MERGES)}, got {shown(merge)}")
-        if merge == "tree" and not _is_power_of_two(world):
+        if merge == "tree" and world.bit_count() != 1:
             raise LaunchError(
                 f"{caller}: merge 'tree' needs a power of two of ranks, got {world}; use 'auto'"
             )
@@ -495,7 +495,3 @@ def _nothing(_: None, __: Peers) -> None:
 
 def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _is_power_of_two(n: int) -> bool:
-    return n & (n - 1) == 0

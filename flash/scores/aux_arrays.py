@@ -53,9 +53,9 @@ def aux_arrays(value: object) -> tuple[AuxArray, ...]:
     return _distinct(_declared(name, value[name]) for name in sorted(map(_name, value)))
 
 
-def _distinct(result: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
-    """The arrays of `result`. Raises `ConfigError` if two of them need a parameter of the same name."""
-    arrays = tuple(result)
+def _distinct(declared: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
+    """The declared arrays. Raises `ConfigError` if two of them need a parameter of the same name."""
+    arrays = tuple(declared)
     names = [name for array in arrays for name in (array.operand, *array.sizes, *array.strides)]
     for name in names:
         if names.count(name) > 1:

@@ -74,9 +74,7 @@ class Inputs(Protocol):
 
     @property
     def diagonal(self) -> Value | None:
-        """The difference, s32, between a query's position among the keys and its index; None if no feature
-        asks for positions.
-        """
+        """A query's position among the keys less its index, s32; None if no feature asks for positions."""
 
     @property
     def numbers(self) -> Mapping[str, Value]:

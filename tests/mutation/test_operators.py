@@ -147,7 +147,7 @@ $done:
 """
 
 
-# Of each kind and a body, the mutants: what changed, the PTX before => after, which may be in a second line.
+# Mutants of a kind of operator in a body: the change, and its PTX before => after, perhaps in a second line.
 CHANGES = """
 barrier BARRIERS
   deleted: bar.sync 0; =>

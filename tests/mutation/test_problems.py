@@ -73,7 +73,7 @@ def verdicts(judge: Judge, kind: str = "", change: str = "") -> list[Verdict]:
 
 
 def wrong_value(judge: Judge, kind: str = "warp", change: str = "double distance") -> str:
-    """What is wrong with the results of the first mutant that its values tell."""
+    """The message about the results of the first mutant that wrong values give away."""
     chosen = (n for n in sample(judge, [kind]) if change in judge.mutants[n].name)
     return next(v.what for v in map(judge.verdict, chosen) if v.caught_by == "value")
 

@@ -625,7 +625,7 @@ def test_every_alignment_is_proved(alignment: int) -> None:
     assert max(row) == 64 * 4 - 1
 
 
-# What is written instead of what, in kernels that are then wrong, and in some of which that is not shown.
+# Lines of PTX that are replaced, and by what: each kernel is wrong then, though not every proof can show it.
 WRONG = {
     "no row guard for O": ("@!%p237 bra $end_94;", ""),
     "a row too many of O": ("setp.lt.s32 %p237, %r231, %r0;", "setp.le.s32 %p237, %r231, %r0;"),

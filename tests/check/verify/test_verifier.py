@@ -638,7 +638,7 @@ def test_an_address_that_is_never_aligned_is_reported(body: str, nbytes: int, pa
         LOOP.replace("OFFSET", "8").replace("STEP", "8"),
         ROTATED.replace("STEP", "8"),
         f"{POINTER} {COPY} [scratch], [%rd3+8], 8;",
-        # What is not whole numbers, or not linear, is not followed.
+        # The verifier does not follow an address through saturation or masks, which are not linear.
         f"add.sat.s32 %r4, %r2, 16; {LOAD} [%r4+4];",
         f"and.b32 %r4, %r1, 15; {LOAD} [%r4+4];",
         f"cvt.rn.f16x2.f32 %r4, %f1, %f2; {LOAD} [%r4+4];",

@@ -182,7 +182,7 @@ def test_tokens_of_permuted_pages_give_the_same_bits() -> None:
 def test_new_rows_are_divided_by_their_scales_and_rounded(
     backend: Any, count: int, stored: DType, per_token: bool
 ) -> None:
-    """Those of heads, or the largest finite magnitude of a row / the largest number of the type."""
+    """The scales of heads; or, per token, the largest finite magnitude of a row over the type's."""
     arrays = paged(caches("f16", stored, per_token=per_token))
     most = np.float32(ml_dtypes.finfo(stored.numpy).max)
     arrays["q"] = arrays["q"].repeat(count, 2)

@@ -184,7 +184,7 @@ LATENT: Settings = {
 HOPPER: Settings = {"dtype": "bf16", "target": "sm_90a"}
 GRADE: Settings = {"precision": "f32_grade", "target": "sm_90a"}
 
-# Of each the kernels, and how many of them `make test` and `.ci/run` prove.
+# The kernels of each kind, and how many of them `make test` and `.ci/run` prove.
 KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
     "packed heads": (each(AttentionConfig, SCORES, SIMT_AND_MMA, head_dim=64, pack_gqa=True), 1, 5),
     "packed heads of odd rows": (

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.grid
 
 # With values wider than keys the epilogue takes several passes; of long rows V is awaited before the softmax.
 _WIDE: dict[str, Any] = {"head_dim": 16, "head_dim_v": 32, "block_q": 64, "causal": True}
-# Of each kernel its kind and settings, and how many barriers, waits and commits it has.
+# For each kernel: its kind, its settings, and its number of barriers, waits and commits.
 KERNELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "one stage": ("mma f16", {**_WIDE, "stages": 1}, 20),
     "two stages": ("mma f16", {**_WIDE, "stages": 2}, 22),

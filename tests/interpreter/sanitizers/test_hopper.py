@@ -146,7 +146,7 @@ def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
     assert reports(text, [np.zeros(1, np.uint32)]) == ()
 
 
-# What is wrong with a register, by the first word of a reason.
+# Messages about a register of `wgmma`, by the first word of a reason.
 REASONS = {
     "wait": "touches {}, which a wgmma.mma_async may still use: nothing has waited for it",
     "group": "touches {}, which a wgmma.mma_async may still use: it is in no group, so no wait covers it",
