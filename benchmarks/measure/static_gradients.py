@@ -15,7 +15,7 @@ from flash.commands.measure.static_quality import THOUSAND, Assembled, Subject, 
 from flash.contract.gradients import gradient_build
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
-from flash.problem.gradients import KEYS, OWNERS, GradientTiling
+from flash.problem.gradients import KEYS, OWNERS, AnyGradientTiling
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_model import modelled
 from ptxgen.runtime.sass import mix
@@ -79,19 +79,17 @@ def gradient_quality(config: AttentionConfig, owner: str, on: str) -> Rows:
     return [*ours.rows(), *theirs.rows(headline=False), *ours.compared(theirs)]
 
 
-def _needed(t: GradientTiling, owner: str) -> int:
+def _needed(t: AnyGradientTiling, owner: str) -> int:
     """The multiply-adds that a score needs: three products by queries, four by keys."""
     scores, weights = t.head_dim, t.head_dim_v
     return 2 * (scores + weights) if owner == KEYS else 2 * scores + weights
 
 
-def _columns(t: GradientTiling, owner: str) -> int:
+def _columns(t: AnyGradientTiling, owner: str) -> int:
     """The multiply-adds that the kernel issues for a score: the products that make scores count once for each
     slice of columns.
     """
-    scores, weights = t.of_scores, t.of_weights
-    columns = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
-    return t.slices * (scores.score_columns + weights.score_columns + t.across * columns)
+    return t.slices * sum(t.product_columns(owner))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from flash.contract.launches import (
     WHOLE_GROUPS,
     Launch,
     constraints_of_arrays,
-    listed,
+    mapped_strides,
     meaning_of,
     size,
     sizes_of_heads,
@@ -218,10 +218,7 @@ def _constraints(config: KernelConfig) -> Iterator[str]:
             "columns of the keys"
         )
     if mapped := maps_of(config):
-        yield (
-            f"the strides of {listed([*mapped])} are positive and below 2**40 bytes, as tensor maps take "
-            "them; of a dimension with one element any such number will do"
-        )
+        yield mapped_strides(mapped)
     if features.appended is not None:
         yield from _of_new_rows(config)
     yield from rotated_together(features.rotation)

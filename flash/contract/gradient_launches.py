@@ -16,12 +16,14 @@ from flash.contract.launches import (
     Launch,
     constraints_of_arrays,
     listed,
+    mapped_strides,
     size,
     sizes_of_heads,
 )
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.operands.declared import Number, Operand
 from flash.operands.dtypes import F32
+from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import (
     DELTAS,
     KEYS,
@@ -59,6 +61,7 @@ def of_gradients(config: GradientConfig) -> Launch:
         scalars=(*_scalars(config),),
         ctas=_ctas(config),
         equal={"heads": HEADS},
+        maps=gradient_maps(config),
         constraints=_constraints(config),
         more={
             "alignment": config.alignment,
@@ -134,6 +137,8 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
     features, owner = config.features, config.owner
     yield from constraints_of_arrays(gradient_arrays(config))
     yield WHOLE_GROUPS
+    if mapped := gradient_maps(config):
+        yield mapped_strides(mapped)
     if owner == SCORES:
         yield "bias_batch is 1 or batch, and bias_heads is 1 or heads"
     yield f"{EXACTLY}: the batch is known from the number of CTAs" if owner != SCORES else EXACTLY

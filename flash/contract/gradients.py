@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -11,10 +12,14 @@ from flash.kernels.mma_gradient_keys import gradient_of_keys
 from flash.kernels.mma_gradient_queries import gradient_of_queries
 from flash.kernels.mma_gradient_scores import gradient_of_scores
 from flash.kernels.sum_terms import SumConfig, sum_kernel
+from flash.kernels.wgmma_gradient_keys import wgmma_gradient_of_keys
+from flash.kernels.wgmma_gradient_queries import wgmma_gradient_of_queries
 from flash.operands.declared import Operand
+from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, gradient_arrays
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
+from ptxgen.tensormap import Boxes
 
 if TYPE_CHECKING:
     from flash.contract.launches import Launch
@@ -31,6 +36,11 @@ class GradientBuild(BuiltKernel):
         return gradient_arrays(self.config)
 
     @property
+    def maps(self) -> Mapping[str, Boxes]:
+        """The tensor maps among the kernel's parameters: which boxes it copies, by matrix."""
+        return gradient_maps(self.config)
+
+    @property
     def launches(self) -> Launch:
         """The declaration of the kernel's launches."""
         from flash.contract.gradient_launches import of_gradients
@@ -45,11 +55,12 @@ EMITTERS: Final = {
     DELTAS: deltas,
     SUMS: rounded_sums,
 }
+WGMMA_EMITTERS: Final = {QUERIES: wgmma_gradient_of_queries, KEYS: wgmma_gradient_of_keys}
 
 
 def emit_gradient(config: GradientConfig) -> ir.Module:
     """The module of a configuration of a kernel of gradients; not verified."""
-    return EMITTERS[config.owner](config)
+    return (WGMMA_EMITTERS if config.has_wgmma else EMITTERS)[config.owner](config)
 
 
 @lru_cache(maxsize=128)

@@ -264,6 +264,14 @@ def constraints_of_arrays(arrays: Sequence[Operand]) -> Iterator[str]:
     yield f"{listed(written)} share{'' if len(written) > 1 else 's'} no memory with any other array{unique}"
 
 
+def mapped_strides(mapped: Iterable[str]) -> str:
+    """The constraint on the strides of arrays with tensor maps."""
+    return (
+        f"the strides of {listed([*mapped])} are positive and below 2**40 bytes, as tensor maps take "
+        "them; of a dimension with one element any such number will do"
+    )
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as a list in a sentence."""
     return " and ".join(", ".join(names).rsplit(", ", 1))

@@ -12,12 +12,13 @@ from flash.device.tiles import Matrix, access_width
 from flash.families.request import natural_alignment
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.gradients import (
+    AnyGradientTiling,
     GradientConfig,
-    GradientTiling,
     gradient_matrices,
     row_numbers,
     sums_of_queries,
 )
+from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.dsl.source_regions import marked
 from ptxgen.types import f32, s32, s64, u32, u64
@@ -246,6 +247,15 @@ class QueriesPart:
             all_see_from,
         )
 
+    @marked("gradients: tiles without hidden keys")
+    def whole_tiles(self, k: KernelBuilder, tile: int) -> tuple[Value, Value]:
+        """The first tile and the end, exclusive, of the tiles of which all rows see all keys."""
+        end = k.min(k.max(self.all_see + 1, 0) // tile, self.end_tile)
+        first = self.first_tile
+        if self.all_see_from is not None:
+            first = k.min(k.max(k.divide_up(self.all_see_from, tile), first), self.end_tile)
+        return first, k.max(end, first)
+
     @marked("gradients: tiles with hidden keys")
     def hides_keys(self, first_key: Value, tile: int) -> Value:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
@@ -306,8 +316,27 @@ class KeysPart:
         of_batch = self.batch * self.parameters.heads + head
         return HeadScores.of(k, config, self.parameters, (self.batch, head, of_batch), None)
 
+    @marked("gradients: tiles without hidden queries")
+    def whole_tiles(self, k: KernelBuilder, t: AnyGradientTiling, reach: Reach) -> tuple[Value, Value]:
+        """The first tile and the end, exclusive, of the tiles whose queries all exist and see all keys of the
+        CTA that exist. `reach` is that of a head.
+        """
+        seq_q, seq_k = self.parameters.seq_q, self.parameters.seq_k
+        last_key = k.min(self.first_key + (t.block - 1), seq_k - 1)
+        first, _ = reach.queries(k, last_key, last_key, seq_q)
+        _, end = reach.queries(k, self.first_key, self.first_key, seq_q)
+        first = k.min(k.max(k.divide_up(first, t.tile), self.first_tile), self.end_tile)
+        return first, k.max(k.min(end // t.tile, self.end_tile), first)
+
+    def sees(self, k: KernelBuilder, mask: Mask, first_query: Value, t: AnyGradientTiling) -> Value | None:
+        """Whether some query of the tile that begins with `first_query` may see a key of the CTA; None: yes."""
+        if not mask.has_gaps:
+            return None
+        last_query = k.min(first_query + t.tile, self.parameters.seq_q) - 1
+        return mask.of_queries(first_query, last_query).sees_tile(self.first_key)
+
     @marked("gradients: tiles with hidden queries")
-    def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, t: GradientTiling) -> Value:
+    def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, t: AnyGradientTiling) -> Value:
         """Whether some query of the tile that begins with `first_query` does not exist, or does not see some
         key of the CTA. Keys that do not exist count only with sums of dQ, to which they must add 0; their own
         gradients are not written and may be any.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 from flash.device.head_scores import HeadScores
 from flash.device.lazy_softmax import LEAST_SCALE
@@ -11,7 +13,7 @@ from flash.device.mask import Mask
 from flash.scores.feature import LOG2E, NEG_INF, Applied
 from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.scoring import Scoring
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.dsl.source_regions import marked
 
 
@@ -59,18 +61,22 @@ class ScoreGradients:
         result = [f for feature in self.dropping if (f := feature.output_factor) is not None]
         return result[0] if result else None
 
+    def begin_loops(self) -> None:
+        """Emit what the tiles of several loops share, before the first of these."""
+        _ = self.factor
+
     @marked("gradients of scores: hidden keys")
     def score(
         self,
         S: Fragment,
         coordinates: Callable[[], ScoreCoordinates],
-        cut: Value | None,
+        cut: Value | Literal[True] | None,
         queries: Value | None = None,
     ) -> tuple[Fragment | None, ScoreCoordinates | None]:
         """Turn products of Q and K into scores, in units of log2, of which hidden ones are -inf; if
         `scoring` is None, without their scale, by which hidden ones become -inf. `cut`: whether keys
-        of the tile may be hidden; None: they may not. With `queries`, the number of queries, scores of
-        others are hidden in tiles that are cut. Returns the derivatives of scores by scaled products,
+        of the tile may be hidden, True if they surely may; None: they may not. With `queries`, the number of
+        queries, scores of others are hidden in tiles that are cut. Returns the derivatives of scores by scaled products,
         None if they are 1, and the coordinates if they were needed.
         """
         k, result, slopes = self.k, None, None
@@ -82,7 +88,7 @@ class ScoreGradients:
             assert result is not None
             self.scoring.apply(S, result, slopes)
         if cut is not None:
-            with k.when(cut, uniform=True):
+            with nullcontext() if cut is True else k.when(cut, uniform=True):
                 self._negate(S)
                 where = coordinates() if result is None else result
                 self.mask.apply(k, S, where)
@@ -116,31 +122,82 @@ class ScoreGradients:
         """Turn scores into weights P, of which dropped ones are 0, and products of dO and V into dS,
         the gradients of scores. `rows(i)` gives of row i the shift, in units of log2, and D.
         """
-        k, scale_log2, factor = self.k, None, self.factor
-        if self.scoring is None:
-            scale_log2 = k.selp(LEAST_SCALE, self.scale * LOG2E, self.scale == 0.0)
+        factor, scale_log2 = self.factor, self._scale_log2()
         deltas: list[Value] = []
         for i in range(S.rows):
             shift, delta = rows(i)
             deltas.append(delta)
             for score, weight in zip(S.row(i), dP.row(i), strict=True):
-                if scale_log2 is None:
-                    k.sub(score, shift, into=score)
-                else:
-                    k.fma(score, scale_log2, -shift, into=score)
-                k.ex2(score, ftz=True, into=score)
-                if factor is None:
-                    k.sub(weight, delta, into=weight)
-                else:
-                    k.fma(weight, factor, -delta, into=weight)
-                k.mul(weight, score, into=weight)
+                self._weigh(score, shift, scale_log2)
+                self._differentiate(weight, score, delta, factor)
+        self._drop(S, dP, deltas, coordinates)
+
+    @marked("gradients of scores: weights")
+    def weigh(self, S: Fragment, shifts: Sequence[Value]) -> None:
+        """Turn scores into weights P, before dropout; `shifts` are those of the rows, in units of log2."""
+        scale_log2 = self._scale_log2()
+        for shift, scores in zip(shifts, S, strict=True):
+            for score in scores:
+                self._weigh(score, shift, scale_log2)
+
+    @marked("gradients of scores: gradients")
+    def differentiate_weighed(
+        self,
+        P: Fragment,
+        dP: Fragment,
+        deltas: Sequence[Value],
+        coordinates: ScoreCoordinates | None,
+        *,
+        hides: bool,
+    ) -> None:
+        """Turn products of dO and V into dS, the gradients of scores, and take dropped weights out of P, the
+        results of `weigh`. `deltas` are D of the rows. If the mask `hides` some scores, whose weights are 0,
+        so are their gradients, whatever the products are.
+        """
+        factor = self.factor
+        for delta, gradients, weights in zip(deltas, dP, P, strict=True):
+            for gradient, weight in zip(gradients, weights, strict=True):
+                self._differentiate(gradient, weight, delta, factor)
+                if hides:
+                    self.k.selp(0.0, gradient, weight == 0.0, into=gradient)
+        self._drop(P, dP, deltas, coordinates)
+
+    def _scale_log2(self) -> Value | None:
+        """The factor of products, in units of log2; None if they have become scores."""
+        if self.scoring is not None:
+            return None
+        return self.k.selp(LEAST_SCALE, self.scale * LOG2E, self.scale == 0.0)
+
+    def _weigh(self, score: Var, shift: Value, scale_log2: Value | None) -> None:
+        """Replace a score by its weight, exp2 of the score less the shift of its row."""
+        k = self.k
+        if scale_log2 is None:
+            k.sub(score, shift, into=score)
+        else:
+            k.fma(score, scale_log2, -shift, into=score)
+        k.ex2(score, ftz=True, into=score)
+
+    def _differentiate(self, gradient: Var, weight: Value, delta: Value, factor: Value | None) -> None:
+        """Replace a product of dO and V by P (dP - D)."""
+        k = self.k
+        if factor is None:
+            k.sub(gradient, delta, into=gradient)
+        else:
+            k.fma(gradient, factor, -delta, into=gradient)
+        k.mul(gradient, weight, into=gradient)
+
+    def _drop(
+        self, P: Fragment, dS: Fragment, deltas: Sequence[Value], coordinates: ScoreCoordinates | None
+    ) -> None:
+        """Set dropped weights to 0, and their gradients to -P D."""
+        k = self.k
 
         def take_off(i: int, j: int) -> None:
-            k.mul(S[i, j], -deltas[i], into=dP[i, j])
+            k.mul(P[i, j], -deltas[i], into=dS[i, j])
 
         for feature in self.dropping:
             assert coordinates is not None
-            feature.drop(S, coordinates, take_off)
+            feature.drop(P, coordinates, take_off)
 
     def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
         """Turn gradients of scores into those of scaled products."""

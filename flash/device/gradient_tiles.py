@@ -46,7 +46,7 @@ def tiles_of(
     k: KernelBuilder, config: GradientConfig, owned: tuple[str, str], walked: tuple[str, str]
 ) -> tuple[tuple[SwizzledTile, SwizzledTile], tuple[SwizzledTile, SwizzledTile]]:
     """The tiles of the two matrices whose rows the CTA owns, and of the two that it walks over."""
-    t, dtype = config.tiling, config.dtype.scalar
+    t, dtype = config.mma, config.dtype.scalar
     widths = t.width(t.of_scores), t.width(t.of_weights)
     a, b = (k.swizzled(f"{n}_tile", (t.block, w), dtype) for n, w in zip(owned, widths, strict=True))
     c, d = (
@@ -73,12 +73,12 @@ def products_of(
         products = MmaProducts(k, t, me, tiles, config.dtype.scalar)
         if resident:
             products.keep()
-        return [products.below(first) for first in config.tiling.parts]
+        return [products.below(first) for first in config.mma.parts]
     assert not resident  # no table of tiles has it
-    assert len(config.tiling.parts) == 1
+    assert len(config.mma.parts) == 1
     if t.operands is FMA:
         return [FmaProducts(k, t, me, tiles)]
-    return [Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded, keeps_nan=True)]
+    return [Tf32Products(k, t, me, tiles, is_crowded=config.mma.is_crowded, keeps_nan=True)]
 
 
 def shift_of(k: KernelBuilder, lse: Value) -> Value:

@@ -86,7 +86,7 @@ class QuerySums:
         stage: Value | None,
     ) -> None:
         self.k, self._stage = k, stage
-        t, of = config.tiling, config.tiling.of_scores
+        t, of = config.mma, config.mma.of_scores
         self._unit = of.operands.depth if of.operands is HALF else of.operands.panel
         self._shares = _Shares.of(t.tile // MMA_ROWS, of.output_columns // self._unit, t.warps)
         self._of_queries = MmaTiling(

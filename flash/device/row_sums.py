@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from flash.device.gradient_parts import RowNumbers
+from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, Value
 from ptxgen.dsl.matrices.lanes import over_lanes
@@ -32,20 +33,22 @@ def sum_rows(
     of_rows: Mapping[str, RowNumbers],
     saved: SharedTile | None,
     also: Callable[[Value, Value, Value], None],
+    team: Team = WHOLE_CTA,
 ) -> None:
     """Write D of the `rows` rows from `first_row` on to global memory and, unless it is None, into the tile
     `saved`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that sees no
     key has D 0, whatever O and its gradient hold. Neighbouring lanes of a row take neighbouring elements.
-    `also(row, lse, delta)` emits the further code for a row, run by one lane.
+    `also(row, lse, delta)` emits the further code for a row, run by one lane. The threads of
+    `team` do it.
     """
     LSE, D, dLSE = (of_rows.get(name) for name in ("LSE", "D", "dLSE"))
     assert LSE is not None
     assert D is not None
     accesses = O.columns // O.width
     lanes = min(WARP_SIZE, 1 << (accesses - 1).bit_length())
-    thread = k.thread_id()
+    thread = team.thread(k)
     nth, lane = thread // lanes, thread % lanes
-    with k.loop(nth, rows, step=k.threads // lanes) as down:
+    with k.loop(nth, rows, step=team.threads(k) // lanes) as down:
         row = first_row + k.signed(down)
         total = k.var(f32, 0.0)
         with k.when(row < O.rows):

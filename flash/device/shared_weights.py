@@ -61,12 +61,12 @@ class SharedWeights:
 
     def __init__(self, k: KernelBuilder, config: GradientConfig, me: WarpCoordinates, part: Value) -> None:
         self.k, self._me, self.part = k, me, part
-        self._columns, self._t = config.tiling.tile, config.tiling.of_scores
-        shape = config.tiling.block, self._columns
+        self._columns, self._t = config.mma.tile, config.mma.of_scores
+        shape = config.mma.block, self._columns
         tiles = [k.swizzled(f"{name}_tile", shape, config.dtype.scalar) for name in ("P", "dS")]
         self._parts = None
         if config.terms:
-            self._parts = k.shared("parts_of_terms", (config.tiling.across, config.tiling.block), f32)
+            self._parts = k.shared("parts_of_terms", (config.mma.across, config.mma.block), f32)
         first_chunk = part * (self._t.tile // MMA_KEYS)
         self._writers = [WeightsWriter(k, tile, self._t, me, first_chunk) for tile in tiles]
         of_eight, octet = me.lane % 8, me.lane // 8

@@ -93,13 +93,7 @@ class GradientResources:
         """For each matrix product of a tile: the columns that it sums over or computes, padding included."""
         if self.config is None or not self.config.tiling.tile:
             return
-        t, owner = self.config.tiling, self.config.owner
-        yield from (t.of_scores.score_columns, t.of_weights.score_columns)
-        if owner in (QUERIES, KEYS):
-            yield t.across * t.of_scores.output_columns
-        if owner == KEYS:
-            yield t.across * t.of_weights.output_columns
-            yield from [t.of_scores.output_columns] * t.adds_queries
+        yield from self.config.tiling.product_columns(self.config.owner)
 
     def flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:
         """Floating-point operations of the products as the kernel issues them.

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flash.calls.step import Step, launch_step, require_grid
+from flash.calls.step import Step, launch_step, outer_strides, require_grid
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild, gradient_build, sum_build
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.gradients.checks import Checked, alignment
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
+from flash.launch.kernel_choice import against_map
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
 from flash.launch.varlen import LENGTHS
@@ -27,6 +28,7 @@ from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.feature import ScoreFeature, summed_to
 from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.target import Target
 
@@ -34,6 +36,9 @@ _POINTERS = {
     "dout": "dO", "q": "Q", "k": "K", "v": "V", "out": "O", "dq": "dQ", "dk": "dK", "dv": "dV",
     "lse": "LSE", "dlse": "dLSE",
 }  # fmt: skip
+
+
+_MAPPED = ("Q", "K", "V", "dO", "dQ", "dK", "dV")  # which kernels with `wgmma` copy by tensor maps
 
 
 class GradientCall(NamedTuple):
@@ -125,6 +130,8 @@ def steps_of(
         rows_k: geometry.seq_k,
         "max_seqlen_q": longest_q,
         "max_seqlen_k": longest_k,
+        "batch": geometry.batch,
+        "kv_heads": geometry.kv_heads,
         "heads": geometry.heads,
         "group": geometry.group,
         "softmax_scale": call.scale,
@@ -135,8 +142,13 @@ def steps_of(
     wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
     with_dlse = "dlse" in call.arrays
     how: dict[str, Any] = {"wanted": wanted, "caller": caller}
+    against = _against_maps(views)
     for owner in owners_of(one_sweep=call.one_sweep):
-        sweep: dict[str, Any] = {"with_dlse": with_dlse, "one_sweep": call.one_sweep}
+        sweep: dict[str, Any] = {
+            "with_dlse": with_dlse,
+            "one_sweep": call.one_sweep,
+            "without_wgmma": against,
+        }
         kernel = build(gradient_config(config, owner, target, aligned, **sweep, **how))
         t = kernel.config.tiling
         rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)
@@ -158,6 +170,20 @@ def steps_of(
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
             yield from sum_steps(feature, views[terms], views[into], target, caller)
+
+
+def _against_maps(views: Mapping[str, ArrayView]) -> str:
+    """Why no tensor maps describe the matrices of a call; the empty string if they do."""
+    for name, array in views.items():
+        if name not in _MAPPED:
+            continue
+        if not array.size:
+            return f"{name} has no rows"
+        *extents, _ = array.shape
+        against = against_map(name, extents, outer_strides(array), numpy_type(array.dtype).itemsize)
+        if against:
+            return against
+    return ""
 
 
 def _step(

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
+from flash.device.gradient_terms import KeyTerms
 from flash.device.gradient_tiles import begun, products_of, shift_of, store, tame, tiles_of
 from flash.device.mask import if_seen
 from flash.device.mma_products import WarpCoordinates, WarpProducts, fragment_columns, fragment_rows
@@ -43,7 +44,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
     cta = _Cta(k, config, KeysPart.of(k, config, parameters))
-    part, tile = cta.part, config.tiling.tile
+    part, tile = cta.part, config.mma.tile
     with k.loop(0, part.parameters.group) as member:
         of = _Head(cta, part.kv_head * part.parameters.group + member, parameters.longest("k"))
         of.pairs.begin(part.first_tile, part.end_tile, again=True)  # after those of the head before
@@ -51,10 +52,10 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.parameters.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
-            hides = functools.partial(part.hides, k, mask, first_query, config.tiling)
+            hides = functools.partial(part.hides, k, mask, first_query, config.mma)
             of.pairs.await_next(n, part.end_tile, functools.partial(of.prepare, hides))
             with if_seen(k, mask.sees_tile(cta.seen_from)):
-                for nth, first in enumerate(config.tiling.parts):
+                for nth, first in enumerate(config.mma.parts):
                     of.add_queries(nth, first_query + first if first else first_query, hides)
             of.pairs.advance()
         of.write_terms()
@@ -78,7 +79,7 @@ class _Cta:
     @marked("gradient of keys: rows of a CTA")
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
         self.k, self.config, self.part = k, config, part
-        t, of_head = config.tiling, part.parameters
+        t, of_head = config.mma, part.parameters
         self.me, across = WarpCoordinates.of(k), None
         if t.across > 1:
             across = self.me.warp % t.across
@@ -134,7 +135,7 @@ class _Cta:
     @marked("gradient of keys: results")
     def store_sums(self, parameters: GradientParameters) -> None:
         """Write the CTA's rows of dK and dV."""
-        k, t = self.k, self.config.tiling
+        k, t = self.k, self.config.mma
         # Computed again: kept in registers through the loops, these values would be spilled.
         part = KeysPart.of(k, self.config, parameters, again=True)
         dK, dV = (part.parameters.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
@@ -161,7 +162,7 @@ class _Cta:
         scale: Value | None,
     ) -> None:
         """Write the warp's part of the columns of dK or dV."""
-        k, t, me = self.k, self.config.tiling, self.me
+        k, t, me = self.k, self.config.mma, self.me
         mine = part.slice if self.passed is None else self.passed.part
         if mine is None:
             store(k, of, me, products, staging, matrix, part.first_key, total, scale)
@@ -190,19 +191,19 @@ class _Head:
         Q, dO = (of_head.rows(k, name, part.batch, head) for name in ("Q", "dO"))
         numbers_of = RowNumbers.of(k, of_head, part.batch, head)
         scores = part.scores(k, config, head)
-        adds = config.tiling.adds_queries
+        adds = config.mma.adds_queries
         self.gradients = ScoreGradients.of(k, scores, scores.mask(), config.wanted if adds else ())
         self._sums_of_queries = None
         if adds:
-            self._sums_of_queries = of_head.rows_of_sums(k, config.tiling.head_dim, part.batch, head)
+            self._sums_of_queries = of_head.rows_of_sums(k, config.mma.head_dim, part.batch, head)
         self.pairs = TilePairs(
             k,
             (PanelLoader(k, Q, cta.Q_tile), PanelLoader(k, dO, cta.dO_tile)),
             lambda first, stage: _copy_numbers(k, numbers_of, cta.of_rows, first, stage, of_head.seq_q),
-            2 * config.tiling.tile * f32.nbytes,
+            2 * config.mma.tile * f32.nbytes,
             warps_meet=adds,  # where dS passes through shared memory, after all other products
         )
-        self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
+        self._key_terms = KeyTerms(k, config, self.gradients, cta.keys)
         self._head, self._longest = head, longest
 
     def prepare(self, hides: Callable[[], Value]) -> None:
@@ -252,9 +253,9 @@ class _Head:
         )
         k.note("dP^T = V dO^T; dS = P (dP - D)")
         of_values.scores(dP, cta.of_warp(dO_stage))
-        numbers = _numbers(k, cta.of_rows, of_numbers, cta.config.tiling.parts[nth], cta.first_of_lane)
+        numbers = _numbers(k, cta.of_rows, of_numbers, cta.config.mma.parts[nth], cta.first_of_lane)
         self.gradients.differentiate(*by_query, numbers, coordinates)
-        self._add_terms(dP, coordinates)
+        self._key_terms.add(dP, coordinates)
         self.gradients.bend(by_query[1], slopes)
         k.note("dV += P^T dO; dK += dS^T Q")
         if cta.passed is not None:
@@ -273,35 +274,17 @@ class _Head:
             k.note("dQ += dS K")
             cta.query_sums.add(self._sums_of_queries, first_query)
 
-    def _add_terms(self, dS: Fragment, coordinates: ScoreCoordinates | None) -> None:
-        """Add the tile's gradients of scores to the sums by keys or, for a feature with one number for each
-        head, their terms in the gradient of that number.
-        """
-        k, of_head = self.k, dict(self.gradients.by_rows)
-        for name, totals in self._sums.items():
-            feature = of_head.get(name.removeprefix("key_"))
-            for i, (total, row) in enumerate(zip(totals, dS, strict=True)):
-                terms: list[Value] = [*row]
-                if feature is not None:
-                    assert coordinates is not None  # the feature needs them
-                    of_key = replace(coordinates, keys=coordinates.keys[i : i + 1])
-                    terms = feature.row_gradients(dS.part(slice(i, i + 1)).transposed, of_key)
-                for term in terms:
-                    k.add(total, term, into=total)
-
-    @marked("gradient of keys: terms")
     def write_terms(self) -> None:
         """Write each key's sum for the gradients of arrays of scores."""
         k, cta, part = self.k, self.cta, self.cta.part
         terms = Terms.of(k, part.parameters, part.batch, self._head, self._longest)
-        for name, totals in self._sums.items():
-            for down, whole in zip(cta.keys, self._over_queries(totals), strict=True):
-                key = cta.my_first_key + k.signed(cta.me.lane // 4) + down
-                writes = (key < part.parameters.seq_k) & (cta.me.in_quad == 0)
-                if cta.passed is not None:
-                    writes = writes & (cta.passed.part == 0)
-                with k.when(writes):
-                    terms.write(k, name, key, whole)
+
+        def writes(key: Value) -> Value:
+            result = (key < part.parameters.seq_k) & (cta.me.in_quad == 0)
+            return result if cta.passed is None else result & (cta.passed.part == 0)
+
+        my_key = cta.my_first_key + k.signed(cta.me.lane // 4)
+        self._key_terms.write(terms, my_key, writes, self._over_queries)
 
     def _over_queries(self, totals: Sequence[Value]) -> Iterator[Value]:
         """The sums of a lane's totals, one for each of its keys, over the lanes and warps that have others

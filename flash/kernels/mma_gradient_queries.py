@@ -5,10 +5,10 @@ keys): a CTA owns rows of Q. `flash/device/gradient_tiles.py` has the formulas.
 from __future__ import annotations
 
 import functools
-import operator
 
 from flash.device.gradient_parts import GradientParameters, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
+from flash.device.gradient_terms import RowTerms
 from flash.device.gradient_tiles import begun, nothing, products_of, shift_of, store, tamed, tiles_of
 from flash.device.mask import if_seen
 from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
@@ -20,7 +20,6 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value
-from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
 from ptxgen.dsl.source_regions import marked
 from ptxgen.types import f32
 
@@ -30,14 +29,14 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
     cta = _Cta(k, config, QueriesPart.of(k, config, parameters), parameters.longest("q"))
-    part, tile = cta.part, config.tiling.tile
+    part, tile = cta.part, config.mma.tile
     with k.loop(part.first_tile, part.end_tile) as n:
         first_key = n * tile
         cut = part.hides_keys(first_key, tile)
         clear_hidden = functools.partial(cta.clear_keys, cut)
         cta.pairs.await_next(n, part.end_tile, clear_hidden if part.mask.hides_keys else nothing)
         with if_seen(k, part.mask.sees_tile(first_key)):
-            for nth, first in enumerate(config.tiling.parts):
+            for nth, first in enumerate(config.mma.parts):
                 cta.add_keys(nth, first_key + first if first else first_key, cut)
         cta.pairs.advance()
     cta.write_terms()
@@ -54,7 +53,7 @@ class _Cta:
     @marked("gradient of queries: rows of a CTA")
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: QueriesPart, longest: Value) -> None:
         self.k, self.config, self.part = k, config, part
-        t, of_head = config.tiling, part.parameters
+        t, of_head = config.mma, part.parameters
         self.me = WarpCoordinates.of(k)
         k.note("shared memory, and the first tiles on their way there")
         owned, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
@@ -89,7 +88,7 @@ class _Cta:
         self.S, self.dP = (k.fragment(len(self.rows), t.rows_at_once // 4, initial=None) for _ in range(2))
         self.sum_dQ = k.fragment(len(self.rows), t.of_scores.output_columns // 4)
         self.gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
-        self._sums = {name: [k.var(f32, 0.0) for _ in self.rows] for name, _ in self.gradients.by_rows}
+        self._row_terms = RowTerms(k, self.gradients, self.rows)
         my_row = self.me.first_row(t.of_scores)
         self.my_query = part.first_row + k.signed(my_row)
         self._numbers = []  # the shift and D of each of a lane's rows
@@ -130,29 +129,19 @@ class _Cta:
         k.note("dP = dO V^T; dS = P (dP - D)")
         self.of_values[part].scores(dP, V_stage)
         self.gradients.differentiate(S, dP, self._numbers.__getitem__, coordinates)
-        for name, feature in self.gradients.by_rows:
-            assert coordinates is not None
-            for total, more in zip(self._sums[name], feature.row_gradients(dP, coordinates), strict=True):
-                k.add(total, more, into=total)
+        self._row_terms.add(dP, coordinates)
         self.gradients.bend(dP, slopes)
         k.note("dQ += dS K")
         products.outputs(self.sum_dQ, products.weights(dP), K_stage)
 
-    @marked("gradient of queries: terms")
     def write_terms(self) -> None:
         """Write each row's sum for the gradients of arrays of scores."""
-        k = self.k
-        for name, totals in self._sums.items():
-            for down, total in zip(self.rows, totals, strict=True):
-                whole = over_lanes(k, total, QUAD, operator.add)
-                exists = self.my_query + down < self.part.parameters.seq_q
-                with k.when(exists & (self.me.in_quad == 0)):
-                    self.terms.write(k, f"row_{name}", self.my_query + down, whole)
+        self._row_terms.write(self.terms, self.my_query, self.me.in_quad, self.part.parameters.seq_q)
 
     @marked("gradient of queries: results")
     def store_sum(self, parameters: GradientParameters) -> None:
         """Write the CTA's rows of dQ."""
-        k, t = self.k, self.config.tiling
+        k, t = self.k, self.config.mma
         # Computed again: kept in registers through the loop, these values would be spilled.
         part = QueriesPart.of(k, self.config, parameters, again=True)
         k.note("dQ")

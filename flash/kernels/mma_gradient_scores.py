@@ -42,7 +42,7 @@ class _Part:
         queries, heads of the bias, and its batch items.
         """
         k.note("which queries and keys, of which head of the bias")
-        t = config.tiling
+        t = config.mma
         tiles, blocks = k.divide_up(parameters.seq_k, t.tile), k.divide_up(parameters.seq_q, t.block)
         nth = k.signed(k.block_id())
         of_head = nth // tiles
@@ -55,7 +55,7 @@ class _Part:
 def gradient_of_scores(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
-    t, dtype = config.tiling, config.dtype.scalar
+    t, dtype = config.mma, config.dtype.scalar
     part = _Part.of(k, config, parameters)
     me = WarpCoordinates.of(k)
     (Q_tile, dO_tile), (K_tile, V_tile) = tiles_of(k, config, ("Q", "dO"), ("K", "V"))

@@ -8,8 +8,19 @@ from typing import Final, NamedTuple
 from flash.families.mma import FIRST_WITH_MMA
 from flash.families.precision import F32_GRADE, FMA, HALF, TF32, Operands, operands_of
 from flash.families.request import MAX_HEAD_DIM
+from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET
+from flash.families.wgmma_gradient import WIDEST, WgmmaGradientTiling, WgmmaTiles
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, GradientTiling
+from flash.problem.gradients import (
+    DELTAS,
+    KEYS,
+    QUERIES,
+    SCORES,
+    SUMS,
+    AnyGradientTiling,
+    GradientConfig,
+    GradientTiling,
+)
 from ptxgen.errors import ConfigError, shown
 from ptxgen.report.rates import DEVICES
 from ptxgen.target import Target
@@ -100,6 +111,14 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
         192: (Tiles(32, 16, 2, 1),),
     },
     (ADDING_KEYS, F32_GRADE.name): {64: (Tiles(64, 16, 4, 2),), 128: (Tiles(64, 16, 4, 1),)},
+}
+
+
+# Tiles of kernels with `wgmma` by owner and by the columns of Q or V, whichever are more (at most the key):
+# the widest that were seen not to spill.
+WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
+    QUERIES: {64: (WgmmaTiles(128),), 96: (WgmmaTiles(128),), 128: (WgmmaTiles(128),)},
+    KEYS: {64: (WgmmaTiles(96),), 96: (WgmmaTiles(64),), 128: (WgmmaTiles(64),)},
 }
 
 
@@ -196,9 +215,11 @@ def gradient_config(
     wanted: tuple[str, ...] = (),
     caller: str = "AttentionGradient",
     one_sweep: bool = False,
+    without_wgmma: str = "",
 ) -> GradientConfig:
     """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
-    config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ.
+    config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ. Kernels with `wgmma` are
+    taken where there are any, unless `without_wgmma` has a reason against them.
 
     Raises `ConfigError`, which names `caller`, for what no kernel computes on the target.
     """
@@ -215,6 +236,8 @@ def gradient_config(
         )
     if owner in (DELTAS, SUMS):
         return _of_rows(config, owner, target, alignment, operands, with_dlse=with_dlse, wanted=wanted)
+    if not (one_sweep or without_wgmma or _against_wgmma(config, owner, target, alignment)):
+        return _config_of(_wgmma_tiling(config, owner), config, owner, target, alignment, with_dlse, wanted)
     adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
@@ -245,17 +268,44 @@ def gradient_config(
         if t.warps * target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES)
         >= _WANTED_WARPS
     ]
-    return GradientConfig(
-        owner,
-        target,
-        (together or fitting)[0],
-        str(config.causal or ""),
-        alignment,
-        config.element,
-        config.features,
-        with_dlse,
-        wanted,
-    )
+    return _config_of((together or fitting)[0], config, owner, target, alignment, with_dlse, wanted)
+
+
+def _config_of(
+    tiling: AnyGradientTiling,
+    config: AttentionConfig,
+    owner: str,
+    target: Target,
+    alignment: int,
+    with_dlse: bool,
+    wanted: tuple[str, ...],
+) -> GradientConfig:
+    """The kernel of gradients with a tiling."""
+    of_problem = str(config.causal or ""), alignment, config.element, config.features
+    return GradientConfig(owner, target, tiling, *of_problem, with_dlse, wanted)
+
+
+def _against_wgmma(config: AttentionConfig, owner: str, target: Target, alignment: int) -> str:
+    """Why no kernel with `wgmma` has CTAs that own rows of `owner`; the empty string if one does."""
+    if target.name != WGMMA_TARGET:
+        return f"wgmma is of {WGMMA_TARGET} alone"
+    if owner not in WGMMA_GRADIENT_TILES:
+        return f"CTAs that own {owner} have no kernel with wgmma"
+    if operands_of(config.element, config.precision) is not HALF:
+        return "kernels of gradients with wgmma are for f16 and bf16"
+    if alignment < MAP_ALIGN:
+        return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
+    if max(config.head_dim, config.value_dim) > WIDEST:
+        return f"kernels of gradients with wgmma take rows of at most {WIDEST} columns"
+    return ""
+
+
+def _wgmma_tiling(config: AttentionConfig, owner: str) -> WgmmaGradientTiling:
+    """The tiling of a kernel with `wgmma`."""
+    columns, load = max(config.head_dim, config.value_dim), _load(config)
+    offered = next(tiles for most, tiles in WGMMA_GRADIENT_TILES[owner].items() if columns <= most)
+    tile = next(of.tile for of in offered if of.load >= load)
+    return WgmmaGradientTiling(config.head_dim, config.value_dim, tile, owner == KEYS)
 
 
 def _load(config: AttentionConfig) -> int:

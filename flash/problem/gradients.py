@@ -13,13 +13,15 @@ sums, which rounds dQ.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from flash.families.mma import MmaTiling
 from flash.families.precision import F32_GRADE, FMA, HALF, Operands
 from flash.families.request import natural_alignment
 from flash.families.simt import padded
+from flash.families.wgmma_gradient import WgmmaGradientTiling
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.features import NO_FEATURES, Features
@@ -167,6 +169,15 @@ class GradientTiling:
             return products.score_width
         return self.column_parts * self.slice_width(products.head_dim)
 
+    def product_columns(self, owner: str) -> Iterator[int]:
+        """For each matrix product of a tile: the columns that it sums over or computes, padding included."""
+        yield from (self.of_scores.score_columns, self.of_weights.score_columns)
+        if owner in OWNERS:
+            yield self.across * self.of_scores.output_columns
+        if owner == KEYS:
+            yield self.across * self.of_weights.output_columns
+            yield from [self.of_scores.output_columns] * self.adds_queries
+
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA, in bytes: four tiles, and those of what warps pass on: P and
@@ -180,6 +191,9 @@ class GradientTiling:
         return (elements + passed * self.block * self.tile) * self.operands.nbytes
 
 
+AnyGradientTiling: TypeAlias = GradientTiling | WgmmaGradientTiling
+
+
 @dataclass(frozen=True, slots=True)
 class GradientConfig:
     """Everything that the text of a kernel of gradients depends on. Same value, same bytes.
@@ -191,13 +205,32 @@ class GradientConfig:
 
     owner: str
     target: Target
-    tiling: GradientTiling
+    tiling: AnyGradientTiling
     causal: str  # "", "bottom_right" or "top_left"
     alignment: int
     dtype: DType
     features: Features = NO_FEATURES
     with_dlse: bool = False  # whether LSE has a gradient
     wanted: tuple[str, ...] = ()  # the arrays of scores whose gradients are wanted, by argument
+
+    @property
+    def mma(self) -> GradientTiling:
+        """The tiling of a kernel with `mma`, or without tensor cores. Raises `TypeError` for another."""
+        if not isinstance(self.tiling, GradientTiling):
+            raise TypeError(f"a tiling of mma is wanted, got {type(self.tiling).__name__}")
+        return self.tiling
+
+    @property
+    def wgmma(self) -> WgmmaGradientTiling:
+        """The tiling of a kernel with `wgmma`. Raises `TypeError` for another."""
+        if not isinstance(self.tiling, WgmmaGradientTiling):
+            raise TypeError(f"a tiling of wgmma is wanted, got {type(self.tiling).__name__}")
+        return self.tiling
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Whether the kernel multiplies by `wgmma`, with tiles copied by TMA."""
+        return isinstance(self.tiling, WgmmaGradientTiling)
 
     @property
     def keys_of_tile(self) -> int:
@@ -281,7 +314,8 @@ class GradientConfig:
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if t.operands in (HALF, FMA) else t.operands.name
-        words = [f"attention_gradient_{self.owner}_{kind}", dims, f"m{t.block}"]
+        instruction = "wgmma_" if self.has_wgmma else ""
+        words = [f"attention_gradient_{self.owner}_{instruction}{kind}", dims, f"m{t.block}"]
         words += [f"n{t.tile}"] if t.tile else []
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += ["adds"] if t.adds_queries else []

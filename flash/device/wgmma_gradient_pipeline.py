@@ -1,0 +1,171 @@
+"""What the kernels of gradients with `wgmma` share: tiles on their way to and from shared memory by tensor
+copies, and the order in which a CTA takes tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flash.device.box_rows import BoxRows
+from flash.device.gradient_parts import GradientParameters
+from flash.device.nonfinite import clear_together
+from flash.device.team import Team
+from flash.families.wgmma import WARPGROUP, WGMMA_ROWS
+from flash.families.wgmma_gradient import CONSUMERS, REGISTERS
+from flash.problem.gradient_maps import gradient_layout, gradient_maps, gradient_rank
+from flash.problem.gradients import GradientConfig
+from flash.problem.tensor_maps import map_name
+from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner
+from ptxgen.dsl.hopper.stage import Stage
+from ptxgen.target import WARP_SIZE
+
+_BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, columns
+
+
+class GradientPipeline:
+    """The tensor maps of matrices, after the other parameters; the two roles; `owned`, a ring of one stage with
+    the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks over.
+    The threads of the producer work on each walked stage before the consumer has it if it is `reworked`.
+    """
+
+    @marked("gradient pipeline: declarations")
+    def __init__(
+        self,
+        k: KernelBuilder,
+        config: GradientConfig,
+        owned: Sequence[str],
+        walked: Sequence[str],
+        *,
+        reworked: bool,
+    ) -> None:
+        self.k, self.config, self.names = k, config, (tuple(owned), tuple(walked))
+        rank = gradient_rank(config)
+        self.maps = {
+            name: k.tma.tensor_map(map_name(name), config.dtype.scalar, rank)
+            for name in gradient_maps(config)
+        }
+        self.producer = k.warpgroup_role("producer", registers=REGISTERS[0])
+        self.consumer = k.warpgroup_role("consumer", warpgroups=CONSUMERS, registers=REGISTERS[1])
+        of_owned, of_walked = (
+            {name.lower(): gradient_layout(config, name) for name in names} for names in self.names
+        )
+        self.owned = k.tma.ring(1, self.producer, self.consumer, **of_owned)
+        self.walked = k.tma.ring(
+            config.wgmma.stages, self.producer, self.consumer, reworked=reworked, **of_walked
+        )
+
+    def corner(
+        self, name: str, parameters: GradientParameters, batch: Value, head: Value, row: Value
+    ) -> Corner:
+        """The coordinates of row `row` of a head in a matrix."""
+        of, begin = self.maps[name], parameters.matrices[name].begin
+        outer = (batch, head) if of.type.rank == _BATCHED else (head,)
+        return of[(*outer, row if begin is None else begin + row, 0)]
+
+    @marked("gradient pipeline: loads")
+    def load(
+        self,
+        stage: Stage,
+        names: Sequence[str],
+        parameters: GradientParameters,
+        batch: Value,
+        head: Value,
+        row: Value,
+    ) -> None:
+        """Start the copies of the tiles of a stage whose first row is `row` of a head."""
+        for name in names:
+            self.k.tma.load(getattr(stage, name.lower()), self.corner(name, parameters, batch, head, row))
+
+    @marked("gradient pipeline: clear")
+    def clear(self, stage: Stage, names: Sequence[str]) -> None:
+        """Set NaN and infinity in tiles of a stage to 0, by all threads of the producer."""
+        k, producer = self.k, self.producer
+        for name in names:
+            tile: BoxTile = getattr(stage, name.lower())
+            for at in tile.chunks(producer.thread, producer.threads):
+                clear_together(k, self.config.dtype.scalar, (at,), lambda: None)
+
+    @marked("gradient pipeline: results")
+    def store(
+        self,
+        name: str,
+        of: str,
+        sums: Accumulator,
+        group_row: Value,
+        parameters: GradientParameters,
+        batch: Value,
+        head: Value,
+        first_row: Value,
+    ) -> None:
+        """Write the rows of a gradient that the CTA owns, rounded, through the tile of the owned matrix `of`,
+        which all consumers have read. Rows of packed sequences are stored by threads where others follow them.
+        """
+        k, consumer = self.k, self.consumer
+        layout = gradient_layout(self.config, name)
+        out = k.tma.tile(
+            f"{name}_tile",
+            layout.shape,
+            layout.dtype,
+            swizzle=layout.swizzle,
+            over=self.owned.tile(of.lower()),
+        )
+        sums.write(out, group_row)
+        corner = self.corner(name, parameters, batch, head, first_row)
+        if not self.config.features.varlen:
+            k.tma.store(out, corner)
+            return
+        matrix = parameters.rows(k, name, batch, head)
+        with k.when(first_row + layout.rows <= matrix.rows, uniform=True):
+            k.tma.store(out, corner)
+        with k.otherwise():
+            consumer.barrier.sync()
+            BoxRows(k, Team(consumer), out).store(matrix, first_row)
+
+    def group_row(self) -> Value:
+        """The first row, counted in the CTA, of this warpgroup of the consumer, in a form that the assembler
+        knows to be the same in all lanes.
+        """
+        return self.k.warp_index // (WARPGROUP // WARP_SIZE) % CONSUMERS * WGMMA_ROWS
+
+    def thread_row(self, sums: Accumulator) -> Value:
+        """The first row of `sums` that this thread has, counted in the CTA, s32."""
+        k = self.k
+        return k.signed(sums.row + k.thread_id() // WARPGROUP % CONSUMERS * WGMMA_ROWS)
+
+
+@dataclass(frozen=True)
+class WalkedTiles:
+    """The tiles from `first` up to `end`, exclusive, that a CTA walks over. Those from `whole` up to
+    `whole_end` have no score that is hidden; None: any may have some. If it is `plain`, hidden scores need
+    nothing done in any tile.
+    """
+
+    first: Value
+    end: Value
+    whole: tuple[Value, Value] | None
+    plain: bool = False
+
+    def is_cut(self, n: Value) -> Value | bool:
+        """Whether some scores of tile n are hidden."""
+        if self.plain or self.whole is None:
+            return not self.plain
+        whole, whole_end = self.whole
+        return (n < whole) | (n >= whole_end)
+
+    @marked("gradient pipeline: tiles")
+    def each(self, k: KernelBuilder, take: Callable[[Value, bool], None]) -> None:
+        """Emit `take(n, cut)` for each tile n, in loops by whether some of its scores are hidden (`cut`)."""
+        if self.plain or self.whole is None:
+            with k.loop(self.first, self.end) as n:
+                take(n, not self.plain)
+            return
+        whole, whole_end = self.whole
+        with k.loop(self.first, whole) as n:
+            take(n, True)
+        with k.loop(whole, whole_end) as n:
+            take(n, False)
+        with k.loop(whole_end, self.end) as n:
+            take(n, True)

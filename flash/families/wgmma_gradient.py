@@ -1,0 +1,88 @@
+"""Tiles of the kernels of gradients of f16 and bf16 with the matrix instructions of Hopper (`wgmma`).
+
+A CTA owns 64 rows for each warpgroup that computes, of queries or of keys, and walks over the others in tiles
+that one more warpgroup, the producer, has copied to shared memory by TMA. A warpgroup computes the scores of
+its rows and of all rows of a tile, and sums the gradients of its rows in registers.
+
+| what is asked | reason against these kernels |
+|---|---|
+| a target other than sm_90a | `wgmma` is of sm_90a alone |
+| f32 | its products are not those of f16 and bf16 |
+| rows that are no multiples of 16 bytes | those of a tensor map are |
+| rows above 128 columns | the registers of a warpgroup do not hold the sums of 64 keys |
+| the gradient of a bias, or one sweep | there are kernels with `mma` alone |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
+
+from flash.families.precision import HALF, Operands
+from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS, width_of
+from ptxgen.records import dataclass
+from ptxgen.target import WARP_SIZE
+
+WIDEST: Final = 128  # columns of rows of Q or V
+CONSUMERS: Final = 2  # warpgroups that compute
+# Registers of a thread of the producer, and of a consumer: all threads together have 65536.
+REGISTERS: Final = (24, 240)
+_STEP_BYTES: Final = 1024  # tiles begin at multiples of this many bytes
+_OTHER_STEPS: Final = 3  # barriers, LSE and D of rows, and the way to the first multiple
+
+
+class WgmmaTiles(NamedTuple):
+    """Rows of a tile, if registers hold in addition to sums and scores no more than `load`: 0, nothing; 1,
+    packed sequences or features that hide keys; 2, features that change scores, or dropout; 3, dropout and
+    any of these.
+    """
+
+    tile: int
+    load: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaGradientTiling:
+    """Tiles of a kernel of gradients with `wgmma`, in elements: a CTA owns `block` rows, and walks over tiles
+    of `tile` rows, of which shared memory holds `stages`. `by_keys` is whether it owns keys.
+    """
+
+    head_dim: int
+    head_dim_v: int
+    tile: int
+    by_keys: bool
+    stages: int = LEAST_STAGES
+
+    block: ClassVar[int] = CONSUMERS * WGMMA_ROWS
+    operands: ClassVar[Operands] = HALF
+    warps: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP // WARP_SIZE
+    threads: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP
+    rows_of_warp: ClassVar[int] = WGMMA_ROWS * WARP_SIZE // WARPGROUP
+    warps_meet: ClassVar[bool] = True
+    slices: ClassVar[int] = 1
+    adds_queries: ClassVar[bool] = False
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Columns of the tiles of Q and K, and of those of V and dO, padding included."""
+        return width_of(self.head_dim), width_of(self.head_dim_v)
+
+    def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002
+        """For each matrix product of a tile: the columns that it sums over or computes, padding included."""
+        of_scores, of_weights = self.widths
+        yield from (of_scores, of_weights, of_scores)
+        if self.by_keys:
+            yield of_weights
+
+    def tile_of(self, array: str) -> tuple[int, int]:
+        """The rows and columns of the tile of a matrix in shared memory."""
+        of_keys = array in ("K", "V", "dK", "dV")
+        of_scores, of_weights = self.widths
+        rows = self.block if of_keys == self.by_keys else self.tile
+        return rows, of_weights if array in ("V", "dV", "dO", "O") else of_scores
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA, in bytes, at most."""
+        elements = sum(self.widths) * (self.block + self.stages * self.tile)
+        return elements * HALF.nbytes + _OTHER_STEPS * _STEP_BYTES
