@@ -27,6 +27,8 @@ KINDS: dict[str, dict[str, Any]] = {  # settings of the kinds of products
     "tf32": {"dtype": "f32", "precision": "tf32"},
     "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
     "ieee": {"dtype": "f32", "precision": "ieee"},
+    "wgmma_f16": {"dtype": "f16", "target": "sm_90a"},
+    "wgmma_bf16": {"dtype": "bf16", "target": "sm_90a"},
 }
 
 

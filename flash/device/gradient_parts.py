@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from flash.device.head_scores import HeadScores
@@ -329,7 +330,9 @@ class KeysPart:
         return first, k.max(k.min(end // t.tile, self.end_tile), first)
 
     def sees(self, k: KernelBuilder, mask: Mask, first_query: Value, t: AnyGradientTiling) -> Value | None:
-        """Whether some query of the tile that begins with `first_query` may see a key of the CTA; None: yes."""
+        """Whether some query of the tile that begins with `first_query` may see a key of the CTA; None:
+        yes.
+        """
         if not mask.has_gaps:
             return None
         last_query = k.min(first_query + t.tile, self.parameters.seq_q) - 1
@@ -350,3 +353,11 @@ class KeysPart:
         if reach.left is not None:
             hidden = hidden | (reach.first_key(k, first_query + (t.tile - 1)) > self.first_key)
         return hidden
+
+
+@marked("gradient of keys: some queries")
+def if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
+    """A context for code that runs only if there are queries. Without queries there is no tile of them, which
+    the proof does not conclude from the end of a loop that is a quotient.
+    """
+    return k.when(queries > 0, uniform=True)

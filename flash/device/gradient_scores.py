@@ -76,8 +76,8 @@ class ScoreGradients:
         """Turn products of Q and K into scores, in units of log2, of which hidden ones are -inf; if
         `scoring` is None, without their scale, by which hidden ones become -inf. `cut`: whether keys
         of the tile may be hidden, True if they surely may; None: they may not. With `queries`, the number of
-        queries, scores of others are hidden in tiles that are cut. Returns the derivatives of scores by scaled products,
-        None if they are 1, and the coordinates if they were needed.
+        queries, scores of others are hidden in tiles that are cut. Returns the derivatives of scores by
+        scaled products, None if they are 1, and the coordinates if they were needed.
         """
         k, result, slopes = self.k, None, None
         if self.scoring is not None or self.dropping or self.by_rows:

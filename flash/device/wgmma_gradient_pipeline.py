@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from flash.device.box_rows import BoxRows
 from flash.device.gradient_parts import GradientParameters
@@ -26,9 +26,10 @@ _BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, 
 
 
 class GradientPipeline:
-    """The tensor maps of matrices, after the other parameters; the two roles; `owned`, a ring of one stage with
-    the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks over.
-    The threads of the producer work on each walked stage before the consumer has it if it is `reworked`.
+    """The tensor maps of matrices, after the other parameters; the two roles; `owned`, a ring of one stage
+    with the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks
+    over. The threads of the producer work on each walked stage before the consumer has it if it is
+    `reworked`.
     """
 
     @marked("gradient pipeline: declarations")
@@ -49,12 +50,12 @@ class GradientPipeline:
         }
         self.producer = k.warpgroup_role("producer", registers=REGISTERS[0])
         self.consumer = k.warpgroup_role("consumer", warpgroups=CONSUMERS, registers=REGISTERS[1])
-        of_owned, of_walked = (
+        tiles: list[dict[str, Any]] = [
             {name.lower(): gradient_layout(config, name) for name in names} for names in self.names
-        )
-        self.owned = k.tma.ring(1, self.producer, self.consumer, **of_owned)
+        ]
+        self.owned = k.tma.ring(1, self.producer, self.consumer, **tiles[0])
         self.walked = k.tma.ring(
-            config.wgmma.stages, self.producer, self.consumer, reworked=reworked, **of_walked
+            config.wgmma.stages, self.producer, self.consumer, reworked=reworked, **tiles[1]
         )
 
     def corner(
@@ -101,7 +102,8 @@ class GradientPipeline:
         first_row: Value,
     ) -> None:
         """Write the rows of a gradient that the CTA owns, rounded, through the tile of the owned matrix `of`,
-        which all consumers have read. Rows of packed sequences are stored by threads where others follow them.
+        which all consumers have read. Rows of packed sequences are stored by threads where rows of another
+        sequence follow them.
         """
         k, consumer = self.k, self.consumer
         layout = gradient_layout(self.config, name)

@@ -32,13 +32,13 @@ _OTHER_STEPS: Final = 3  # barriers, LSE and D of rows, and the way to the first
 
 
 class WgmmaTiles(NamedTuple):
-    """Rows of a tile, if registers hold in addition to sums and scores no more than `load`: 0, nothing; 1,
-    packed sequences or features that hide keys; 2, features that change scores, or dropout; 3, dropout and
-    any of these.
+    """Rows of a tile, if registers hold in addition to sums and scores no more than `load`: 0, nothing; 1, a
+    feature that changes scores or may hide any key; 2, several of these, or one and a window; 3, dropout; 4,
+    dropout and any of these.
     """
 
     tile: int
-    load: int = 3
+    load: int = 4
 
 
 @dataclass(frozen=True, slots=True)

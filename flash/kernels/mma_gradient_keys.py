@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms
+from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms, if_some
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import KeyTerms
 from flash.device.gradient_tiles import begun, products_of, shift_of, store, tame, tiles_of
@@ -48,7 +47,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     with k.loop(0, part.parameters.group) as member:
         of = _Head(cta, part.kv_head * part.parameters.group + member, parameters.longest("k"))
         of.pairs.begin(part.first_tile, part.end_tile, again=True)  # after those of the head before
-        with _if_some(k, part.parameters.seq_q), k.loop(part.first_tile, part.end_tile) as n:
+        with if_some(k, part.parameters.seq_q), k.loop(part.first_tile, part.end_tile) as n:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.parameters.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
@@ -61,14 +60,6 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
         of.write_terms()
     cta.store_sums(parameters)
     return k.build(drop_unread=True)
-
-
-@marked("gradient of keys: some queries")
-def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
-    """A context for code that runs only if there are queries. Without queries there is no tile of them, which
-    the proof does not conclude from the end of a loop that is a quotient.
-    """
-    return k.when(queries > 0, uniform=True)
 
 
 class _Cta:

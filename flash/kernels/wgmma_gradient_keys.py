@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from flash.device.gradient_parts import KeysPart, RowNumbers, Terms
+from flash.device.gradient_parts import KeysPart, RowNumbers, Terms, if_some
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import KeyTerms
 from flash.device.gradient_tiles import begun, shift_of, tamed
 from flash.device.mask import Mask, if_seen
 from flash.device.mma_products import fragment_columns
+from flash.device.team import Team
 from flash.device.wgmma_gradient_pipeline import GradientPipeline, WalkedTiles
 from flash.device.wgmma_outputs import ROWS
 from flash.families.wgmma import WGMMA_ROWS
@@ -105,11 +106,10 @@ class _Producer(_Walk):
         """Copy the tiles of the CTA."""
         k, part, pipeline = self.k, self.part, self.pipeline
         of = part.parameters
-        owned, walked = pipeline.names
         with pipeline.owned.fill() as stage:
-            pipeline.load(stage, owned, of, part.batch, part.kv_head, part.first_key)
+            pipeline.load(stage, pipeline.names[0], of, part.batch, part.kv_head, part.first_key)
         tiles = self.tiles()
-        with k.loop(0, of.group) as member:
+        with if_some(k, of.seq_q), k.loop(0, of.group) as member:
             head = self.head(member)
             mask = self._mask(head)
 
@@ -119,8 +119,8 @@ class _Producer(_Walk):
                     self._fill(head, first, tiles.is_cut(n), tames=mask.hides_keys)
 
     def _fill(self, head: Value, first: Value, cut: Value | bool, *, tames: bool) -> None:
-        """Fill a stage with the tile of queries that begins with `first`, some of whose scores are hidden if it
-        is `cut`.
+        """Fill a stage with the tile of queries that begins with `first`, some of whose scores are hidden if
+        it is `cut`.
         """
         k, part, pipeline, walked = self.k, self.part, self.pipeline, self.pipeline.names[1]
         with pipeline.walked.fill() as stage:
@@ -128,7 +128,7 @@ class _Producer(_Walk):
         lse, delta = self._load_numbers(head, first)
         with pipeline.walked.rework() as stage:
             if cut is not False:
-                with nullcontext() if cut is True else k.when(cut, uniform=True):
+                with nullcontext() if isinstance(cut, bool) else k.when(cut, uniform=True):
                     pipeline.clear(stage, walked)
                     if tames:
                         for number, tame in zip((lse, delta), tamed(k, lse, delta), strict=True):
@@ -141,11 +141,11 @@ class _Producer(_Walk):
 
     def _load_numbers(self, head: Value, first: Value) -> tuple[Var, Var]:
         """LSE and D of this thread's query of a tile; the weights of one that does not exist are 0."""
-        k, part, thread = self.k, self.part, self.pipeline.producer.thread
+        k, part, thread = self.k, self.part, Team(self.pipeline.producer).thread(self.k)
         row = first + k.signed(thread)
         lse, delta = k.var(f32, _INFINITY), k.var(f32, 0.0)
         # Branched over, and addressed again for each tile: else the assembler spills.
-        with k.when((row < part.parameters.seq_q) & (thread < self.config.wgmma.tile)):
+        with k.when(thread < self.config.wgmma.tile), k.when(row < part.parameters.seq_q):
             numbers = RowNumbers.of(k, part.parameters, part.batch, head)
             lse.set(k.load(numbers["LSE"].at(k, row)))
             delta.set(k.load(numbers["D"].at(k, row)))
@@ -186,7 +186,8 @@ class _Consumer(_Walk):
             gradients = ScoreGradients.of(k, scores, scores.mask())
             gradients.begin_loops()
             terms = KeyTerms(k, self.config, gradients, ROWS)
-            tiles.each(k, functools.partial(self._take, gradients, terms))
+            with if_some(k, part.parameters.seq_q):
+                tiles.each(k, functools.partial(self._take, gradients, terms))
             self._write_terms(terms, head)
         self._store()
 
@@ -240,7 +241,7 @@ class _Consumer(_Walk):
         return ScoreCoordinates(k, first_query, self.my_key - k.signed(lane), lane, queries, ROWS)
 
     def _numbers(self, row: int, stage: Value | int) -> list[Value]:
-        """The shifts, or D, of this thread's queries of a stage; those of two neighbours are loaded at once."""
+        """The shifts, or D, of this thread's queries of a stage; those of neighbours are loaded together."""
         at = self.numbers(row, stage)
         at = at.moved(self.k.mad(self.in_quad, LANE_COLUMNS * f32.nbytes, at.value, mode="lo"))
         result: list[Value] = []

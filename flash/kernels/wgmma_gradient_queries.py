@@ -32,10 +32,7 @@ from ptxgen.types import f32
 def wgmma_gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
-    clears = (
-        bool(config.features.varlen or config.causal or any(f.hides for f in config.features.scores))
-        or config.features.uses_position
-    )
+    clears = config.hides_keys or config.features.varlen
     pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V"), reworked=clears)
     row_deltas = k.shared("row_deltas", (1, config.wgmma.block), f32)
     if config.features.varlen:
@@ -72,9 +69,9 @@ def _load(k: KernelBuilder, config: GradientConfig, pipeline: GradientPipeline, 
                 pipeline.load(stage, walked, of, part.batch, part.kv_head, first)
             if pipeline.walked.reworked:
                 cut = tiles.is_cut(n)
-                with pipeline.walked.rework() as stage:
-                    with nullcontext() if cut is True else k.when(cut, uniform=True):
-                        pipeline.clear(stage, walked[:1])
+                is_cut = nullcontext() if isinstance(cut, bool) else k.when(cut, uniform=True)
+                with pipeline.walked.rework() as stage, is_cut:
+                    pipeline.clear(stage, walked[:1])
 
 
 class _Consumer:

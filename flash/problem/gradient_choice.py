@@ -117,8 +117,16 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 # Tiles of kernels with `wgmma` by owner and by the columns of Q or V, whichever are more (at most the key):
 # the widest that were seen not to spill.
 WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
-    QUERIES: {64: (WgmmaTiles(128),), 96: (WgmmaTiles(128),), 128: (WgmmaTiles(128),)},
-    KEYS: {64: (WgmmaTiles(96),), 96: (WgmmaTiles(64),), 128: (WgmmaTiles(64),)},
+    QUERIES: {
+        64: (WgmmaTiles(128, 1), WgmmaTiles(96, 3), WgmmaTiles(48)),
+        96: (WgmmaTiles(128, 0), WgmmaTiles(96, 1), WgmmaTiles(80, 3), WgmmaTiles(48)),
+        128: (WgmmaTiles(128, 0), WgmmaTiles(96, 1), WgmmaTiles(80, 3), WgmmaTiles(32)),
+    },
+    KEYS: {
+        64: (WgmmaTiles(96, 0), WgmmaTiles(64, 1), WgmmaTiles(48, 2), WgmmaTiles(32)),
+        96: (WgmmaTiles(64, 1), WgmmaTiles(48, 2), WgmmaTiles(32)),
+        128: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
+    },
 }
 
 
@@ -146,6 +154,7 @@ _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues 
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64
 _WARPS_OF_ROWS: Final = 4
+_WITH_DROPOUT: Final = 3  # the `load` of `WgmmaTiles` with dropout alone
 # The most columns of which a CTA makes all, by how elements are multiplied.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
@@ -300,9 +309,17 @@ def _against_wgmma(config: AttentionConfig, owner: str, target: Target, alignmen
     return ""
 
 
+def _wgmma_load(config: AttentionConfig) -> int:
+    """What registers of a kernel with `wgmma` hold in addition to sums, as a `load` of `WgmmaTiles`."""
+    changing = sum(f.changes_scores or f.hides for f in config.scores)
+    if any(f.changes_weights for f in config.scores):
+        return _WITH_DROPOUT + (changing > 0)
+    return min(changing + (changing > 0 and config.window is not None), _WITH_DROPOUT - 1)
+
+
 def _wgmma_tiling(config: AttentionConfig, owner: str) -> WgmmaGradientTiling:
     """The tiling of a kernel with `wgmma`."""
-    columns, load = max(config.head_dim, config.value_dim), _load(config)
+    columns, load = max(config.head_dim, config.value_dim), _wgmma_load(config)
     offered = next(tiles for most, tiles in WGMMA_GRADIENT_TILES[owner].items() if columns <= most)
     tile = next(of.tile for of in offered if of.load >= load)
     return WgmmaGradientTiling(config.head_dim, config.value_dim, tile, owner == KEYS)

@@ -26,6 +26,7 @@ from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.features import NO_FEATURES, Features
 from flash.scores.feature import ScoreFeature
+from flash.scores.window import Window
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import u32
 
@@ -240,6 +241,11 @@ class GradientConfig:
         if self.owner != KEYS:
             return self.tiling.tile
         return self.tiling.block if self.tiling.warps_meet else self.tiling.rows_of_warp
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether a query may not see a key that exists."""
+        return bool(self.causal) or self.features.hides_anywhere or self.features.has(Window)
 
     @property
     def owns_rows(self) -> bool:

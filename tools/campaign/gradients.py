@@ -92,7 +92,9 @@ class GradientSettings:
         stages = 1 if kernel.owner == SCORES else self.stages
         slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
         step, count = (_TILE, 2) if self.in_parts else (0, 0)
-        small = replace(kernel.tiling, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
+        if kernel.has_wgmma:
+            return verified_gradient(replace(kernel, tiling=replace(kernel.wgmma, tile=self.tile)))
+        small = replace(kernel.mma, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
         small = replace(small, stages=stages, slices=slices, step=step, resident=count)
         return verified_gradient(replace(kernel, tiling=small))
 

@@ -37,20 +37,21 @@ Array = np.ndarray[Any, Any]
 
 def kernels(
     config: AttentionConfig,
-    on: str = "sm_80",
+    on: str | None = None,
     alignment: int = 16,
     *,
     with_dlse: bool = True,
     one_sweep: bool = False,
 ) -> list[GradientConfig]:
-    """The kernels of a call in which every gradient is wanted."""
+    """The kernels of a call in which every gradient is wanted, for the config's target or `on`."""
+    on = on or config.target or "sm_80"
     wanted = tuple(f.argument for f in config.scores if f.gradient_of)
     owners = [*owners_of(one_sweep=one_sweep), *([SCORES] if "bias" in wanted else [])]
     how = {"with_dlse": with_dlse, "wanted": wanted, "one_sweep": one_sweep}
     return [gradient_config(config, owner, target(on), alignment, **how) for owner in owners]
 
 
-def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 16, **how: Any) -> None:
+def _assert_proved(config: AttentionConfig, on: str | None = None, alignment: int = 16, **how: Any) -> None:
     for kernel in kernels(config, on, alignment, **how):
         built = gradient_build(kernel)
         assert built.proof.complete, (kernel.name, built.proof.unknown)
@@ -127,8 +128,9 @@ def test_no_kernel_with_default_tiles_spills(
 # sanitizers and orders of the warps
 
 
-def steps(of: Case, on: str = "sm_80") -> tuple[list[Step], dict[str, Array]]:
-    """The launches of a case, and what they write, full of NaN."""
+def steps(of: Case, on: str | None = None) -> tuple[list[Step], dict[str, Array]]:
+    """The launches of a case on the config's target or `on`, and what they write, full of NaN."""
+    on = on or of.config.target or "sm_80"
     out, lse = of.forward()
     arrays = {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out, "lse": lse}
     arrays |= {} if of.dlse is None else {"dlse": of.dlse}
@@ -156,7 +158,7 @@ def _bits(arrays: Mapping[str, Array]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
-def interpret(of: Case, on: str = "sm_80", **how: Any) -> dict[str, bytes]:
+def interpret(of: Case, on: str | None = None, **how: Any) -> dict[str, bytes]:
     """What the launches of a case write."""
     launches, written = steps(of, on)
     for step in launches:
@@ -196,6 +198,24 @@ WATCHED: dict[str, dict[str, Any]] = {
         "key_bias": "f32",
         "dropout": 0.2,
         "arrays": {"key_bias": _normal(1, 90)},
+    },
+    "wgmma": {"target": "sm_90a", "head_dim": 64, "seq_q": 270, "seq_k": 300, "with_dlse": True},
+    "wgmma, causal": {"target": "sm_90a", "causal": True, "heads": 2, "seq_q": 300, "seq_k": 200},
+    "wgmma, window": {"target": "sm_90a", "window": (120, 7), "seq_q": 290, "seq_k": 400},
+    "wgmma, rows without keys": {"target": "sm_90a", "seq_q": 270, "seq_k": 20, "causal": True},
+    "wgmma, keys without rows": {"target": "sm_90a", "seq_q": 20, "seq_k": 270, "causal": "top_left"},
+    "wgmma, several": {
+        "target": "sm_90a",
+        "head_dim": 72,
+        "head_dim_v": 40,
+        "seq_q": 140,
+        "causal": True,
+        "alibi": True,
+        "sink": True,
+        "key_bias": "f32",
+        "softcap": 2.0,
+        "dropout": 0.2,
+        "arrays": {"alibi_slopes": np.abs(_normal(1)), "sink": _normal(1, 1), "key_bias": _normal(1, 90)},
     },
     "f32_grade": {"dtype": "f32", "precision": "f32_grade", "causal": True},
     "tf32": {"dtype": "f32", "precision": "tf32", "head_dim": 160, "seq_q": 20, "seq_k": 40},
@@ -260,7 +280,7 @@ def test_warps_that_pass_weights_on_give_the_bits_of_those_that_do_not(
     assert result[1:] == result[:-1]
 
 
-_MANY_ORDERS = ["causal", "several", "bias"]
+_MANY_ORDERS = ["causal", "several", "bias", "wgmma, causal", "wgmma, several"]
 
 
 @pytest.mark.nightly
