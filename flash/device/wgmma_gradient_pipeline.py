@@ -95,7 +95,6 @@ class GradientPipeline:
         name: str,
         of: str,
         sums: Accumulator,
-        group_row: Value,
         parameters: GradientParameters,
         batch: Value,
         head: Value,
@@ -114,7 +113,12 @@ class GradientPipeline:
             swizzle=layout.swizzle,
             over=self.owned.tile(of.lower()),
         )
-        sums.write(out, group_row)
+        t = self.config.wgmma
+        if t.splits_columns:
+            columns = t.summed_columns(layout.columns)
+            sums.write(out.from_column(self.group() * columns, columns))
+        else:
+            sums.write(out, self.group_row())
         corner = self.corner(name, parameters, batch, head, first_row)
         if not self.config.features.varlen:
             k.tma.store(out, corner)
@@ -126,15 +130,21 @@ class GradientPipeline:
             consumer.barrier.sync()
             BoxRows(k, Team(consumer), out).store(matrix, first_row)
 
-    def group_row(self) -> Value:
-        """The first row, counted in the CTA, of this warpgroup of the consumer, in a form that the assembler
-        knows to be the same in all lanes.
+    def group(self) -> Value:
+        """The number of this warpgroup of the consumer, in a form that the assembler knows to be the same in
+        all lanes.
         """
-        return self.k.warp_index // (WARPGROUP // WARP_SIZE) % CONSUMERS * WGMMA_ROWS
+        return self.k.warp_index // (WARPGROUP // WARP_SIZE) % CONSUMERS
+
+    def group_row(self) -> Value | int:
+        """The first row, counted in the CTA, of this warpgroup of the consumer."""
+        return 0 if self.config.wgmma.splits_columns else self.group() * WGMMA_ROWS
 
     def thread_row(self, sums: Accumulator) -> Value:
         """The first row of `sums` that this thread has, counted in the CTA, s32."""
         k = self.k
+        if self.config.wgmma.splits_columns:
+            return k.signed(sums.row)
         return k.signed(sums.row + k.thread_id() // WARPGROUP % CONSUMERS * WGMMA_ROWS)
 
 

@@ -9,7 +9,6 @@ its rows and of all rows of a tile, and sums the gradients of its rows in regist
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
 | f32 | its products are not those of f16 and bf16 |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
-| rows above 128 columns | the registers of a warpgroup do not hold the sums of 64 keys |
 | the gradient of a bias, or one sweep | there are kernels with `mma` alone |
 """
 
@@ -23,7 +22,6 @@ from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS, width_of
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
-WIDEST: Final = 128  # columns of rows of Q or V
 CONSUMERS: Final = 2  # warpgroups that compute
 # Registers of a thread of the producer, and of a consumer: all threads together have 65536.
 REGISTERS: Final = (24, 240)
@@ -44,7 +42,9 @@ class WgmmaTiles(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class WgmmaGradientTiling:
     """Tiles of a kernel of gradients with `wgmma`, in elements: a CTA owns `block` rows, and walks over tiles
-    of `tile` rows, of which shared memory holds `stages`. `by_keys` is whether it owns keys.
+    of `tile` rows, of which shared memory holds `stages`. `by_keys` is whether it owns keys. If it
+    `splits_columns`, the warpgroups own the same keys, of which each computes all scores, and each sums half
+    of the columns: the registers of one do not hold more.
     """
 
     head_dim: int
@@ -52,8 +52,8 @@ class WgmmaGradientTiling:
     tile: int
     by_keys: bool
     stages: int = LEAST_STAGES
+    splits_columns: bool = False
 
-    block: ClassVar[int] = CONSUMERS * WGMMA_ROWS
     operands: ClassVar[Operands] = HALF
     warps: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP // WARP_SIZE
     threads: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP
@@ -63,6 +63,11 @@ class WgmmaGradientTiling:
     adds_queries: ClassVar[bool] = False
 
     @property
+    def block(self) -> int:
+        """Rows that a CTA owns."""
+        return WGMMA_ROWS * (1 if self.splits_columns else CONSUMERS)
+
+    @property
     def widths(self) -> tuple[int, int]:
         """Columns of the tiles of Q and K, and of those of V and dO, padding included."""
         return width_of(self.head_dim), width_of(self.head_dim_v)
@@ -70,9 +75,14 @@ class WgmmaGradientTiling:
     def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002
         """For each matrix product of a tile: the columns that it sums over or computes, padding included."""
         of_scores, of_weights = self.widths
-        yield from (of_scores, of_weights, of_scores)
+        copies = CONSUMERS if self.splits_columns else 1
+        yield from (copies * of_scores, copies * of_weights, of_scores)
         if self.by_keys:
             yield of_weights
+
+    def summed_columns(self, width: int) -> int:
+        """Columns of `width` columns of a gradient that a warpgroup sums."""
+        return width // CONSUMERS if self.splits_columns else width
 
     def tile_of(self, array: str) -> tuple[int, int]:
         """The rows and columns of the tile of a matrix in shared memory."""

@@ -28,6 +28,7 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var, marked
+from ptxgen.dsl.hopper import BoxTile
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, QUAD_LANES, over_lanes
 from ptxgen.types import f32
 
@@ -125,14 +126,17 @@ class _Producer(_Walk):
         k, part, pipeline, walked = self.k, self.part, self.pipeline, self.pipeline.names[1]
         with pipeline.walked.fill() as stage:
             pipeline.load(stage, walked, part.parameters, part.batch, head, first)
-        lse, delta = self._load_numbers(head, first)
         with pipeline.walked.rework() as stage:
+            is_cut = functools.partial(nullcontext) if isinstance(cut, bool) else functools.partial(k.when, cut, uniform=True)
             if cut is not False:
-                with nullcontext() if isinstance(cut, bool) else k.when(cut, uniform=True):
+                with is_cut():
                     pipeline.clear(stage, walked)
-                    if tames:
-                        for number, tame in zip((lse, delta), tamed(k, lse, delta), strict=True):
-                            number.set(tame)
+            # Neither while copies are awaited nor while tiles are cleared: the assembler would spill.
+            lse, delta = self._load_numbers(head, first)
+            if cut is not False and tames:
+                with is_cut():
+                    for number, tame in zip((lse, delta), tamed(k, lse, delta), strict=True):
+                        number.set(tame)
             thread = pipeline.producer.thread
             with k.when(thread < self.config.wgmma.tile):
                 for row, value in ((_SHIFTS, shift_of(k, lse)), (_DELTAS, delta)):
@@ -170,7 +174,10 @@ class _Consumer(_Walk):
         t = config.wgmma
         of_scores, of_weights = t.widths
         self.S, self.dP = (k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False) for _ in range(2))
-        self.dK, self.dV = (k.wgmma.accumulator(WGMMA_ROWS, columns) for columns in (of_scores, of_weights))
+        self.dK, self.dV = (
+            k.wgmma.accumulator(WGMMA_ROWS, t.summed_columns(width)) for width in (of_scores, of_weights)
+        )
+        self.group = pipeline.group() if t.splits_columns else None
         self.group_row = pipeline.group_row()
         self.my_key = part.first_key + pipeline.thread_row(self.S)
         self.in_quad = k.thread_id() % QUAD_LANES
@@ -216,7 +223,7 @@ class _Consumer(_Walk):
         gradients.weigh(by_query, shifts)
         if early:
             k.note("dV += P^T dO")
-            self.dV += S.packed(dtype) @ stage.do
+            self.dV += S.packed(dtype) @ self._columns(stage.do)
         deltas = self._numbers(_DELTAS, stage.index)
         if early:
             k.wgmma.wait(1)
@@ -227,10 +234,17 @@ class _Consumer(_Walk):
         gradients.bend(of_query, slopes)
         k.note("dK += dS^T Q")
         if not early:
-            self.dV += S.packed(dtype) @ stage.do
-        self.dK += dP.packed(dtype) @ stage.q
+            self.dV += S.packed(dtype) @ self._columns(stage.do)
+        self.dK += dP.packed(dtype) @ self._columns(stage.q)
         k.wgmma.wait()
         stage.release()
+
+    def _columns(self, tile: BoxTile) -> BoxTile:
+        """The columns of a tile of queries from which this warpgroup sums its columns of a gradient."""
+        if self.group is None:
+            return tile
+        columns = self.config.wgmma.summed_columns(tile.columns)
+        return tile.from_column(self.group * columns, columns)
 
     def _coordinates(self, first: Value) -> ScoreCoordinates:
         """The queries and keys of this thread's scores, which have a row for each query."""
@@ -258,9 +272,11 @@ class _Consumer(_Walk):
         def over_queries(totals: Sequence[Value]) -> list[Value]:
             return [over_lanes(k, total, QUAD, operator.add) for total in totals]
 
-        terms.write(
-            to, self.my_key, lambda key: (key < part.parameters.seq_k) & (self.in_quad == 0), over_queries
-        )
+        def writes(key: Value) -> Value:
+            result = (key < part.parameters.seq_k) & (self.in_quad == 0)
+            return result if self.group is None else result & (self.group == 0)
+
+        terms.write(to, self.my_key, writes, over_queries)
 
     @marked("wgmma gradient of keys: results")
     def _store(self) -> None:
@@ -279,4 +295,4 @@ class _Consumer(_Walk):
                 for value in sums.all():
                     k.mul(value, scale, into=value)
             where = part.parameters, part.batch, part.kv_head, part.first_key
-            pipeline.store(name, of, sums, self.group_row, *where)
+            pipeline.store(name, of, sums, *where)

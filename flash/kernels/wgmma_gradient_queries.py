@@ -21,6 +21,7 @@ from flash.device.wgmma_gradient_pipeline import GradientPipeline, WalkedTiles
 from flash.device.wgmma_outputs import ROWS
 from flash.families.wgmma import WGMMA_ROWS
 from flash.problem.gradients import GradientConfig
+from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, SharedTile, Value, marked
@@ -139,7 +140,7 @@ class _Consumer:
         for value in self.dQ.all():
             k.mul(value, part.parameters.scale, into=value)
         where = part.parameters, part.batch, part.head, part.first_row
-        pipeline.store("dQ", "Q", self.dQ, self.group_row, *where)
+        pipeline.store("dQ", "Q", self.dQ, *where)
 
     @marked("wgmma gradient of queries: tile")
     def _take(self, n: Value, cut: bool) -> None:
@@ -175,5 +176,15 @@ class _Consumer:
 
     def _coordinates(self, first: Value) -> ScoreCoordinates:
         """The rows and keys of this thread's scores."""
-        keys = fragment_columns(self.config.wgmma.tile)
-        return ScoreCoordinates(self.k, self.my_query, first, self.in_quad * LANE_COLUMNS, ROWS, keys)
+        tile = self.config.wgmma.tile
+        begins_block = tile % KEYS_PER_BLOCK == 0
+        return ScoreCoordinates(
+            self.k,
+            self.my_query,
+            first,
+            self.in_quad * LANE_COLUMNS,
+            ROWS,
+            fragment_columns(tile),
+            begins_block,
+            crosses_blocks=not begins_block and tile > KEYS_PER_BLOCK,
+        )

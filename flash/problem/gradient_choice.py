@@ -9,7 +9,7 @@ from flash.families.mma import FIRST_WITH_MMA
 from flash.families.precision import F32_GRADE, FMA, HALF, TF32, Operands, operands_of
 from flash.families.request import MAX_HEAD_DIM
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET
-from flash.families.wgmma_gradient import WIDEST, WgmmaGradientTiling, WgmmaTiles
+from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaTiles
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import (
     DELTAS,
@@ -154,6 +154,7 @@ _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues 
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64
 _WARPS_OF_ROWS: Final = 4
+_UNSPLIT: Final = 128  # the most columns that a warpgroup with `wgmma` sums of its 64 keys
 _WITH_DROPOUT: Final = 3  # the `load` of `WgmmaTiles` with dropout alone
 # The most columns of which a CTA makes all, by how elements are multiplied.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
@@ -304,8 +305,6 @@ def _against_wgmma(config: AttentionConfig, owner: str, target: Target, alignmen
         return "kernels of gradients with wgmma are for f16 and bf16"
     if alignment < MAP_ALIGN:
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
-    if max(config.head_dim, config.value_dim) > WIDEST:
-        return f"kernels of gradients with wgmma take rows of at most {WIDEST} columns"
     return ""
 
 
@@ -322,7 +321,8 @@ def _wgmma_tiling(config: AttentionConfig, owner: str) -> WgmmaGradientTiling:
     columns, load = max(config.head_dim, config.value_dim), _wgmma_load(config)
     offered = next(tiles for most, tiles in WGMMA_GRADIENT_TILES[owner].items() if columns <= most)
     tile = next(of.tile for of in offered if of.load >= load)
-    return WgmmaGradientTiling(config.head_dim, config.value_dim, tile, owner == KEYS)
+    splits = owner == KEYS and columns > _UNSPLIT
+    return WgmmaGradientTiling(config.head_dim, config.value_dim, tile, owner == KEYS, splits_columns=splits)
 
 
 def _load(config: AttentionConfig) -> int:

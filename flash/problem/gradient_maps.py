@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from flash.problem.gradients import GradientConfig, gradient_matrices
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
-_BY_THREADS = "O"  # read once, by threads that sum D
+_SLAB: Final = 64  # columns of 16 bits in a slab with the widest swizzle
+_NARROW: Final = "64B"  # whose slabs have half as many
+_BY_THREADS: Final = "O"  # read once, by threads that sum D
 
 
 def gradient_layout(config: GradientConfig, array: str) -> Layout:
-    """The layout of the tile of a matrix in shared memory."""
-    return Layout.of(array, config.wgmma.tile_of(array), config.dtype.scalar)
+    """The layout of the tile of a matrix in shared memory. Columns that warpgroups split begin with a slab."""
+    t = config.wgmma
+    rows, columns = t.tile_of(array)
+    swizzle = None
+    if t.summed_columns(columns) % _SLAB and columns > _SLAB:
+        swizzle = _NARROW
+    return Layout.of(array, (rows, columns), config.dtype.scalar, swizzle)
 
 
 def gradient_rank(config: GradientConfig) -> int:
