@@ -104,8 +104,8 @@ class AsyncStores:
         self, tile: BoxTile | SharedTile, to: Corner | Pointer, *, first: Scalar = 0, count: int | None = None
     ) -> None:
         """Start copying a tile to the box of a tensor at `to`, such as `C[row, column]`; or `count` of its
-        elements (None: all), from number `first` on (an int or u32), to consecutive elements at the pointer
-        `to` in global memory, such as `P.element(i)`, in the order in which they lie in shared memory.
+        elements (None: all others), from number `first` on (an int or u32), to consecutive elements at the
+        pointer `to` in global memory, such as `P.element(i)`, in the order in which shared memory has them.
 
         A block of consecutive elements has a multiple of 16 bytes, and begins at one in both memories. It
         is for tiles without gaps: `k.tma.tile`, whose swizzle the block keeps, and `k.shared`. Raises
@@ -229,8 +229,8 @@ class AsyncStores:
         if k.present_role is not role:
             of, there = (f"the role {r.name!r}" if r else "the CTA" for r in (role, k.present_role))
             raise TypeMismatchError(
-                f"{caller}: these async_stores are for threads of {of}, and are used in the code of {there}; make "
-                "others there with k.tma.async_stores()"
+                f"{caller}: these async_stores are for threads of {of}, and are used in the code of {there}; "
+                "make others there with k.tma.async_stores()"
             )
         if self._threads == "thread":
             k.require_branch(caller)
@@ -269,7 +269,8 @@ class AsyncStores:
                 f"{caller}: tile {tile.name!r} has gaps between its rows or slabs, and a block of "
                 "consecutive elements none; copy it to a box of a tensor"
             )
-        wanted = elements if count is None else count
+        rest = elements - int(first) if is_int(first) else 0
+        wanted = rest if count is None else count
         unit = max(_BULK_UNIT // dtype.nbytes, 1)
         right = is_count(wanted) and wanted <= elements and wanted % unit == 0
         if isinstance(first, Value):
