@@ -424,8 +424,8 @@ def test_other_threads_than_those_of_the_stores_are_refused() -> None:
         with (
             refused(
                 TypeMismatchError,
-                "async_stores.store inside 'when': all threads of the role 'first' must come here; move it out, "
-                "or promise that they agree with k.when(condition, uniform=True)",
+                "async_stores.store inside 'when': all threads of the role 'first' must come here; move it "
+                "out, or promise that they agree with k.when(condition, uniform=True)",
             ),
             k.when(first.leads),
         ):
