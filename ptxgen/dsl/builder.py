@@ -201,7 +201,7 @@ class KernelBuilder(Roles):
 
         The counter is 0 before the launch, or has the value of the first ticket; each value up to the last
         ticket is the ticket of one thread. A CTA that waits must not keep the one that it waits for from
-        beginning: launch cooperatively, or have CTAs wait only for those with a lower index.
+        beginning: launch cooperatively, or take tickets from `k.tile_scheduler`.
 
         Raises `TypeMismatchError` for other arguments, where several threads come, and for a copy of the body
         that is known to be incomplete.

@@ -58,7 +58,7 @@ class AsyncStores:
         self._leads: Value | None = None
         self._meet: Callable[[], None] | None = None
         # Who waits: the thread of "all" waits in `k.tma.store`, too.
-        self.key: Hashable = ("all", role) if threads == "all" else self
+        self._key: Hashable = ("all", role) if threads == "all" else self
         if threads == "thread":
             return
         k.require_present("tma.async_stores")
@@ -188,7 +188,7 @@ class AsyncStores:
             self._k.cp_async_bulk_wait_group(pending, read=read)
         if meet and self._meet is not None:
             self._meet()
-        self._k.pending_reads.waited(self.key, pending, read=read)
+        self._k.pending_reads.waited(self._key, pending, read=read)
 
     # ------------------------------------------------------------------------------ inside
 
@@ -213,9 +213,9 @@ class AsyncStores:
             if order is not None:
                 k.cp_async_bulk_wait_group(0)
         owner = tile.owner if isinstance(tile, BoxTile) else None
-        k.pending_reads.started(Copy(tile.name, extent, owner, self.key, k.origin(), path))
+        k.pending_reads.started(Copy(tile.name, extent, owner, self._key, k.origin(), path))
         if order is not None:  # other threads do not know yet that the tile has been read
-            k.pending_reads.completed(self.key)
+            k.pending_reads.completed(self._key)
 
     def _ordered(self, order: tuple[Pointer, Scalar] | None) -> AbstractContextManager[None]:
         return nullcontext() if order is None else contextmanager(in_order)(self._k, *order)
