@@ -46,9 +46,9 @@ WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
 OF_BUILDER = (
     "add_role_user append arrive_in_cluster block_depth block_path cluster_barrier dealt divided emit "
     "end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed present_role "
-    "refuse_breaks refuse_predicated remainder repeat_until require_all_threads require_lanes require_predicate "
-    "require_branch require_present require_role require_roles_entered require_whole_role role_block scratch "
-    "set_registers take_barriers warp_index"
+    "refuse_breaks refuse_predicated remainder repeat_until require_all_threads require_lanes "
+    "require_predicate require_branch require_present require_role require_roles_entered require_whole_role "
+    "role_block scratch set_registers take_barriers warp_index"
 )
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: set(OF_BUILDER.split()),

@@ -271,6 +271,70 @@ def test_the_wait_for_a_read_of_shared_memory_is_that_of_the_thread_that_sends_i
         )
 
 
+# What orders thread 5, or 40 of the next warp, after the wait of thread 0 for a bulk group.
+BETWEEN = {
+    "nothing": "",
+    "the warp meets": "bar.warp.sync 0xffffffff;",
+    "both threads meet": "@%p3 bar.warp.sync 0x21;",
+    "other threads meet": "@%p4 bar.warp.sync 0x22;",
+    "a barrier": "bar.sync 0;",
+    "an arrival of the thread": "@%p0 mbarrier.arrive.shared::cta.b64 _, [BAR];\n    WAIT",
+    "an arrival of another thread": "@%p5 mbarrier.arrive.shared::cta.b64 _, [BAR];\n    WAIT",
+    "an arrival after the warp meets": (
+        "bar.warp.sync 0xffffffff;\n    @%p5 mbarrier.arrive.shared::cta.b64 _, [BAR];\n    WAIT"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("between", "touches", "is_right"),
+    [
+        ("nothing", 0, True),
+        ("nothing", 5, False),
+        ("the warp meets", 5, True),
+        ("the warp meets", 40, False),
+        ("both threads meet", 5, True),
+        ("other threads meet", 5, False),
+        ("a barrier", 5, True),
+        ("a barrier", 40, True),
+        ("an arrival of the thread", 5, True),
+        ("an arrival of the thread", 40, True),
+        ("an arrival of another thread", 5, False),
+        ("an arrival of another thread", 40, False),
+        ("an arrival after the warp meets", 40, True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["store", "reduction"])
+def test_other_threads_come_after_the_one_that_waits_for_a_bulk_group(
+    kind: str, between: str, touches: int, is_right: bool
+) -> None:
+    of = KINDS[kind]
+    for touch, group in (
+        (touch_of(of.reads, write=True), "cp.async.bulk.wait_group.read 0;"),
+        (touch_of(of.writes, write=False), "cp.async.bulk.wait_group 0;"),
+    ):
+        ordering = BETWEEN[between].replace("WAIT", WAIT)
+        waits = f"""
+    setp.eq.u32 %p0, %r0, 0;
+    setp.eq.u32 %p5, %r0, 1;
+    setp.eq.u32 %p4, %r0, 5;
+    or.pred %p3, %p0, %p4;
+    or.pred %p4, %p4, %p5;
+    @%p0 {group}
+    {at_place(ordering, 0, "ordered")}
+    """
+        body = BODY.replace("FIRST", at_place(of.start, 0, "")).replace("SECOND", "").replace("GROUPS", "")
+        body = body.replace("WAITS", waits).replace("TOUCHES", str(touches)).replace("TOUCH", touch)
+        body = body.replace("@!%p0 bra $last", "@%p0 bra $last").replace(
+            "LAST", "cp.async.bulk.wait_group 0;"
+        )
+        text = hopper.kernel("u64 x, u64 y", body).replace(".version 8.3", ".version 8.6")
+        args = [np.zeros(64, np.uint32), np.zeros(64, np.uint32)]
+        for seed in (None, 0):
+            found = reported.reports(text, args, seed=seed, block=64, dynamic_smem=4096, sanitize="race,sync")
+            assert [touch in r.message for r in found] == ([] if is_right else [True]), (touch, found)
+
+
 def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only() -> None:
     body = """
     ld.param.u64 %rd0, [x];
