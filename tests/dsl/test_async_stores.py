@@ -208,6 +208,40 @@ def test_a_missing_wait_fence_or_barrier_is_noticed(threads: str, pattern: str, 
     assert is_noticed(k, changed(k, pattern, by), out, ROUNDS)
 
 
+def told_by_a_barrier(*, before: bool) -> KernelBuilder:
+    """A warpgroup adds its thread numbers to an array twice. The thread that starts the copies waits before
+    the barrier for another tile, which tells the others, or after it.
+    """
+    k = KernelBuilder("later", target="sm_90", threads=WARPGROUP)
+    out, thread = k.pointer("out"), k.thread_id()
+    tile, other = k.shared("tile", (1, WARPGROUP), f32), k.shared("other", (1, WARPGROUP), f32)
+    stores = k.tma.async_stores("warpgroup")
+    with k.loop(0, 2, type=u32):
+        other[0, thread] = k.cvt(thread, dtype=f32, rnd="rn")
+        if before:
+            stores.wait_read(meet=False)
+        k.barrier()
+        if not before:
+            stores.wait_read(meet=False)
+        tile[0, thread] = other[0, thread ^ 1]
+        stores.reduce(tile, out, "add")
+    with k.when(stores.leads):
+        out[WARPGROUP] = 1.0
+    stores.wait_read(meet=False)
+    return k
+
+
+def test_a_later_barrier_tells_the_others_that_a_tile_has_been_read() -> None:
+    k = told_by_a_barrier(before=True)
+    for schedule in SCHEDULES:
+        out = np.zeros(WARPGROUP + 1, np.float32)
+        launch(k, out, schedules=(schedule,))
+        assert out.tolist() == [*(2 * (np.arange(WARPGROUP) ^ 1)), 1]
+    k, out = told_by_a_barrier(before=False), np.zeros(WARPGROUP + 1, np.float32)
+    (result,) = launch(k, out, schedules=LOCKSTEP, raise_on_report=False)
+    assert [r.kind for r in result.reports] == ["race"]
+
+
 # ---------------------------------------------------------------------------- what the build refuses
 
 
