@@ -75,9 +75,12 @@ class Operations:
         of_warps = np.array([self._is_after(key) for key in keys.tolist()], np.int8)
         ordered = of_warps[inverse].reshape(ids.shape)
         after: Lanes = np.array(ordered == _AFTER)
-        for at in zip(*np.nonzero(np.atleast_1d(ordered == _SOME)), strict=True):
-            at = at if ids.ndim else ()
-            after[at] = self._lane_is_after(int(ids[at]), int(numbers[at]))
+        some = ordered == _SOME
+        if some.any():
+            pairs = np.stack([ids[some], numbers[some]], axis=1)
+            lanes, inverse = np.unique(pairs, axis=0, return_inverse=True)
+            of_lanes = [self._lane_is_after(lane, number) for lane, number in lanes.tolist()]
+            after[some] = np.array(of_lanes, np.bool_)[inverse.reshape(-1)]
         return after
 
     def _is_after(self, key: int) -> int:
