@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, overload
 
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
+from ptxgen.dsl.blocks import block
 from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.hopper import (
     Cluster,
@@ -19,11 +20,12 @@ from ptxgen.dsl.hopper import (
     Wgmma,
     cluster_of,
 )
+from ptxgen.dsl.hopper.cta_order import check_order, in_order
 from ptxgen.dsl.hopper.scheduler import check_count
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.unread import needed
-from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
+from ptxgen.dsl.values import Pointer, Scalar, Value, is_count, is_int, moved_as, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -185,6 +187,29 @@ class KernelBuilder(Roles):
         self._ticket_counters.append(str(counter))
         return TicketScheduler(self, count, counter, roles, len(self._ticket_counters) - 1)
 
+    @block
+    def in_order(self, counter: Pointer, ticket: Scalar) -> Iterator[None]:
+        """Run the body in CTA after CTA, in the order of their tickets: one thread waits until `counter`, a
+        u32 in global memory, equals `ticket` (u32), runs the body, and adds 1 to the counter. So sums of
+        floats that several CTAs add to one block of memory have the same bits in each launch.
+
+        The thread is alone inside of a `when`: `with k.when(role.leads), k.in_order(counter, ticket):`. The
+        wait acquires and the addition releases at gpu scope, and a `fence.proxy.async` on both sides orders
+        bulk and tensor copies of the body, which must be complete at its end (`wait_written`); PTX ISA,
+        "Memory Consistency Model" and "Async proxy". What other threads of the CTA write needs a barrier
+        before.
+
+        The counter is 0 before the launch, or has the value of the first ticket; each value up to the last
+        ticket is the ticket of one thread. A CTA that waits must not keep the one that it waits for from
+        beginning: launch cooperatively, or take tickets from `k.tile_scheduler`.
+
+        Raises `TypeMismatchError` for other arguments, where several threads come, and for a copy of the body
+        that is known to be incomplete.
+        """
+        self.require_branch("in_order")
+        check_order("in_order", counter, ticket)
+        yield from in_order(self, counter, ticket)
+
     # ---------------------------------------------------------------------------- notes and result
 
     def note(self, text: str) -> None:
@@ -223,6 +248,7 @@ class KernelBuilder(Roles):
             )
         self.require_roles_entered()
         self.flight.require_landed(self.name)
+        self.pending_reads.require_landed(self.name)
         if not isinstance(header, tuple | list):
             raise ConfigError(f"build: header must be a tuple of lines, got {shown(header)}")
         for line in header:

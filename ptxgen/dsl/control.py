@@ -69,12 +69,19 @@ class Control(Grid):
         super().__init__(name, target, threads)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
+        self._open_numbers: list[int] = []  # of these blocks
+        self._blocks_opened = 0
         self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._loops: list[_Loop] = []  # the open ones, outermost first
         # The last `when`: its end, its promise of uniformity, whether it splits a warp.
         self._closed: tuple[ir.Statement, Uniform, Splits | None] | None = None
         self._gathering = Gathering(self._statements, threads)
+
+    @property
+    def block_path(self) -> tuple[tuple[int, str], ...]:
+        """The number and the kind of each open block, outermost first."""
+        return tuple(zip(self._open_numbers, self._open, strict=True))
 
     @property
     def is_in_block(self) -> bool:
@@ -375,6 +382,8 @@ class Control(Grid):
     @contextmanager
     def _opened(self, kind: str, divergent: bool, splits: Splits | None, is_loop: bool) -> Iterator[None]:
         self._open.append(kind)
+        self._blocks_opened += 1
+        self._open_numbers.append(self._blocks_opened)
         if divergent:
             self._divergent.append(kind)
         try:
@@ -384,6 +393,7 @@ class Control(Grid):
             if divergent:
                 self._divergent.pop()
             self._open.pop()
+            self._open_numbers.pop()
 
     def _label(self, kind: str) -> ir.Label:
         self._labels += 1

@@ -24,6 +24,7 @@ from ptxgen.dsl import (
 )
 from ptxgen.dsl.hopper import (
     Accumulator,
+    AsyncStores,
     BoxTile,
     Cluster,
     NamedBarrier,
@@ -43,11 +44,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md"))
 WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
 OF_BUILDER = (
-    "add_role_user append arrive_in_cluster block_depth cluster_barrier dealt divided emit end_roles "
-    "flight fresh innermost_loop is_in_block ordered origin placed present_role refuse_breaks "
-    "refuse_predicated remainder repeat_until require_all_threads require_lanes require_predicate "
-    "require_present require_role require_roles_entered require_whole_role role_block scratch "
-    "set_registers take_barriers warp_index"
+    "add_role_user append arrive_in_cluster block_depth block_path cluster_barrier dealt divided emit "
+    "end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed present_role "
+    "refuse_breaks refuse_predicated remainder repeat_until require_all_threads require_lanes "
+    "require_predicate require_branch require_present require_role require_roles_entered require_whole_role "
+    "role_block scratch set_registers take_barriers warp_index"
 )
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: set(OF_BUILDER.split()),
@@ -62,7 +63,8 @@ INNER = {  # what the parts of the DSL use of each other
     Var: set(),
     Fragment: set(),
     Accumulator: {"touch"},
-    BoxTile: {"owner", "slab", "over"},
+    AsyncStores: set(),
+    BoxTile: {"extent", "owner", "slab", "over"},
     Cluster: set(),
     NamedBarrier: set(),
     Ring: {"arrive", "barrier", "enter", "origin", "prepare", "tile", "wait"},

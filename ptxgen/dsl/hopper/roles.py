@@ -13,7 +13,7 @@ from ptxgen import ir
 from ptxgen.dsl.early_exits import refuse_early_exits
 from ptxgen.dsl.gathering import Splits
 from ptxgen.dsl.hopper.flight import Flight
-from ptxgen.dsl.matrices.builder_methods import Matrices
+from ptxgen.dsl.hopper.pending_reads import GuardedStores
 from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
@@ -41,7 +41,7 @@ class RoleUser(Protocol):
         """Emit what the threads of `role` do when it begins."""
 
 
-class Roles(Matrices):
+class Roles(GuardedStores):
     """Divides the warps of a CTA into roles, in the order of their declaration."""
 
     def __init__(self, name: str, target: Target, threads: int, min_ctas: int) -> None:
@@ -171,6 +171,15 @@ class Roles(Matrices):
         else:
             self.require_whole_role(caller, self._role)
 
+    def require_branch(self, caller: str) -> None:
+        """Raise `TypeMismatchError` outside of the branches in which one thread may be alone."""
+        self.refuse_predicated(caller)
+        if not {"when", "otherwise"} & set(self._divergent):
+            raise TypeMismatchError(
+                f"{caller} is for one thread, but several come here; put it into 'with k.when(role.leads):', "
+                "or outside of roles into 'with k.when(k.thread_id() == 0):'"
+            )
+
     @property
     def block_depth(self) -> int:
         """The number of open blocks."""
@@ -191,10 +200,11 @@ class Roles(Matrices):
 
     @contextmanager
     def _repeated(self, body: AbstractContextManager[None]) -> Iterator[None]:
-        start = self.flight.mark()
+        start, reads = self.flight.mark(), self.pending_reads.mark()
         with body:
             yield
         self.flight.replay(start)
+        self.pending_reads.replay(reads)
 
     @contextmanager
     def role_block(self, role: Role) -> Iterator[None]:
@@ -230,6 +240,7 @@ class Roles(Matrices):
         finally:
             self._role = None
             self.flight.land()
+            self.pending_reads.land()
             self._end = end
             self._statements += after
 

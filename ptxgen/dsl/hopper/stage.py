@@ -237,6 +237,7 @@ class Stage:
                 "stage"
             )
         k.flight.touched(self, k.origin())
+        k.pending_reads.released(self, f"a stage of ring {ring.name!r}", k.origin(), k.block_path)
         ring.arrive(self.empty)
         self.close()
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ptxgen.dsl.control import Control
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout, span_of
+from ptxgen.dsl.hopper.pending_reads import Extent
 from ptxgen.dsl.hopper.products import Operand, Owner, Product, RegisterOperand
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.tiles import DIMENSIONS, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -34,7 +35,7 @@ class BoxTile:
     `at` points to its beginning; `owner` is asked before each use.
     """
 
-    def __init__(self, k: Control, name: str, layout: Layout, at: TilePointer, owner: Owner) -> None:
+    def __init__(self, k: Roles, name: str, layout: Layout, at: TilePointer, owner: Owner) -> None:
         self.k = k
         self.name = name
         self.layout = layout
@@ -107,6 +108,12 @@ class BoxTile:
     def __setitem__(self, index: tuple[Scalar, Scalar], value: Scalar) -> None:
         """Store an element at [row, column]."""
         self.k.store(self.pointer(*self._row_and_column(index)), value)
+        self.k.note_write(self.extent)
+
+    @property
+    def extent(self) -> Extent:
+        """The shared memory of the tile."""
+        return Extent.of(self._at, self.layout.tile_bytes)
 
     def _row_and_column(self, index: object) -> tuple[Scalar, Scalar]:
         if not isinstance(index, tuple) or len(index) != DIMENSIONS:

@@ -5,83 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final
 
 from ptxgen import ir
-from ptxgen.arguments import is_one_of
+from ptxgen.dsl.hopper.async_stores import AsyncStores, StoringThreads
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.hopper.ring import Ring
 from ptxgen.dsl.hopper.roles import Role, Roles
 from ptxgen.dsl.hopper.stage import Stage, barriers_of_stage
+from ptxgen.dsl.hopper.tensor_maps import (
+    Corner,
+    Reduction,
+    TensorParameter,
+    boxes_of,
+    copy_slabs,
+    require_reduction,
+)
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
-from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.tiles import SharedTile
 from ptxgen.dsl.values import Scalar, Value, is_count
-from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
-from ptxgen.isa.bulk import BOX_REDUCTIONS, unreduced
-from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType, misplaced
-from ptxgen.types import ScalarType, b64, s32, u64
-
-Reduction: TypeAlias = Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"]
+from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, shown
+from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType
+from ptxgen.types import ScalarType, s32, u64
 
 _FIRST_SM: Final = 90
 _BARRIER_ALIGN: Final = 8  # bytes
-
-
-class TensorParameter:
-    """A parameter that is a tensor map; `A[row, column]` is a corner of a box in the tensor, outermost first.
-
-    `boxes` are the properties of the map that the kernel fixes, set by the first copy; None before it.
-    """
-
-    def __init__(self, k: Roles, name: str, type: TensorMapType) -> None:
-        self.k = k
-        self.name = name
-        self.type = type
-        self.boxes: Boxes | None = None
-        self.address: Value = k.cvta(k.mov(ir.Symbol(name), type=b64).as_(u64), space="param")
-
-    def __repr__(self) -> str:
-        return f"TensorParameter({self.name!r}, {self.type})"
-
-    def __getitem__(self, index: Scalar | tuple[Scalar, ...]) -> Corner:
-        coordinates = index if isinstance(index, tuple) else (index,)
-        if len(coordinates) != self.type.rank:
-            raise TypeMismatchError(
-                f"{self.name} has {self.type.rank} dimensions ({self.type}), got {len(coordinates)} "
-                "coordinates"
-            )
-        return Corner(self, coordinates)
-
-    def fix(self, boxes: Boxes) -> None:
-        """Note the boxes of a copy. Raises `ConfigError` if an earlier copy has other boxes."""
-        if self.boxes is None:
-            self.boxes = boxes
-            return
-        if (self.boxes.box, self.boxes.swizzle) != (boxes.box, boxes.swizzle):
-            raise ConfigError(
-                f"{self.name}: a tensor map has one box and one swizzle; a copy before has box "
-                f"{list(self.boxes.box)} (innermost first) with swizzle {self.boxes.swizzle}, this one "
-                f"{list(boxes.box)} with {boxes.swizzle}; declare another parameter, and pass the array twice"
-            )
-        self.boxes = replace(
-            boxes, loads=self.boxes.loads or boxes.loads, stores=self.boxes.stores or boxes.stores
-        )
-
-
-class Corner:
-    """The first element of a box: coordinates of a tensor, outermost first."""
-
-    def __init__(self, of: TensorParameter, coordinates: tuple[Scalar, ...]) -> None:
-        self.of = of
-        self.coordinates = coordinates
-
-    def pointer(self, columns: int) -> TensorPointer:
-        """The operand of a copy, `columns` columns further on."""
-        *outer, last = self.coordinates
-        moved = last + columns if columns else last
-        return TensorPointer(self.of.address, self.of.type.dtype, (moved, *reversed(outer)))
 
 
 class Tma:
@@ -229,7 +178,7 @@ class Tma:
         corners = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
         checked: Sequence[object] = corners or [None]
         for one in checked:
-            self._boxes("tma.load", tile, one)
+            boxes_of("tma.load", tile, one)
         stage = tile.owner
         if not isinstance(stage, Stage) or stage.ring.tiles.get(tile.name) is not tile.layout:
             raise TypeMismatchError(
@@ -300,7 +249,7 @@ class Tma:
         All threads of the role, or outside of roles of the CTA, must come here: what they wrote to the
         tile is stored.
         """
-        boxes = self._boxes("tma.store", tile, place)
+        boxes = boxes_of("tma.store", tile, place)
         self._send(
             "tma.store", replace(boxes, stores=True), tile, place, visible, self._k.cp_async_bulk_tensor_store
         )
@@ -314,14 +263,8 @@ class Tma:
         combined in one step each, so several CTAs may combine into one box; sums of floats depend on the
         order of the CTAs. Raises `TypeMismatchError` for elements that an operation does not take.
         """
-        boxes = self._boxes("tma.reduce", tile, place)
-        if not is_one_of(op, BOX_REDUCTIONS):
-            raise ConfigError(
-                f"tma.reduce: op must be one of {', '.join(BOX_REDUCTIONS)}, got {shown(op)}"
-                f"{did_you_mean(op, BOX_REDUCTIONS)}"
-            )
-        if why := unreduced(op, place.of.type.dtype):
-            raise TypeMismatchError(f"tma.reduce: {place.of.name}: {why}")
+        boxes = boxes_of("tma.reduce", tile, place)
+        require_reduction("tma.reduce", op, place.of.name, place.of.type.dtype)
         copy = partial(self._k.cp_reduce_async_bulk_tensor, op=op)
         self._send("tma.reduce", replace(boxes, loads=True, stores=True), tile, place, visible, copy)
 
@@ -341,17 +284,30 @@ class Tma:
         corner.of.fix(boxes)
         k.fence_proxy_async(space="shared::cta")
         self._meet()
-        role, dim = k.present_role, cast(Any, f"{corner.of.type.rank}d")
+        role = k.present_role
         with k.when(k.thread_id() == 0 if role is None else role.leads):
-            for number in range(tile.layout.slabs):
-                at = corner.pointer(number * tile.layout.slab_columns)
-                copy(at, tile.slab(number), dim=dim)
+            copy_slabs(copy, tile, corner)
             k.cp_async_bulk_commit_group()
             k.cp_async_bulk_wait_group(0, read=visible is not True)
             if isinstance(visible, Value):
                 with k.when(visible):
                     k.cp_async_bulk_wait_group(0)
         self._meet()
+        k.pending_reads.waited(("all", role), 0, read=visible is not True)
+
+    def async_stores(self, threads: StoringThreads = "all") -> AsyncStores:
+        """Copies from tiles to global memory that are started now and waited for later: `stores.store(tile,
+        C[row, column])`, `stores.reduce(tile, C[row, column], "add")`, and before the tile is written again
+        `stores.wait_read()`.
+
+        `threads` says which threads come to each call: "all" of the role, or outside of roles of the CTA;
+        "warpgroup", those of each warpgroup of them, which copies by itself; or "thread", one thread inside
+        of a `when`. It is called where all threads of the role come, before the first loop. Raises
+        `ConfigError` for other words, for a role that does not consist of warpgroups, and if no named
+        barriers are left.
+        """
+        self._require("tma.async_stores")
+        return AsyncStores(self._k, threads)
 
     def boxes(self) -> Mapping[str, Boxes]:
         """The box and swizzle that the kernel fixes for each tensor map, by name. Raises `ConfigError` for a
@@ -376,24 +332,6 @@ class Tma:
             self._k.barrier()
         else:
             role.barrier.sync()
-
-    def _boxes(self, caller: str, tile: object, corner: object) -> Boxes:
-        if not isinstance(tile, BoxTile) or not isinstance(corner, Corner):
-            raise TypeMismatchError(
-                f"{caller}: it takes a tile and a place in a tensor, such as A[row, column], got "
-                f"{shown(tile)} and {shown(corner)}"
-            )
-        of, layout = corner.of, tile.layout
-        if layout.dtype is not of.type.dtype or len(layout.shape) > of.type.rank:
-            raise TypeMismatchError(
-                f"{caller}: tile {tile.name!r} has {len(layout.shape)} dimensions of {layout.dtype}, "
-                f"{of.name} is {of.type}; they must have one element type, and the tensor at least as "
-                "many dimensions"
-            )
-        first = corner.coordinates[-1]
-        if isinstance(first, int) and (why := misplaced(first, layout.dtype)):
-            raise ConfigError(f"{caller}: {of.name}: {why}")
-        return layout.boxes(of.type.rank)
 
     def _region(self, name: str, layout: Layout, count: int) -> SharedTile:
         rows = -(-count * layout.tile_bytes // layout.row_bytes)

@@ -316,10 +316,11 @@ class Accumulator:
         with self.k.placed():
             if dtype in _PAIRS and self.columns % STEP == 0:
                 self._write_matrices(tile, row, dtype)
-                return
-            at = _TileAddresses(tile, self.row + row, self.column)
-            for down, across, pair in self.pairs():
-                self._store(at.address(down, across), pair, dtype)
+            else:
+                at = _TileAddresses(tile, self.row + row, self.column)
+                for down, across, pair in self.pairs():
+                    self._store(at.address(down, across), pair, dtype)
+            self.k.note_write(tile.extent)
 
     def _write_matrices(self, tile: BoxTile, row: Scalar, dtype: ScalarType) -> None:
         """Store elements of 16 bits, four matrices of 8 x 8 at a time: those of rows 0 and 8 and

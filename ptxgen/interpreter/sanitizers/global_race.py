@@ -269,7 +269,7 @@ class GlobalRaces:
         wrong = np.zeros_like(doubtful)
         late = clock > self._clocks.seen(warps, (some & LANE_MASK) // WARP)
         if copies.any():
-            late[copies] = ~self._operations.after(warps[copies], clock[copies])
+            late[copies] = ~self._operations.after(access.ids[rows][copies], clock[copies])
         if late.any():
             ids, lanes = access.ids[rows], some & LANE_MASK
             fine = self._clocks.met(ids, lanes, clock)

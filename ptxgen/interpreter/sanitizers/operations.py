@@ -1,9 +1,9 @@
 """Asynchronous operations: copies and reductions that end at a time of their own.
 
 Each has a number, and is over for the threads that come after a wait for it: for the mbarrier that counts it,
-or for its bulk group. A wait for another operation says nothing, whichever of the two was started first. (The
-multiplications of a warpgroup, whose groups complete in order, are stamps of the warps' twins:
-`ptxgen.interpreter.sanitizers.clocks`.)
+or for its bulk group, by the thread that has started it. A wait for another operation says nothing,
+whichever of the two was started first. (The multiplications of a warpgroup, whose groups complete in order,
+are stamps of the warps' twins: `ptxgen.interpreter.sanitizers.clocks`.)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _WARP_BITS = 13  # bits of the number of a warp in the batch, as lanes have 18
+_NONE, _SOME, _AFTER = range(3)  # which lanes of a warp come after an operation
 
 
 class Operations:
@@ -33,6 +34,8 @@ class Operations:
         self._count = 0
         # By operation: the warps that have waited for it, and their clocks at the wait.
         self._waits: dict[int, dict[int, int]] = {}
+        # By operation in a bulk group: the lane that has waited for the group, and its warp's clock then.
+        self._group_waits: dict[int, tuple[int, int]] = {}
         self._sources: dict[int, int] = {}  # by operation: another one, for which its wait is one, too
         # Warps and operations that they come after, each as one number: `operation << _WARP_BITS | warp`.
         self._after: set[int] = set()
@@ -51,33 +54,67 @@ class Operations:
         return self._count
 
     def wait(self, warp: int, number: int) -> None:
-        """Record that a warp has waited for an operation."""
+        """Record that a warp has waited for an operation: that an mbarrier which counts it has completed."""
         while number:
             self._waits.setdefault(number, {}).setdefault(warp, int(self._clocks.clock[warp]))
             number = self._sources.get(number, 0)
 
+    def wait_for_group(self, lane: int, number: int) -> None:
+        """Record that a lane has waited for the operation that it has started in a bulk group."""
+        self._group_waits.setdefault(number, (lane, int(self._clocks.clock[lane // WARP])))
+
     def waited(self, number: int) -> Iterable[int]:
         """The warps that have waited for an operation themselves."""
-        return self._waits.get(number, ())
+        group = self._group_waits.get(number)
+        return (*self._waits.get(number, ()), *(() if group is None else (group[0] // WARP,)))
 
-    def after(self, warps: Lanes, numbers: Lanes) -> Lanes:
-        """Whether warps come after a wait for operations, by any warp; elementwise, bool."""
-        both = np.asarray(numbers) << _WARP_BITS | np.asarray(warps)
-        keys, inverse = np.unique(both, return_inverse=True)
-        ordered = np.array([self._is_after(key) for key in keys.tolist()], np.bool_)
-        after: Lanes = ordered[inverse].reshape(both.shape)
+    def after(self, ids: Lanes, numbers: Lanes) -> Lanes:
+        """Whether lanes come after a wait for operations, by any warp; elementwise, bool."""
+        ids, numbers = np.broadcast_arrays(ids, numbers)
+        keys, inverse = np.unique(numbers << _WARP_BITS | ids // WARP, return_inverse=True)
+        of_warps = np.array([self._is_after(key) for key in keys.tolist()], np.int8)
+        ordered = of_warps[inverse].reshape(ids.shape)
+        after: Lanes = np.array(ordered == _AFTER)
+        some = ordered == _SOME
+        if some.any():
+            pairs = np.stack([ids[some], numbers[some]], axis=1)
+            lanes, inverse = np.unique(pairs, axis=0, return_inverse=True)
+            of_lanes = [self._lane_is_after(lane, number) for lane, number in lanes.tolist()]
+            after[some] = np.array(of_lanes, np.bool_)[inverse.reshape(-1)]
         return after
 
-    def _is_after(self, key: int) -> bool:
+    def _is_after(self, key: int) -> int:
+        """Whether the lanes of a warp come after an operation: `_AFTER`, `_SOME` of them, or `_NONE`."""
         if key in self._after:
+            return _AFTER
+        number, warp = key >> _WARP_BITS, key & ((1 << _WARP_BITS) - 1)
+        clocks, mine = self._clocks, np.array([warp])
+        after = any(
+            w == warp or clocks.reached(mine, np.array([w]))[0] >= clock
+            for w, clock in self._waits.get(number, {}).items()
+        )
+        if not after and number in self._group_waits:
+            lane, clock = self._group_waits[number]
+            after = bool(clocks.seen(mine, np.array([lane // WARP]))[0] >= clock)
+            if not after and lane // WARP == warp:
+                return _SOME
+            after = after or self._released(warp * WARP, number)
+        if after:
+            self._after.add(key)
+        return _AFTER if after else _NONE
+
+    def _lane_is_after(self, lane: int, number: int) -> bool:
+        """Whether a lane comes after the wait for a bulk group by a lane of its warp."""
+        waits, clock = self._group_waits[number]
+        if lane == waits or self._released(lane, number):
             return True
-        warp, clocks = key & ((1 << _WARP_BITS) - 1), self._clocks
-        mine = np.array(warp)
-        for w, clock in self._waits.get(key >> _WARP_BITS, {}).items():
-            if w == warp or clocks.reached(mine, np.array(w)) >= clock:
-                self._after.add(key)
-                return True
-        return False
+        return bool(self._clocks.met(np.array([lane]), np.array([waits]), np.array([clock]))[0])
+
+    def _released(self, lane: int, number: int) -> bool:
+        """Whether a lane comes after an arrival at an mbarrier that follows the wait for a bulk group."""
+        waits, clock = self._group_waits[number]
+        ids, warp, of = np.array([lane]), np.array([waits // WARP]), np.array([waits % WARP])
+        return bool(self._clocks.released_in_part(ids, warp, of, np.array([clock]))[0])
 
 
 class UnderWay:
@@ -101,10 +138,10 @@ class UnderWay:
         if self._of is None:
             self._of = np.zeros(self._units, np.int32)
         self._started[number] = at, lane
-        before, warp = self._of[units], np.array(lane // WARP)
+        before, thread = self._of[units], np.array(lane)
         for which in np.unique(before).tolist():
-            # Operations that are complete for the warp were complete before this operation began.
-            left = [n for n in self._sets[which] if not self._operations.after(warp, np.array(n))]
+            # Operations that are complete for the lane were complete before this operation began.
+            left = [n for n in self._sets[which] if not self._operations.after(thread, np.array(n))]
             members = (*left, number)
             number_of_set = self._numbers.setdefault(members, len(self._sets))
             if number_of_set == len(self._sets):
@@ -118,12 +155,13 @@ class UnderWay:
         sets = self._of[access.units()]
         if not sets.any():
             return []
-        warps = access.ids // WARP
         for which in np.unique(sets).tolist():
             for number in self._sets[which]:
                 here = sets == which
                 wrong = np.zeros_like(here)
-                wrong[here] = ~self._operations.after(np.repeat(warps, here.sum(axis=1)), np.array(number))
+                wrong[here] = ~self._operations.after(
+                    np.repeat(access.ids, here.sum(axis=1)), np.array(number)
+                )
                 if wrong.any():
                     row, column = (int(i[0]) for i in np.nonzero(wrong))
                     at, lane = self._started[number]

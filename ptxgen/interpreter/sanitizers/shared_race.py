@@ -209,7 +209,7 @@ class RaceDetector:
         one = of_lane[:, 0]
         if not (of_lane == one[:, None]).all():
             return False
-        return bool(self._operations.after(lanes // WARP, one >> CLOCK & CLOCK_MASK).all())
+        return bool(self._operations.after(lanes, one >> CLOCK & CLOCK_MASK).all())
 
     def hidden(self, access: Access) -> list[Conflict]:
         """The conflicts with ordinary writes that no fence has made visible to an asynchronous operation."""
@@ -271,7 +271,9 @@ class RaceDetector:
         clock = (stamps >> CLOCK) & CLOCK_MASK
         wrong = (clock > known) & ~twin & ~same
         if twin.any():
-            wrong[twin] = ~self._operations.after(np.broadcast_to(warp, twin.shape)[twin], clock[twin])
+            wrong[twin] = ~self._operations.after(
+                np.broadcast_to(access.ids[:, None], twin.shape)[twin], clock[twin]
+            )
         if wrong.any():
             wrong &= twin | ~clocks.met(access.ids[:, None], writer, clock)
         if wrong.any():

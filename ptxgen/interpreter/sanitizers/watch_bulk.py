@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.observer import BulkObserver
 from ptxgen.interpreter.sanitizers.conflicts import Access
 
@@ -43,7 +42,7 @@ class BulkWatch(BulkObserver):
 
     def know(self, lane: int, number: int) -> None:
         """A lane has waited for the operation `number`."""
-        self._watch.operations.wait(lane // WARP, number)
+        self._watch.operations.wait_for_group(lane, number)
 
     # ------------------------------------------------------------------------------- shared memory
 

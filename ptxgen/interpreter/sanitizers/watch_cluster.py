@@ -206,7 +206,7 @@ class ClusterWatch:
         warps = range(cta * of_cta, (cta + 1) * of_cta)
         if any(w in warps for w in operations.waited(number)):
             return True
-        return bool(operations.after(np.array(warps), np.array(number)).any())
+        return bool(operations.after(np.array(warps) * WARP, np.array(number)).any())
 
     def _too_early(self, access: _Remote, cta: int) -> None:
         """Check that a CTA has started for a warp: the warp comes after something that a thread of it did, or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -205,40 +206,133 @@ def test_a_missing_wait_is_reported_in_any_order_of_warps(kind: str) -> None:
         assert any(touch in r.message for r in reports(kind, other, touch, waits="other", seed=seed))
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_wait_for_products_is_no_wait_for_what_a_reduction_reads(waits: bool) -> None:
-    """In each round a warpgroup multiplies, writes a tile anew, and one thread adds it to an array."""
+SENT = ("bulk store", "bulk reduction", "tensor store", "tensor reduction")  # from shared to global memory
+
+
+def multiplied_and_sent(form: str, *, wait: str = "sender") -> KernelBuilder:
+    """In each round a warpgroup multiplies and waits for the product, writes a tile anew, and one thread
+    starts to send it to other rows. The thread that waits until the tile has been read is the `sender`, its
+    `neighbour` or `nobody`.
+    """
     k = KernelBuilder("k", target="sm_90a", threads=128)
     out, rounds = k.pointer("out", f32), k.param("rounds", u32)
+    to = k.tma.tensor_map("to", f32) if form.startswith("tensor") else None
     a, b = k.tma.tile("a", (64, 64), f16), k.tma.tile("b", (64, 64), f16)
-    tile = k.shared("tile", (1, 512), f32, align=128)
+    tile = k.tma.tile("tile", (16, 32), f32, swizzle="none")
     sums, zeros = k.wgmma.accumulator(64, 64), k.wgmma.accumulator(64, 64)
     zeros.write(a)
     zeros.write(b)
+    thread = k.thread_id()
     k.fence_proxy_async(space="shared::cta")
-    with k.loop(0, rounds):
+    with k.loop(0, rounds) as round:
         k.barrier()
         sums += a @ b.T
         k.wgmma.wait()
-        k.store(tile.pointer(0, k.thread_id() * 4), [1.0] * 4)
+        k.store(tile.pointer(thread >> 3, (thread & 7) << 2), [1.0] * 4)
         k.fence_proxy_async(space="shared::cta")
         k.barrier()
-        with k.when(k.thread_id() == 0):
-            k.cp_reduce_async_bulk_add(out, tile.pointer(0, 0), 2048, type=f32)
+        with k.when(thread == 0):
+            at = to[round << 4, 0].pointer(0) if to else out.element(round << 9)
+            if form == "bulk store":
+                k.cp_async_bulk_store(at, tile.at(0), 2048)
+            elif form == "bulk reduction":
+                k.cp_reduce_async_bulk_add(at, tile.at(0), 2048, type=f32)
+            elif form == "tensor store":
+                k.cp_async_bulk_tensor_store(at, tile.at(0), dim="2d")
+            else:
+                k.cp_reduce_async_bulk_tensor(at, tile.at(0), dim="2d", op="add")
             k.cp_async_bulk_commit_group()
-            if waits:
+        if wait != "nobody":
+            with k.when(thread == int(wait == "neighbour")):
                 k.cp_async_bulk_wait_group(0, read=True)
-    with k.when(k.thread_id() == 0):
+    with k.when(thread == 0):
         k.cp_async_bulk_wait_group(0)
     with k.when(sums[0, 0] < -1e30):
         k.store(out, sums[0, 0])
-    module = k.build()
-    how = {"block": 128, "dynamic_smem": module.kernels[0].dynamic_shared_bytes, "sanitize": "race,sync"}
-    result = reported.reports(module, [np.zeros(512, np.float32), 2], **how)
-    assert [r.kind for r in result] == [] if waits else ["race"]
-    assert all(
-        "its thread has not waited for it with cp.async.bulk.wait_group.read" in r.message for r in result
-    )
+    if to:
+        to.fix(replace(tile.layout.boxes(2), stores=True))
+    return k
+
+
+@pytest.mark.parametrize("form", SENT)
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_the_wait_for_a_read_of_shared_memory_is_that_of_the_thread_that_sends_it(
+    form: str, seed: int | None
+) -> None:
+    for wait in ("sender", "neighbour", "nobody"):
+        k = multiplied_and_sent(form, wait=wait)
+        module, out = k.build(), np.zeros((32, 32), np.float32)
+        maps = [boxes.of(out) for boxes in k.tma.boxes().values()]
+        how = {"block": 128, "dynamic_smem": module.kernels[0].dynamic_shared_bytes}
+        result = reported.reports(module, [out, 2, *maps], seed=seed, **how)
+        assert [r.kind for r in result] == ([] if wait == "sender" else ["race"]), wait
+        assert all(
+            "its thread has not waited for it with cp.async.bulk.wait_group.read" in r.message for r in result
+        )
+
+
+# What orders thread 5, or 40 of the next warp, after the wait of thread 0 for a bulk group.
+BETWEEN = {
+    "nothing": "",
+    "the warp meets": "bar.warp.sync 0xffffffff;",
+    "both threads meet": "@%p3 bar.warp.sync 0x21;",
+    "other threads meet": "@%p4 bar.warp.sync 0x22;",
+    "a barrier": "bar.sync 0;",
+    "an arrival of the thread": "@%p0 mbarrier.arrive.shared::cta.b64 _, [BAR];\n    WAIT",
+    "an arrival of another thread": "@%p5 mbarrier.arrive.shared::cta.b64 _, [BAR];\n    WAIT",
+    "an arrival after the warp meets": (
+        "bar.warp.sync 0xffffffff;\n    @%p5 mbarrier.arrive.shared::cta.b64 _, [BAR];\n    WAIT"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("between", "touches", "is_right"),
+    [
+        ("nothing", 0, True),
+        ("nothing", 5, False),
+        ("the warp meets", 5, True),
+        ("the warp meets", 40, False),
+        ("both threads meet", 5, True),
+        ("other threads meet", 5, False),
+        ("a barrier", 5, True),
+        ("a barrier", 40, True),
+        ("an arrival of the thread", 5, True),
+        ("an arrival of the thread", 40, True),
+        ("an arrival of another thread", 5, False),
+        ("an arrival of another thread", 40, False),
+        ("an arrival after the warp meets", 40, True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["store", "reduction"])
+def test_other_threads_come_after_the_one_that_waits_for_a_bulk_group(
+    kind: str, between: str, touches: int, is_right: bool
+) -> None:
+    of = KINDS[kind]
+    for touch, group in (
+        (touch_of(of.reads, write=True), "cp.async.bulk.wait_group.read 0;"),
+        (touch_of(of.writes, write=False), "cp.async.bulk.wait_group 0;"),
+    ):
+        ordering = BETWEEN[between].replace("WAIT", WAIT)
+        waits = f"""
+    setp.eq.u32 %p0, %r0, 0;
+    setp.eq.u32 %p5, %r0, 1;
+    setp.eq.u32 %p4, %r0, 5;
+    or.pred %p3, %p0, %p4;
+    or.pred %p4, %p4, %p5;
+    @%p0 {group}
+    {at_place(ordering, 0, "ordered")}
+    """
+        body = BODY.replace("FIRST", at_place(of.start, 0, "")).replace("SECOND", "").replace("GROUPS", "")
+        body = body.replace("WAITS", waits).replace("TOUCHES", str(touches)).replace("TOUCH", touch)
+        body = body.replace("@!%p0 bra $last", "@%p0 bra $last").replace(
+            "LAST", "cp.async.bulk.wait_group 0;"
+        )
+        text = hopper.kernel("u64 x, u64 y", body).replace(".version 8.3", ".version 8.6")
+        args = [np.zeros(64, np.uint32), np.zeros(64, np.uint32)]
+        for seed in (None, 0):
+            found = reported.reports(text, args, seed=seed, block=64, dynamic_smem=4096, sanitize="race,sync")
+            assert [touch in r.message for r in found] == ([] if is_right else [True]), (touch, found)
 
 
 def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only() -> None:
