@@ -117,17 +117,58 @@ class Flight:
 
     def replay(self, start: int) -> None:
         """Follow the steps since `start`, the beginning of a loop, once more from its end. Raises
-        `TypeMismatchError` if they touch what the previous iteration multiplies.
+        `TypeMismatchError` if they touch what the previous iteration multiplies, or what the assembler takes
+        for that.
         """
         under_way = list(self._under_way)
+        carried = _Carried(under_way)
         for event in self._events[start:]:
             if event.group is not None:
                 under_way.append(event.group)
             elif event.pending is not None:
-                under_way = _newest(under_way, event.pending)
+                newest = _newest(under_way, event.pending)
+                carried.finished(under_way[: len(under_way) - len(newest)], event.pending)
+                under_way = newest
             else:
                 assert event.origin is not None  # every touch has one
                 _check(under_way, event.touched, event.origin, " in the iteration before")
+                carried.touched(event.touched, event.origin)
+
+
+class _Carried:
+    """The groups under way where a loop's body ends, as ptxas follows them through the next iteration.
+
+    It knows of such a group only that `wgmma.wait_group 0` finishes it. If another wait is the one that
+    finishes it, an ordinary instruction that reads its accumulator has ptxas serialise all products of the
+    kernel (advisory C7514), until a later wait finishes a further product of that accumulator. Measured with
+    ptxas 13.0; `tests/dsl/test_products_under_way.py` has the cases.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = list(groups)
+        self._unfinished: dict[int, tuple[Group, int]] = {}  # by the accumulator, with the wait's `pending`
+
+    def finished(self, groups: Sequence[Group], pending: int) -> None:
+        """Note the groups, oldest first, that a wait for all but `pending` groups finishes."""
+        carried = [group for group in groups if any(group is one for one in self._groups)]
+        self._groups = [group for group in self._groups if not any(group is one for one in carried)]
+        for group in groups[len(carried) :]:
+            for accumulator in group.accumulators:
+                self._unfinished.pop(id(accumulator), None)
+        if pending:
+            self._unfinished |= {id(a): (group, pending) for group in carried for a in group.accumulators}
+
+    def touched(self, what: Any, origin: Origin) -> None:
+        """Raise `TypeMismatchError` if ptxas would serialise products because of this use."""
+        if id(what) not in self._unfinished:
+            return
+        group, pending = self._unfinished[id(what)]
+        raise TypeMismatchError(
+            f"{what!r} is used at {origin}, after a wait for all but {pending} groups that ends the product "
+            f"started at {group.origin} in the iteration before; ptxas counts no groups across the end of a "
+            "loop's body, and would serialise all products (C7514): let k.wgmma.wait() be the first wait "
+            "that ends this product, at the end of the body or in the next iteration"
+        )
 
 
 def _newest(groups: list[Group], count: int) -> list[Group]:
