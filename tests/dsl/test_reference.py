@@ -34,6 +34,7 @@ from ptxgen.dsl.hopper import (
     TensorParameter,
     TileScheduler,
     Tma,
+    WarpgroupBarrier,
     Wgmma,
 )
 from ptxgen.dsl.values import Vectors
@@ -65,7 +66,8 @@ INNER = {  # what the parts of the DSL use of each other
     BoxTile: {"owner", "slab", "over"},
     Cluster: set(),
     NamedBarrier: set(),
-    Ring: {"arrive", "barrier", "enter", "origin", "prepare", "tile", "wait"},
+    WarpgroupBarrier: set(),
+    Ring: {"arrive", "barrier", "copied", "enter", "origin", "prepare", "tile", "wait"},
     Role: {"begin", "enter"},
     Stage: {"arrival", "close", "note_load", "use"},
     TensorParameter: {"fix"},

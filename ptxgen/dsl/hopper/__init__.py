@@ -6,7 +6,8 @@ from ptxgen.dsl.hopper.cluster import Cluster, cluster_of
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.ping_pong import PingPong
 from ptxgen.dsl.hopper.ring import Ring
-from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
+from ptxgen.dsl.hopper.role import NamedBarrier, Role, WarpgroupBarrier
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.hopper.tickets import TicketScheduler
@@ -30,6 +31,7 @@ __all__ = [
     "TicketScheduler",
     "TileScheduler",
     "Tma",
+    "WarpgroupBarrier",
     "Wgmma",
     "cluster_of",
 ]

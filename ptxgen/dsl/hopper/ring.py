@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptxgen.dsl.blocks import block
-from ptxgen.dsl.hopper.roles import Role
+from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.stage import Cursor, RingMemory, Stage
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value, Var

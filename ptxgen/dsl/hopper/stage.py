@@ -7,7 +7,8 @@ from typing import Final
 
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.products import Owner
-from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
+from ptxgen.dsl.hopper.role import WARPGROUP, Role
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var, is_int

@@ -12,7 +12,8 @@ from ptxgen.arguments import is_one_of
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.hopper.ring import Ring
-from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.role import Role
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.stage import Stage, barriers_of_stage
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tensors import TensorPointer

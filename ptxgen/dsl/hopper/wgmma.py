@@ -19,7 +19,8 @@ from ptxgen.dsl.hopper.products import (
     RegisterOperand,
     moved,
 )
-from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
+from ptxgen.dsl.hopper.role import WARPGROUP
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import Fragment, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
