@@ -144,6 +144,11 @@ class AccumulatorVar(Var):
     def reg(self, reg: ir.Reg) -> None:
         self._reg = reg
 
+    def set(self, value: Scalar) -> None:
+        """Emit a `mov` that sets the variable; raises `TypeMismatchError` while a product writes it."""
+        self._of.touch(written=True)
+        Var(self.k, self._reg, f32).set(value)
+
     def __repr__(self) -> str:
         return f"AccumulatorVar({self._reg.name}: {self.type})"
 
@@ -187,9 +192,11 @@ class Accumulator:
             for variable in self.all():
                 variable.set(value)
 
-    def touch(self) -> None:
-        """Note that the registers are used; raises `TypeMismatchError` while a product writes them."""
-        self.k.flight.touched(self, self.k.origin(2))
+    def touch(self, *, written: bool = False) -> None:
+        """Note that the registers are used, or only `written`; raises `TypeMismatchError` while a product
+        writes them.
+        """
+        self.k.flight.touched(self, self.k.origin(2), written=written)
 
     # ------------------------------------------------------------------------------ products
 
