@@ -127,7 +127,11 @@ class _Producer(_Walk):
         with pipeline.walked.fill() as stage:
             pipeline.load(stage, walked, part.parameters, part.batch, head, first)
         with pipeline.walked.rework() as stage:
-            is_cut = functools.partial(nullcontext) if isinstance(cut, bool) else functools.partial(k.when, cut, uniform=True)
+            is_cut = (
+                functools.partial(nullcontext)
+                if isinstance(cut, bool)
+                else functools.partial(k.when, cut, uniform=True)
+            )
             if cut is not False:
                 with is_cut():
                     pipeline.clear(stage, walked)

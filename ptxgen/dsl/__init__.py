@@ -1,7 +1,7 @@
 """Builds PTX kernels from Python: `KernelBuilder`, and the values, pointers and tiles it makes."""
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.hopper.roles import Role
+from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.matrices.matrix import Matrix
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
 from ptxgen.dsl.matrices.staged import StagedTile

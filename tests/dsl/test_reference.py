@@ -35,6 +35,7 @@ from ptxgen.dsl.hopper import (
     TensorParameter,
     TileScheduler,
     Tma,
+    WarpgroupBarrier,
     Wgmma,
 )
 from ptxgen.dsl.values import Vectors
@@ -67,7 +68,8 @@ INNER = {  # what the parts of the DSL use of each other
     BoxTile: {"extent", "owner", "slab", "over"},
     Cluster: set(),
     NamedBarrier: set(),
-    Ring: {"arrive", "barrier", "enter", "origin", "prepare", "tile", "wait"},
+    WarpgroupBarrier: set(),
+    Ring: {"arrive", "barrier", "copied", "enter", "origin", "prepare", "tile", "wait"},
     Role: {"begin", "enter"},
     Stage: {"arrival", "close", "note_load", "use"},
     TensorParameter: {"fix"},

@@ -7,10 +7,12 @@ from ptxgen.dsl.hopper.cluster import Cluster, cluster_of
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.ping_pong import PingPong
 from ptxgen.dsl.hopper.ring import Ring
-from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
+from ptxgen.dsl.hopper.role import NamedBarrier, Role, WarpgroupBarrier
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.hopper.tensor_maps import Corner, TensorParameter
+from ptxgen.dsl.hopper.thread_order import thread_order
 from ptxgen.dsl.hopper.tickets import TicketScheduler
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import Tma
@@ -33,6 +35,8 @@ __all__ = [
     "TicketScheduler",
     "TileScheduler",
     "Tma",
+    "WarpgroupBarrier",
     "Wgmma",
     "cluster_of",
+    "thread_order",
 ]

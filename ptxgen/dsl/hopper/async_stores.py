@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from ptxgen.dsl.hopper.cta_order import check_order, in_order
 from ptxgen.dsl.hopper.pending_reads import Copy, Extent
-from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
+from ptxgen.dsl.hopper.role import WARPGROUP
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.tensor_maps import Corner, Reduction, boxes_of, copy_slabs, require_reduction
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer

@@ -25,13 +25,14 @@ class Group:
 
 class _Event(NamedTuple):
     """A step in the order of the kernel's text: a group that begins, a wait for all but `pending`
-    groups, or a touch of an accumulator or an operand.
+    groups, or a touch of an accumulator or an operand, which may only be `written`.
     """
 
     group: Group | None = None
     pending: int | None = None
     touched: Any = None
     origin: Origin | None = None
+    written: bool = False
 
 
 _NOTHING: Final = _Event()
@@ -81,14 +82,14 @@ class Flight:
         self._events.append(_Event(pending=pending))
         self._under_way = _newest(self._under_way, pending)
 
-    def touched(self, what: Any, origin: Origin) -> None:
-        """Note that an accumulator, or the memory of an operand, is used. Raises `TypeMismatchError` if
-        a product under way uses it.
+    def touched(self, what: Any, origin: Origin, *, written: bool = False) -> None:
+        """Note that an accumulator, or the memory of an operand, is used, or only `written`. Raises
+        `TypeMismatchError` if a product under way uses it.
         """
         # An accumulator is touched once for each of its registers: one step, as long as it is one line.
         last = self._events[-1] if self._events else _NOTHING
-        if last.touched is not what or last.origin is not origin:
-            self._events.append(_Event(touched=what, origin=origin))
+        if last.touched is not what or last.origin is not origin or (last.written and not written):
+            self._events.append(_Event(touched=what, origin=origin, written=written))
         if self._under_way:
             _check(self._under_way, what, origin, "")
         if self._open is not None:
@@ -117,17 +118,74 @@ class Flight:
 
     def replay(self, start: int) -> None:
         """Follow the steps since `start`, the beginning of a loop, once more from its end. Raises
-        `TypeMismatchError` if they touch what the previous iteration multiplies.
+        `TypeMismatchError` if they touch what the previous iteration multiplies, or what the assembler takes
+        for that.
         """
         under_way = list(self._under_way)
-        for event in self._events[start:]:
+        iteration = self._events[start:]
+        carried = _Carried(under_way, [event.group for event in iteration if event.group is not None])
+        for event in iteration:
             if event.group is not None:
                 under_way.append(event.group)
             elif event.pending is not None:
-                under_way = _newest(under_way, event.pending)
+                newest = _newest(under_way, event.pending)
+                carried.finished(under_way[: len(under_way) - len(newest)], event.pending)
+                under_way = newest
             else:
                 assert event.origin is not None  # every touch has one
                 _check(under_way, event.touched, event.origin, " in the iteration before")
+                if not event.written:
+                    carried.read(event.touched, event.origin, under_way)
+
+
+class _Carried:
+    """The groups under way where a loop's body ends, as ptxas follows them through the next iteration, whose
+    groups are `iteration`.
+
+    It knows of a group that is carried over only that `wgmma.wait_group 0` finishes it. If another wait is
+    the one that finishes it, an ordinary instruction that reads its accumulator has ptxas serialise all
+    products of the kernel (advisory C7514), until a later wait finishes a further product of that
+    accumulator. And before the first wait of an iteration, while any group is under way, an ordinary
+    instruction that reads an accumulator of the loop's products has it insert a wait (C7517). What only
+    writes is taken. Measured with ptxas 13.0; `tests/dsl/test_products_under_way.py` has the cases.
+    """
+
+    def __init__(self, groups: Sequence[Group], iteration: Sequence[Group]) -> None:
+        self._groups = list(groups)
+        self._multiplied = {id(a) for group in iteration for a in group.accumulators}
+        self._has_waited = False
+        self._unfinished: dict[int, tuple[Group, int]] = {}  # by the accumulator, with the wait's `pending`
+
+    def finished(self, groups: Sequence[Group], pending: int) -> None:
+        """Note a wait for all but `pending` groups, and the groups, oldest first, that it finishes."""
+        self._has_waited = True
+        carried = [group for group in groups if any(group is one for one in self._groups)]
+        self._groups = [group for group in self._groups if not any(group is one for one in carried)]
+        for group in groups[len(carried) if pending else 0 :]:
+            for accumulator in group.accumulators:
+                self._unfinished.pop(id(accumulator), None)
+        if pending:
+            self._unfinished |= {id(a): (group, pending) for group in carried for a in group.accumulators}
+
+    def read(self, what: Any, origin: Origin, under_way: Sequence[Group]) -> None:
+        """Raise `TypeMismatchError` if ptxas would serialise products, or insert a wait, because of this
+        use.
+        """
+        if under_way and not self._has_waited and id(what) in self._multiplied:
+            raise TypeMismatchError(
+                f"{what!r} is used at {origin}, before the first wait of the loop's body, while the product "
+                f"started at {under_way[-1].origin} is under way; ptxas would insert a wait there (C7517): "
+                "let k.wgmma.wait() come before the use, or that product after it"
+            )
+        if id(what) not in self._unfinished:
+            return
+        group, pending = self._unfinished[id(what)]
+        raise TypeMismatchError(
+            f"{what!r} is used at {origin}, after a wait for all but {pending} groups that ends the product "
+            f"started at {group.origin} in the iteration before; ptxas counts no groups across the end of a "
+            "loop's body, and would serialise all products (C7514): let k.wgmma.wait() be the first wait "
+            "that ends this product, at the end of the body or in the next iteration"
+        )
 
 
 def _newest(groups: list[Group], count: int) -> list[Group]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
-from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
+from ptxgen.dsl.hopper.role import LOG_WARPGROUP, WARPGROUP, Role
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.values import Value
 from ptxgen.errors import ConfigError
 from ptxgen.target import WARP_SIZE
-
-_LOG_WARPGROUP: Final = WARPGROUP.bit_length() - 1
 
 
 class PingPong:
@@ -36,7 +34,7 @@ class PingPong:
         self._require("begin")
         k, last = self._k, self._first + self._role.warpgroups - 1
         first_warp = self._role.first // WARPGROUP
-        self._mine = (k.warp_index >> _LOG_WARPGROUP) + (self._first - first_warp)
+        self._mine = (k.warp_index >> LOG_WARPGROUP) + (self._first - first_warp)
         self._next = k.selp(self._first, self._mine + 1, self._mine == last)
         with k.when(self._mine == last):
             k.bar_arrive(self._first, self._threads)

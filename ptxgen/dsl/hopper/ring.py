@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptxgen.dsl.blocks import block
-from ptxgen.dsl.hopper.roles import Role
+from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.stage import Cursor, RingMemory, Stage
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value, Var
@@ -25,7 +25,9 @@ class Ring(RingMemory):
     fill stages of each other: a stage is free when the consumers of all have released it. If the ring is
     `written`, the threads of the producer store to its tiles, and `full` barriers count an arrival of each of
     its warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count
-    an arrival of each thread. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
+    an arrival of each thread. The threads of the producer store to the tiles named in `stored`, while copies
+    fill the others: `full` barriers then count an arrival of each of its warps besides the bytes, unless the
+    ring is `reworked`. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
     and `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
     `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
     `k.tma.ring` makes it.
@@ -46,8 +48,9 @@ class Ring(RingMemory):
                 cursor = self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
                 if self.overlapped and kind == "drain":
                     cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
-                if self.reworked and role is self.producer:
-                    self._rework = Cursor(self.k.var(u32, 0) if self.stages > 1 else 0, self.k.var(u32, 0))
+                if (self.reworked or self.stored) and role is self.producer:
+                    index = self.k.var(u32, 0) if self.stages > 1 else 0
+                    self._second = Cursor(index, self.k.var(u32, 0 if self.reworked else 1))
 
     @block
     def fill(self, *, reworked: Value | None = None) -> Iterator[Stage]:
@@ -55,7 +58,8 @@ class Ring(RingMemory):
         once. One thread of the role runs the body.
 
         The stages of a reworked ring are all reworked, or those for which `reworked` holds, a predicate that
-        is the same in all threads of the role: `pass_on` replaces `rework` for the other stages.
+        is the same in all threads of the role: `pass_on` replaces `rework` for the other stages, or `store`
+        in a ring with `stored` tiles, which this step does not load.
         """
         k = self.k
         k.require_role(f"ring {self.name!r}: fill", self.producer)
@@ -67,25 +71,25 @@ class Ring(RingMemory):
             raise ConfigError(f"ring {self.name!r}: fill is for copies of tensors; this ring uses gather")
         if self._filling is not None:
             raise ConfigError(f"ring {self.name!r}: fill is inside another fill of the same ring")
-        cursor = self._cursors["fill"]
+        cursor, copied_bytes = self._cursors["fill"], sum(tile.nbytes for tile in self.copied.values())
         with k.when(self.producer.leads):
             stage = self._filling = self._stage(cursor, "fill")
             try:
                 self.wait(stage.empty, cursor.parity)
                 if reworked is None:
                     for part in range(self.parts):
-                        nbytes = self.nbytes // self.parts
+                        nbytes = copied_bytes // self.parts
                         k.mbarrier_arrive_expect_tx(stage.arrival(part), nbytes, space="shared::cta")
                 else:
                     copied = self._choose_barrier(stage, reworked)
-                    k.mbarrier_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                    k.mbarrier_expect_tx(stage.full, copied_bytes, space="shared::cta")
                     k.mbarrier_arrive(copied, space="shared::cta")
                 yield stage
-                missing = [name for name in self.tiles if name not in stage.loaded]
+                missing = [name for name in self.copied if name not in stage.loaded]
                 if missing:
                     have = sum(self.tiles[name].nbytes for name in stage.loaded)
                     raise ConfigError(
-                        f"ring {self.name!r}: a stage has {self.nbytes} bytes, of which the loads bring "
+                        f"ring {self.name!r}: a stage has {copied_bytes} bytes, of which the loads bring "
                         f"{have}; load {' and '.join(missing)} too, or consumers wait for ever"
                     )
             finally:
@@ -105,6 +109,34 @@ class Ring(RingMemory):
         stage = self._stage(cursor, "write")
         self.wait(stage.empty, cursor.parity)
         yield from self._hand_on(stage, stage.full)
+        self._advance(cursor)
+
+    @block
+    def store(self) -> Iterator[Stage]:
+        """A step of the producer of a ring with `stored` tiles, once for each `fill`, after it and in their
+        order: store to these tiles of the stage by all threads of the role, while copies fill the others. The
+        consumer has the stage when both are done, and its products see what was stored.
+
+        In a reworked ring `store` replaces `pass_on`, for stages filled with a false `reworked`. Raises
+        `ConfigError` in a ring without `stored` tiles, and for the use of a tile that copies fill (PTX ISA,
+        "mbarrier.arrive" and "Async proxy").
+        """
+        self.k.require_whole_role(f"ring {self.name!r}: store", self.producer)
+        if not self.stored:
+            raise ConfigError(
+                f"ring {self.name!r}: store is for rings made with stored=…, such as stored=('numbers',), "
+                "and this one is not"
+            )
+        yield from self._second_step("store")
+
+    def _second_step(self, kind: str) -> Iterator[Stage]:
+        """Yield the next stage of `rework` or `store`, when its threads may store to it."""
+        cursor = self._second
+        assert cursor is not None  # the role has been entered
+        stage = self._stage(cursor, kind)
+        # The thread that fills a stage of a reworked ring arrives at its full barrier when it is free.
+        self.wait(stage.full if self.reworked else stage.empty, cursor.parity)
+        yield from self._hand_on(stage, stage.ready)
         self._advance(cursor)
 
     def _choose_barrier(self, stage: Stage, reworked: Value) -> TilePointer:
@@ -166,11 +198,7 @@ class Ring(RingMemory):
         self.k.require_whole_role(f"ring {self.name!r}: rework", self.producer)
         if not self.reworked:
             raise ConfigError(f"ring {self.name!r}: rework is for rings made with reworked=True")
-        assert self._rework is not None  # the role has been entered
-        stage = self._stage(self._rework, "rework")
-        self.wait(stage.full, self._rework.parity)
-        yield from self._hand_on(stage, stage.ready)
-        self._advance(self._rework)
+        yield from self._second_step("rework")
 
     def pass_on(self) -> None:
         """The producer's second step, if the next stage was filled with a false `reworked`: the consumer has
@@ -180,14 +208,20 @@ class Ring(RingMemory):
         k.require_whole_role(f"ring {self.name!r}: pass_on", self.producer)
         if not self.reworked:
             raise ConfigError(f"ring {self.name!r}: pass_on is for rings made with reworked=True")
-        assert self._rework is not None  # the role has been entered
-        stage = self._stage(self._rework, "pass_on")
+        if self.stored:
+            raise ConfigError(
+                f"ring {self.name!r}: pass_on stores nothing, but consumers expect what the producer stores "
+                "to each stage; replace it by 'with ring.store() as stage:'"
+            )
+        cursor = self._second
+        assert cursor is not None  # the role has been entered
+        stage = self._stage(cursor, "pass_on")
         if not self.gathered:  # whose copies arrive for their threads
-            self.wait(stage.full, self._rework.parity)  # so that no warp is a step ahead of the copies
+            self.wait(stage.full, cursor.parity)  # so that no warp is a step ahead of the copies
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(stage.ready, space="shared::cta")
         stage.close()
-        self._advance(self._rework)
+        self._advance(cursor)
 
     def _hand_on(self, stage: Stage, barrier: TilePointer) -> Iterator[Stage]:
         """Yield a stage to which the producer's threads store, and arrive at a barrier of the consumer."""

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ptxgen import ir
-from ptxgen.dsl.early_exits import refuse_early_exits
 from ptxgen.dsl.gathering import Splits
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.hopper.pending_reads import GuardedStores
+from ptxgen.dsl.hopper.role import WARPGROUP, NamedBarrier, Role
 from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
 
 _LOG_WARP: Final = WARP_SIZE.bit_length() - 1
-_LOG_WARPGROUP: Final = 2
-WARPGROUP: Final = 1 << _LOG_WARPGROUP  # warps; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
 _REGISTERS: Final = range(24, 257, 8)  # PTX ISA, "setmaxnreg"
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _ONCE: Final = ("when", "otherwise", "only_if", "role")  # blocks whose body does not run again
@@ -145,7 +141,8 @@ class Roles(GuardedStores):
 
     def require_roles_entered(self) -> None:
         """Raise `ConfigError` for a role without code."""
-        idle = [repr(role.name) for role in self._roles if not role.entered]
+        declared = [one for role in self._roles for one in (role, *role.roles)]
+        idle = [repr(role.name) for role in declared if not role.entered]
         if idle:
             raise ConfigError(
                 f"kernel {self.name!r}: role {' and '.join(idle)} has no code; enter it: 'with role:'"
@@ -208,9 +205,11 @@ class Roles(GuardedStores):
 
     @contextmanager
     def role_block(self, role: Role) -> Iterator[None]:
-        """The code of a role, as a branch of one if-else chain over the warps."""
+        """The code of a role, as a branch of one if-else chain over the warps, of the CTA or of the role
+        that it is within.
+        """
         self.refuse_predicated(f"role {role.name!r}")
-        self._require_top("role", role.name)
+        self._require_around(role)
         if not any(known.entered for known in self._roles):
             self._prepare()
         notes = self._last_notes()
@@ -223,25 +222,26 @@ class Roles(GuardedStores):
         else:
             end, self._chain = self._label("roles"), []
         self._statements += notes
-        self._chain.append(role)
+        chain, (low, high) = self._chain, self._warps_around(role)
+        chain.append(role)
         after: list[ir.Statement] = [end]
-        if sum(r.warps for r in self._chain) < self.threads // WARP_SIZE:
+        if sum(r.warps for r in chain) < high - low:
             skip = self._label("role")
             self._branch(skip, self._outside(role))
             after = [skip, end]
         role.entered = True
         self._role = role
         try:
-            with self._block("role", divergent=role.threads < self.threads):
+            with self._block("role", divergent=role.warps < high - low):
                 role.begin()
                 for user in self._users:
                     user.enter(role)
                 yield
         finally:
-            self._role = None
+            self._role = role.within
             self.flight.land()
             self.pending_reads.land()
-            self._end = end
+            self._end, self._chain = end, chain
             self._statements += after
 
     def _last_notes(self) -> list[ir.Statement]:
@@ -254,13 +254,31 @@ class Roles(GuardedStores):
         return notes
 
     def _outside(self, role: Role) -> Value:
-        """Whether this warp does not have the role."""
-        warp = self.warp_index
-        if role.first == 0:
-            return warp >= role.warps
-        if role.first + role.warps == self.threads // WARP_SIZE:
+        """Whether this warp does not have the role, but is one of those around it."""
+        warp, (low, high) = self.warp_index, self._warps_around(role)
+        if role.first == low:
+            return warp >= role.first + role.warps
+        if role.first + role.warps == high:
             return warp < role.first
         return warp - role.first >= role.warps  # a warp before the first wraps to a large number
+
+    def _warps_around(self, role: Role) -> tuple[int, int]:
+        """The first warp, and the end of the warps, of the CTA or of the role that a role is within."""
+        outer = role.within
+        return (0, self.threads // WARP_SIZE) if outer is None else (outer.first, outer.first + outer.warps)
+
+    def _require_around(self, role: Role) -> None:
+        """Raise `ConfigError` unless the code of a role is outside of blocks, or that of a role within
+        another one directly inside its code.
+        """
+        outer = role.within
+        if outer is None:
+            self._require_top("role", role.name)
+        elif self._role is not outer or self._open[-1] != "role":
+            raise ConfigError(
+                f"role {role.name!r} is within role {outer.name!r}: enter it directly inside "
+                f"'with' of the role {outer.name!r}"
+            )
 
     @cached_property
     def warp_index(self) -> Value:
@@ -355,126 +373,3 @@ class Roles(GuardedStores):
         entry = self._entry_registers
         if role.registers and role.registers != entry:
             self.setmaxnreg(role.registers, action="inc" if role.registers > entry else "dec")
-
-
-class Role:
-    """Some warps of a CTA, from warp `first` on: they alone run the code in `with role:`.
-
-    It is made by `k.warp_role` or `k.warpgroup_role`, and entered once.
-    """
-
-    def __init__(self, k: Roles, name: str, first: int, warps: int, registers: int) -> None:
-        self.k = k
-        self.name = name
-        self.first = first
-        self.warps = warps
-        self.registers = registers
-        self.entered = False
-        self._block: Any = None
-
-    def __repr__(self) -> str:
-        return f"Role({self.name!r}, warps {self.first} to {self.first + self.warps - 1})"
-
-    def __enter__(self) -> Role:
-        if self.entered:
-            raise ConfigError(f"role {self.name!r} has its code already; a role is one branch of the kernel")
-        refuse_early_exits(self.k.name, "warp_role", sys._getframe(1))
-        self._block = self.k.role_block(self)
-        self._block.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._block.__exit__(kind, error, traceback)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads of the role."""
-        return self.warps * WARP_SIZE
-
-    @property
-    def warpgroups(self) -> int:
-        """The number of warpgroups of the role; 0 if it does not consist of whole ones."""
-        return 0 if self.warps % WARPGROUP or self.first % WARPGROUP else self.warps // WARPGROUP
-
-    def begin(self) -> None:
-        """Emit the change of registers (`setmaxnreg`), and the indices that each thread of the role has."""
-        self.k.set_registers(self)
-        self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
-        self._lane = self.k.thread_id() & (WARP_SIZE - 1)
-        self._is_first_lane = self._lane == 0
-        _, chosen = self.k.elect(-1)
-        self._leads = (self.k.warp_index == self.first) & chosen
-
-    @cached_property
-    def barrier(self) -> NamedBarrier:
-        """The barrier of the role's threads; one of the 15 of the CTA, taken at its first use."""
-        return self.k.named_barrier(self)
-
-    @property
-    def thread(self) -> Value:
-        """The index of this thread in the role, u32."""
-        self.k.require_role(f"{self.name}.thread", self)
-        return self._thread
-
-    @property
-    def leads(self) -> Value:
-        """Whether this thread is the one of the role that does what one thread does: one that
-        `elect.sync` has chosen in the role's first warp, so that the assembler knows that it is alone.
-        """
-        self.k.require_role(f"{self.name}.leads", self)
-        return self._leads
-
-    @property
-    def lane(self) -> Value:
-        """The index of this thread in its warp, u32."""
-        self.k.require_role(f"{self.name}.lane", self)
-        return self._lane
-
-    @property
-    def is_first_lane(self) -> Value:
-        """Whether this thread is the first of its warp, a predicate."""
-        self.k.require_role(f"{self.name}.is_first_lane", self)
-        return self._is_first_lane
-
-    @property
-    def warpgroup(self) -> Value | int:
-        """The index of this warpgroup in the role, u32; the int 0 if the role has one."""
-        self.k.require_role(f"{self.name}.warpgroup", self)
-        if not self.warpgroups:
-            raise ConfigError(f"role {self.name!r} has {self.warps} warps, which are no whole warpgroups")
-        if self.warpgroups == 1:
-            return 0
-        number = self.k.warp_index >> _LOG_WARPGROUP
-        return number - self.first // WARPGROUP if self.first else number
-
-
-class NamedBarrier:
-    """Barrier `number` of the CTA, at which `threads` threads meet; see `k.named_barrier`."""
-
-    def __init__(self, k: Roles, number: int, threads: int, roles: tuple[Role, ...]) -> None:
-        self._k = k
-        self._roles = roles
-        self.number = number
-        self.threads = threads
-
-    def sync(self) -> None:
-        """Arrive, and wait until all threads of the barrier have arrived."""
-        self._check("sync")
-        self._k.barrier(self.number, self.threads)
-
-    def arrive(self) -> None:
-        """Arrive without waiting: other threads wait with `sync`."""
-        self._check("arrive")
-        self._k.bar_arrive(self.number, self.threads)
-
-    def _check(self, what: str) -> None:
-        role = self._k.present_role
-        self._k.refuse_predicated(f"barrier.{what}")
-        if self._roles and role not in self._roles:
-            names = " and ".join(repr(r.name) for r in self._roles)
-            where = "outside of all roles" if role is None else f"in the role {role.name!r}"
-            raise TypeMismatchError(
-                f"barrier.{what}: barrier {self.number} is for the threads of {names}, but is used {where}"
-            )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.products import Owner
-from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
+from ptxgen.dsl.hopper.role import WARPGROUP, Role
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var, is_int
@@ -55,6 +56,7 @@ class RingMemory:
         gathered: bool = False,
         dealt: bool = False,
         parts: int = 1,
+        stored: Sequence[str] = (),
     ) -> None:
         self.k = k
         self.name = name
@@ -67,6 +69,7 @@ class RingMemory:
         self.gathered = gathered
         self.dealt = dealt
         self.parts = parts
+        self.stored = tuple(stored)
         self.ctas = ctas
         self.spans_cluster = ctas > 1
         self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
@@ -74,13 +77,18 @@ class RingMemory:
         self._barriers = barriers.pointer()
         self.account = k.account
         self._cursors: dict[str, Cursor] = {}  # by step, "fill" or "drain"
-        self._rework: Cursor | None = None  # the producer's next stage in `rework`
+        self._second: Cursor | None = None  # the producer's next stage in `rework` or `store`
         self._filling: Stage | None = None
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a stage, which its full barrier counts."""
+        """The bytes of a stage."""
         return sum(layout.nbytes for layout in self.tiles.values())
+
+    @property
+    def copied(self) -> Mapping[str, Layout]:
+        """The tiles of a stage that copies fill, whose bytes its full barrier counts."""
+        return {name: layout for name, layout in self.tiles.items() if name not in self.stored}
 
     def origin(self) -> Origin:
         """The line of kernel source being executed."""
@@ -89,6 +97,8 @@ class RingMemory:
     def prepare(self) -> None:
         """Initialise the barriers, in one thread."""
         full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
+        if self.stored and not self.reworked:
+            full += self.producer.warps
         gives_back = WARPGROUP if self.dealt else self.consumer.warps * self.ctas
         for stage in range(self.stages):
             for part in range(self.parts):
@@ -169,6 +179,12 @@ class Stage:
         if name.startswith("_") or name not in self._tiles:
             raise AttributeError(f"{self.ring!r} has no tile {name!r}")
         self.use(f"tile {name!r}")
+        if self._kind == "store" and name not in self.ring.stored:
+            raise ConfigError(
+                f"ring {self.ring.name!r}: store is for the tiles named in stored=, "
+                f"{_listed(self.ring.stored)}, but copies to tile {name!r} may be under way; use it in "
+                "rework, in a ring made with reworked=True"
+            )
         return self._tiles[name]
 
     def arrival(self, part: int) -> TilePointer:
@@ -201,6 +217,11 @@ class Stage:
         if self._kind != "fill":
             raise ConfigError(
                 f"ring {self.ring.name!r}: tma.load is in a {self._kind}; the producer loads in ring.fill()"
+            )
+        if name in self.ring.stored:
+            raise ConfigError(
+                f"ring {self.ring.name!r}: tile {name!r} is loaded, but stored= says that the threads of the "
+                "producer store to it; leave it out of stored, or store to it in ring.store()"
             )
         if name in self.loaded:
             raise ConfigError(
@@ -244,3 +265,8 @@ class Stage:
     def close(self) -> None:
         """Refuse any later use of this stage."""
         self.is_open = False
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names of tiles in a sentence."""
+    return " and ".join(repr(name) for name in names)

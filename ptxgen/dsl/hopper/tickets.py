@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ptxgen.dsl.blocks import block
-from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.role import Role
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ConfigError
 from ptxgen.ir import Origin

@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any, Final
 
 from ptxgen import ir
+from ptxgen.arguments import is_one_of
 from ptxgen.dsl.hopper.async_stores import AsyncStores, StoringThreads
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.hopper.ring import Ring
-from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.role import Role
+from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.stage import Stage, barriers_of_stage
 from ptxgen.dsl.hopper.tensor_maps import (
     Corner,
@@ -101,6 +103,7 @@ class Tma:
         gathered: bool = False,
         dealt: bool = False,
         parts: int = 1,
+        stored: Sequence[str] = (),
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -113,10 +116,12 @@ class Tma:
         `reworked` all threads of the producer work on each stage, in the order of its fills, before the
         consumer has it: `with ring.rework() as stage:`; or only on stages that are filled with a true
         predicate `reworked=`. With `gathered` they copy to it by `k.copy_async`, each row from any address:
-        `with ring.gather() as stage:`. With `dealt` each warpgroup of the consumer takes stages in any order,
-        `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there the slabs of a tile
-        may arrive in several `parts`, so that products begin when the first is there: `stage.wait(part)`. A
-        role that moves whole stages for itself may be producer and consumer.
+        `with ring.gather() as stage:`. With `stored=("a",)` copies fill all tiles but those named, to which
+        all threads of the producer store, once after each fill: `with ring.store() as stage:`, or in
+        `rework`; consumers wait for both at one barrier. With `dealt` each warpgroup of the consumer takes
+        stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there
+        the slabs of a tile may arrive in several `parts`, so that products begin when the first is there:
+        `stage.wait(part)`. A role that moves whole stages for itself may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -140,6 +145,7 @@ class Tma:
             raise ConfigError(
                 "ring: gathered=True is for copies by the threads of a CTA; leave out multicast and written"
             )
+        _check_stored(stored, list(tiles), excluded=multicast or written or gathered or dealt)
         others = multicast, overlapped, written, reworked
         _check_dealt(consumer, dealt=dealt, otherwise=any(others))
         if overlapped and stages == 1:
@@ -156,7 +162,7 @@ class Tma:
         barriers = self._shared(name, (1, count), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
         ways = overlapped, written, reworked, gathered, dealt
-        ring = Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts)
+        ring = Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts, stored)
         self._k.add_role_user(ring)
         return ring
 
@@ -354,6 +360,27 @@ def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
         raise ConfigError(
             "ring: dealt=True is for copies and a consumer of whole warpgroups; leave out multicast, "
             "overlapped, written and reworked"
+        )
+
+
+def _check_stored(stored: object, tiles: list[str], *, excluded: bool) -> None:
+    """Raise `ConfigError` unless `stored` names some of the tiles, but not all of them, in a ring without
+    options that exclude it.
+    """
+    if not isinstance(stored, tuple | list) or any(not is_one_of(name, tiles) for name in stored):
+        raise ConfigError(
+            f"ring: stored must be a tuple of names of its tiles, which are {', '.join(tiles)}, got "
+            f"{shown(stored)}"
+        )
+    if stored and excluded:
+        raise ConfigError(
+            "ring: stored=… is for stages that one CTA fills by copies of tensors, and that consumers take "
+            "in order; leave out multicast, written, gathered and dealt"
+        )
+    if stored and len(set(stored)) == len(tiles):
+        raise ConfigError(
+            "ring: stored=… names all tiles of the ring, so that no copy fills any; make it with "
+            "written=True and without stored"
         )
 
 

@@ -19,9 +19,11 @@ from ptxgen.dsl.hopper.products import (
     RegisterOperand,
     moved,
 )
-from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
+from ptxgen.dsl.hopper.role import WARPGROUP
+from ptxgen.dsl.hopper.roles import Roles
+from ptxgen.dsl.hopper.thread_order import CHUNK, Element, chunks_of_block, column_pointers, thread_order
 from ptxgen.dsl.hopper.tiles import BoxTile
-from ptxgen.dsl.tiles import Fragment, TilePointer
+from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
@@ -142,6 +144,11 @@ class AccumulatorVar(Var):
     def reg(self, reg: ir.Reg) -> None:
         self._reg = reg
 
+    def set(self, value: Scalar) -> None:
+        """Emit a `mov` that sets the variable; raises `TypeMismatchError` while a product writes it."""
+        self._of.touch(written=True)
+        Var(self.k, self._reg, f32).set(value)
+
     def __repr__(self) -> str:
         return f"AccumulatorVar({self._reg.name}: {self.type})"
 
@@ -185,9 +192,11 @@ class Accumulator:
             for variable in self.all():
                 variable.set(value)
 
-    def touch(self) -> None:
-        """Note that the registers are used; raises `TypeMismatchError` while a product writes them."""
-        self.k.flight.touched(self, self.k.origin(2))
+    def touch(self, *, written: bool = False) -> None:
+        """Note that the registers are used, or only `written`; raises `TypeMismatchError` while a product
+        writes them.
+        """
+        self.k.flight.touched(self, self.k.origin(2), written=written)
 
     # ------------------------------------------------------------------------------ products
 
@@ -370,6 +379,60 @@ class Accumulator:
             with k.when(line < rows_left):
                 for across, pair in pairs:
                     self._store(start.at(across), pair, at.dtype)
+
+    def write_in_thread_order(self, block: BoxTile | SharedTile | Pointer, first: Scalar = 0) -> None:
+        """Store the f32 sums to `rows` x `columns` neighbouring elements of shared memory in the order of
+        threads: for each four elements of a thread, 16 bytes, those of the 128 threads follow one another, so
+        that no banks conflict. A bulk reduction, such as `k.cp_reduce_async_bulk_add`, may then add the block
+        to one in global memory, which `read_in_thread_order` reads, and `element_in_thread_order` explains.
+
+        `block` is a contiguous tile of f32 (`k.shared`, or one with the swizzle "none"), aligned to 16 bytes,
+        or a pointer to f32; the block of this warpgroup begins at its element `first`, a multiple of 4, an
+        int or a u32 value. All threads of the warpgroup come here. Raises `ConfigError` for other memory
+        (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16").
+        """
+        caller, count = "accumulator.write_in_thread_order", self.rows * self.columns
+        with self.k.placed():
+            at = chunks_of_block(caller, self.k, block, first, count, "shared")
+            for chunk, variables in zip(at, self._chunks(), strict=True):
+                self.k.store(chunk, variables)
+
+    def read_in_thread_order(self, block: BoxTile | SharedTile | Pointer, first: Scalar = 0) -> None:
+        """Load the sums from a block that `write_in_thread_order` has written, or that a bulk reduction has
+        summed in global memory: 16 bytes at a time, those of neighbouring threads next to each other. The
+        arguments are as there, and pointers to global memory. Raises `ConfigError` for other memory.
+        """
+        caller, count = "accumulator.read_in_thread_order", self.rows * self.columns
+        with self.k.placed():
+            at = chunks_of_block(caller, self.k, block, first, count, "shared global")
+            for chunk, variables in zip(at, self._chunks(), strict=True):
+                self.k.load(chunk, CHUNK, into=variables)
+
+    def element_in_thread_order(self, position: Any) -> Element:
+        """The row and the column of the element at `position` of a block in the order of threads: an int, an
+        array of ints or a u32 value, counted from 0. `ptxgen.dsl.hopper.thread_order` is the same function of
+        `position` and the number of columns, for a host.
+        """
+        return thread_order(position, self.columns)
+
+    def _chunks(self) -> Iterator[list[AccumulatorVar]]:
+        """The variables, four after four."""
+        variables = list(self.all())
+        for first in range(0, len(variables), CHUNK):
+            yield variables[first : first + CHUNK]
+
+    def column_pairs(self, tile: BoxTile | SharedTile, row: Scalar = 0) -> list[tuple[Value, Value]]:
+        """The numbers that a row of a tile in shared memory has for the columns of this thread's elements,
+        such as statistics of queries where the rows are keys: `numbers[j]` has those of columns 8 j and
+        8 j + 1 after `column`, loaded at once. So for `row, column, pair in acc.pairs()` the numbers of
+        `pair` are `numbers[column // 8]`.
+
+        The tile has `columns` columns of f32 and no swizzle; `row` is an int or a value of 32 bits. Raises
+        `ConfigError` for other tiles (PTX ISA, "ld", vectors).
+        """
+        with self.k.placed():
+            at = column_pointers(self.k, tile, row, self.columns)
+            return [cast(tuple[Value, Value], self.k.load(pointer, 2)) for pointer in at]
 
     def _store(self, at: Pointer, pair: tuple[AccumulatorVar, AccumulatorVar], dtype: ScalarType) -> None:
         k = self.k
