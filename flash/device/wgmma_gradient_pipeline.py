@@ -4,7 +4,7 @@ copies, and the order in which a CTA takes tiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +13,12 @@ from flash.device.gradient_parts import GradientParameters
 from flash.device.nonfinite import clear_together
 from flash.device.team import Team
 from flash.families.wgmma import WARPGROUP, WGMMA_ROWS
-from flash.families.wgmma_gradient import CONSUMERS, REGISTERS
+from flash.families.wgmma_gradient import CONSUMERS
 from flash.problem.gradient_maps import gradient_layout, gradient_maps, gradient_rank
 from flash.problem.gradients import GradientConfig
 from flash.problem.tensor_maps import map_name
 from ptxgen.dsl import KernelBuilder, Value, marked
-from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner
+from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner, Layout
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.target import WARP_SIZE
 
@@ -28,8 +28,8 @@ _BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, 
 class GradientPipeline:
     """The tensor maps of matrices, after the other parameters; the two roles; `owned`, a ring of one stage
     with the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks
-    over. The threads of the producer work on each walked stage before the consumer has it if it is
-    `reworked`.
+    over, and the tiles in `stored`, to which the threads of the producer store. Where a score may be hidden,
+    they also set NaN and infinity in walked tiles to 0 (`clears`), before the consumer has these.
     """
 
     @marked("gradient pipeline: declarations")
@@ -40,23 +40,26 @@ class GradientPipeline:
         owned: Sequence[str],
         walked: Sequence[str],
         *,
-        reworked: bool,
+        stored: Mapping[str, Layout] | None = None,
     ) -> None:
         self.k, self.config, self.names = k, config, (tuple(owned), tuple(walked))
+        self.clears = config.hides_keys or config.features.varlen
         rank = gradient_rank(config)
         self.maps = {
             name: k.tma.tensor_map(map_name(name), config.dtype.scalar, rank)
             for name in gradient_maps(config)
         }
-        self.producer = k.warpgroup_role("producer", registers=REGISTERS[0])
-        self.consumer = k.warpgroup_role("consumer", warpgroups=CONSUMERS, registers=REGISTERS[1])
+        to_copy, to_compute = config.wgmma.registers_of_roles
+        self.producer = k.warpgroup_role("producer", registers=to_copy)
+        self.consumer = k.warpgroup_role("consumer", warpgroups=CONSUMERS, registers=to_compute)
         tiles: list[dict[str, Any]] = [
             {name.lower(): gradient_layout(config, name) for name in names} for names in self.names
         ]
         self.owned = k.tma.ring(1, self.producer, self.consumer, **tiles[0])
-        self.walked = k.tma.ring(
-            config.wgmma.stages, self.producer, self.consumer, reworked=reworked, **tiles[1]
-        )
+        tiles[1] |= stored or {}
+        how: dict[str, Any] = {"reworked": self.clears, "stored": tuple(stored or ())}
+        how["at_once"] = self.clears or stored is not None
+        self.walked = k.tma.ring(config.wgmma.stages, self.producer, self.consumer, **how, **tiles[1])
 
     def corner(
         self, name: str, parameters: GradientParameters, batch: Value, head: Value, row: Value

@@ -23,8 +23,10 @@ from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 CONSUMERS: Final = 2  # warpgroups that compute
-# Registers of a thread of the producer, and of a consumer: all threads together have 65536.
-REGISTERS: Final = (24, 240)
+# Registers of a thread of the producer, and of a consumer: all threads together have 65536. Where warpgroups
+# split columns, the producer starts more copies for a tile.
+_REGISTERS: Final = (24, 240)
+_REGISTERS_TO_SPLIT: Final = (40, 232)
 _STEP_BYTES: Final = 1024  # tiles begin at multiples of this many bytes
 _OTHER_STEPS: Final = 3  # barriers, LSE and D of rows, and the way to the first multiple
 
@@ -66,6 +68,11 @@ class WgmmaGradientTiling:
     def block(self) -> int:
         """Rows that a CTA owns."""
         return WGMMA_ROWS * (1 if self.splits_columns else CONSUMERS)
+
+    @property
+    def registers_of_roles(self) -> tuple[int, int]:
+        """Registers of a thread of the producer, and of a consumer."""
+        return _REGISTERS_TO_SPLIT if self.splits_columns else _REGISTERS
 
     @property
     def widths(self) -> tuple[int, int]:

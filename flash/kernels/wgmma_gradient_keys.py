@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from flash.device.gradient_parts import KeysPart, RowNumbers, Terms, if_some
@@ -27,8 +27,9 @@ from flash.families.wgmma import WGMMA_ROWS
 from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var, marked
-from ptxgen.dsl.hopper import BoxTile
+from ptxgen.dsl import KernelBuilder, Value, Var, marked
+from ptxgen.dsl.hopper import BoxTile, Layout
+from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, QUAD_LANES, over_lanes
 from ptxgen.types import f32
 
@@ -40,16 +41,15 @@ _SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 def wgmma_gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
-    pipeline = GradientPipeline(k, config, ("K", "V"), ("Q", "dO"), reworked=True)
-    t = config.wgmma
-    of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
+    numbers = Layout.of("numbers", (2, config.wgmma.tile), f32, "none")
+    pipeline = GradientPipeline(k, config, ("K", "V"), ("Q", "dO"), stored={"numbers": numbers})
     if config.features.varlen:
         KeysPart.of(k, config, parameters)  # ends CTAs after their sequence
     with pipeline.producer:
-        _Producer(k, config, pipeline, of_rows, KeysPart.of(k, config, parameters, again=True)).run()
+        _Producer(k, config, pipeline, KeysPart.of(k, config, parameters, again=True)).run()
     with pipeline.consumer:
         part = KeysPart.of(k, config, parameters, again=True)
-        _Consumer(k, config, pipeline, of_rows, part, parameters.longest("k")).run()
+        _Consumer(k, config, pipeline, part, parameters.longest("k")).run()
     return k.build(drop_unread=True)
 
 
@@ -57,14 +57,9 @@ class _Walk:
     """The way of a role over the tiles of queries of a CTA's heads: part `part` of the problem."""
 
     def __init__(
-        self,
-        k: KernelBuilder,
-        config: GradientConfig,
-        pipeline: GradientPipeline,
-        of_rows: SharedTile,
-        part: KeysPart,
+        self, k: KernelBuilder, config: GradientConfig, pipeline: GradientPipeline, part: KeysPart
     ) -> None:
-        self.k, self.config, self.pipeline, self.of_rows, self.part = k, config, pipeline, of_rows, part
+        self.k, self.config, self.pipeline, self.part = k, config, pipeline, part
 
     def head(self, member: Value) -> Value:
         """The head of Q with this number among those that share the CTA's keys."""
@@ -87,14 +82,6 @@ class _Walk:
 
     def _mask(self, head: Value) -> Mask:
         return self.part.scores(self.k, self.config, head).mask()
-
-    def numbers(self, row: int, stage_index: Value | int) -> TilePointer:
-        """The address of the shift or D, as `row` says, of the first query of a stage."""
-        at = self.of_rows.pointer(0, 0).step(rows=row)
-        nbytes = 2 * self.config.wgmma.tile * f32.nbytes
-        if isinstance(stage_index, int):
-            return at.plus_bytes(stage_index * nbytes)
-        return at.moved(self.k.mad(stage_index, nbytes, at.value, mode="lo"))
 
 
 class _Producer(_Walk):
@@ -126,26 +113,29 @@ class _Producer(_Walk):
         k, part, pipeline, walked = self.k, self.part, self.pipeline, self.pipeline.names[1]
         with pipeline.walked.fill() as stage:
             pipeline.load(stage, walked, part.parameters, part.batch, head, first)
-        with pipeline.walked.rework() as stage:
-            is_cut = (
-                functools.partial(nullcontext)
-                if isinstance(cut, bool)
-                else functools.partial(k.when, cut, uniform=True)
-            )
-            if cut is not False:
-                with is_cut():
-                    pipeline.clear(stage, walked)
-            # Neither while copies are awaited nor while tiles are cleared: the assembler would spill.
+        if not pipeline.clears:
             lse, delta = self._load_numbers(head, first)
-            if cut is not False and tames:
+            with pipeline.walked.store() as stage:
+                self._store_numbers(stage, lse, delta)
+            return
+        is_cut = functools.partial(_only, k, cut)
+        with pipeline.walked.rework() as stage:
+            with is_cut():
+                pipeline.clear(stage, walked)
+            # Not while tiles are cleared: the assembler would spill.
+            lse, delta = self._load_numbers(head, first)
+            if tames:
                 with is_cut():
                     for number, tame in zip((lse, delta), tamed(k, lse, delta), strict=True):
                         number.set(tame)
-            thread = pipeline.producer.thread
-            with k.when(thread < self.config.wgmma.tile):
-                for row, value in ((_SHIFTS, shift_of(k, lse)), (_DELTAS, delta)):
-                    at = self.numbers(row, stage.index)
-                    k.store(at.moved(k.mad(thread, f32.nbytes, at.value, mode="lo")), value)
+            self._store_numbers(stage, lse, delta)
+
+    def _store_numbers(self, stage: Stage, lse: Value, delta: Value) -> None:
+        """Write the shift and D of this thread's query to a stage."""
+        k, thread = self.k, self.pipeline.producer.thread
+        with k.when(thread < self.config.wgmma.tile):
+            for row, value in ((_SHIFTS, shift_of(k, lse)), (_DELTAS, delta)):
+                stage.numbers[row, thread] = value
 
     def _load_numbers(self, head: Value, first: Value) -> tuple[Var, Var]:
         """LSE and D of this thread's query of a tile; the weights of one that does not exist are 0."""
@@ -160,6 +150,11 @@ class _Producer(_Walk):
         return lse, delta
 
 
+def _only(k: KernelBuilder, some: Value | bool) -> AbstractContextManager[object]:
+    """A context for code that runs only if `some`, which is the same in all threads; not if it is True."""
+    return nullcontext() if isinstance(some, bool) else k.when(some, uniform=True)
+
+
 class _Consumer(_Walk):
     """A warpgroup that computes: 64 rows of dK and dV, in registers."""
 
@@ -169,11 +164,10 @@ class _Consumer(_Walk):
         k: KernelBuilder,
         config: GradientConfig,
         pipeline: GradientPipeline,
-        of_rows: SharedTile,
         part: KeysPart,
         longest: Value,
     ) -> None:
-        super().__init__(k, config, pipeline, of_rows, part)
+        super().__init__(k, config, pipeline, part)
         self.longest = longest
         t = config.wgmma
         of_scores, of_weights = t.widths
@@ -218,7 +212,7 @@ class _Consumer(_Walk):
         S.set(self.owned.k.part(self.group_row, WGMMA_ROWS) @ stage.q.T)
         dP.set(self.owned.v.part(self.group_row, WGMMA_ROWS) @ stage.do.T)
         early = not (cut or gradients.dropping)
-        shifts = self._numbers(_SHIFTS, stage.index)
+        shifts = self._numbers(stage, _SHIFTS)
         k.wgmma.wait(1 if early else 0)
         by_query = S.rows_of_thread.transposed
         slopes, coordinates = gradients.score(
@@ -228,7 +222,7 @@ class _Consumer(_Walk):
         if early:
             k.note("dV += P^T dO")
             self.dV += S.packed(dtype) @ self._columns(stage.do)
-        deltas = self._numbers(_DELTAS, stage.index)
+        deltas = self._numbers(stage, _DELTAS)
         if early:
             k.wgmma.wait(1)
         k.note("dS = P (dP - D)")
@@ -258,15 +252,9 @@ class _Consumer(_Walk):
         queries = fragment_columns(self.config.wgmma.tile)
         return ScoreCoordinates(k, first_query, self.my_key - k.signed(lane), lane, queries, ROWS)
 
-    def _numbers(self, row: int, stage: Value | int) -> list[Value]:
-        """The shifts, or D, of this thread's queries of a stage; those of neighbours are loaded together."""
-        at = self.numbers(row, stage)
-        at = at.moved(self.k.mad(self.in_quad, LANE_COLUMNS * f32.nbytes, at.value, mode="lo"))
-        result: list[Value] = []
-        for column in range(0, self.config.wgmma.tile, QUAD_LANES * LANE_COLUMNS):
-            moved = at.plus_bytes(column * f32.nbytes)
-            result += self.k.load(Pointer(moved.value, "shared", f32, moved.offset), LANE_COLUMNS)
-        return result
+    def _numbers(self, stage: Stage, row: int) -> list[Value]:
+        """The shifts, or D, of this thread's queries of a stage."""
+        return [number for pair in self.S.column_pairs(stage.numbers, row) for number in pair]
 
     def _write_terms(self, terms: KeyTerms, head: Value) -> None:
         """Write each key's sums for the gradients of arrays of scores."""

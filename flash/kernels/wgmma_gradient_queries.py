@@ -33,8 +33,7 @@ from ptxgen.types import f32
 def wgmma_gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
-    clears = config.hides_keys or config.features.varlen
-    pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V"), reworked=clears)
+    pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V"))
     row_deltas = k.shared("row_deltas", (1, config.wgmma.block), f32)
     if config.features.varlen:
         QueriesPart.of(k, config, parameters)  # ends CTAs after their sequence
@@ -68,7 +67,7 @@ def _load(k: KernelBuilder, config: GradientConfig, pipeline: GradientPipeline, 
         with if_seen(k, part.mask.sees_tile(first)):
             with pipeline.walked.fill() as stage:
                 pipeline.load(stage, walked, of, part.batch, part.kv_head, first)
-            if pipeline.walked.reworked:
+            if pipeline.clears:
                 cut = tiles.is_cut(n)
                 is_cut = nullcontext() if isinstance(cut, bool) else k.when(cut, uniform=True)
                 with pipeline.walked.rework() as stage, is_cut:

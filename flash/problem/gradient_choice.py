@@ -121,11 +121,15 @@ WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
         64: (WgmmaTiles(128, 1), WgmmaTiles(96, 3), WgmmaTiles(48)),
         96: (WgmmaTiles(128, 0), WgmmaTiles(96, 1), WgmmaTiles(80, 3), WgmmaTiles(48)),
         128: (WgmmaTiles(128, 0), WgmmaTiles(96, 1), WgmmaTiles(80, 3), WgmmaTiles(32)),
+        192: (WgmmaTiles(80, 0), WgmmaTiles(64, 1), WgmmaTiles(48, 3), WgmmaTiles(32)),
+        256: (WgmmaTiles(48, 2), WgmmaTiles(32, 3), WgmmaTiles(16)),
     },
     KEYS: {
         64: (WgmmaTiles(96, 0), WgmmaTiles(64, 1), WgmmaTiles(48, 2), WgmmaTiles(32)),
         96: (WgmmaTiles(64, 1), WgmmaTiles(48, 2), WgmmaTiles(32)),
         128: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
+        192: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32)),
+        256: (WgmmaTiles(48, 0), WgmmaTiles(32, 2), WgmmaTiles(16)),
     },
 }
 

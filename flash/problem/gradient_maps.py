@@ -10,18 +10,16 @@ from flash.problem.gradients import GradientConfig, gradient_matrices
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
-_SLAB: Final = 64  # columns of 16 bits in a slab with the widest swizzle
-_NARROW: Final = "64B"  # whose slabs have half as many
+_SLABS: Final = {"128B": 64, "64B": 32, "32B": 16}  # columns of 16 bits in a slab, by swizzle
 _BY_THREADS: Final = "O"  # read once, by threads that sum D
 
 
 def gradient_layout(config: GradientConfig, array: str) -> Layout:
-    """The layout of the tile of a matrix in shared memory. Columns that warpgroups split begin with a slab."""
+    """The layout of the tile of a matrix in shared memory, of which each warpgroup has whole slabs."""
     t = config.wgmma
     rows, columns = t.tile_of(array)
-    swizzle = None
-    if t.summed_columns(columns) % _SLAB and columns > _SLAB:
-        swizzle = _NARROW
+    summed = t.summed_columns(columns)
+    swizzle = next(name for name, slab in _SLABS.items() if summed % slab == 0)
     return Layout.of(array, (rows, columns), config.dtype.scalar, swizzle)
 
 

@@ -27,7 +27,8 @@ class Ring(RingMemory):
     its warps. If it is `gathered`, these threads fill its tiles by `k.copy_async`, and `full` barriers count
     an arrival of each thread. The threads of the producer store to the tiles named in `stored`, while copies
     fill the others: `full` barriers then count an arrival of each of its warps besides the bytes, unless the
-    ring is `reworked`. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
+    ring is `reworked`. In a ring made `at_once` such a second step follows its fill directly, and both have
+    one cursor. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
     and `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
     `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
     `k.tma.ring` makes it.
@@ -48,7 +49,9 @@ class Ring(RingMemory):
                 cursor = self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
                 if self.overlapped and kind == "drain":
                     cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
-                if (self.reworked or self.stored) and role is self.producer:
+                if self.at_once and role is self.producer:
+                    self._second = cursor
+                elif (self.reworked or self.stored) and role is self.producer:
                     index = self.k.var(u32, 0) if self.stages > 1 else 0
                     self._second = Cursor(index, self.k.var(u32, 0 if self.reworked else 1))
 
@@ -71,6 +74,7 @@ class Ring(RingMemory):
             raise ConfigError(f"ring {self.name!r}: fill is for copies of tensors; this ring uses gather")
         if self._filling is not None:
             raise ConfigError(f"ring {self.name!r}: fill is inside another fill of the same ring")
+        self._take_step("fill", second=False)
         cursor, copied_bytes = self._cursors["fill"], sum(tile.nbytes for tile in self.copied.values())
         with k.when(self.producer.leads):
             stage = self._filling = self._stage(cursor, "fill")
@@ -95,7 +99,8 @@ class Ring(RingMemory):
             finally:
                 self._filling = None
                 stage.close()
-        self._advance(cursor)
+        if not self.at_once:
+            self._advance(cursor)
 
     @block
     def write(self) -> Iterator[Stage]:
@@ -133,11 +138,30 @@ class Ring(RingMemory):
         """Yield the next stage of `rework` or `store`, when its threads may store to it."""
         cursor = self._second
         assert cursor is not None  # the role has been entered
+        self._take_step(kind, second=True)
         stage = self._stage(cursor, kind)
         # The thread that fills a stage of a reworked ring arrives at its full barrier when it is free.
-        self.wait(stage.full if self.reworked else stage.empty, cursor.parity)
+        self.wait(stage.full if self.reworked else stage.empty, self._second_parity(cursor))
         yield from self._hand_on(stage, stage.ready)
         self._advance(cursor)
+
+    def _second_parity(self, cursor: Cursor) -> Value:
+        """The parity for which the second step of the producer waits: of full barriers, whose phases are one
+        behind those of empty ones, or of empty barriers.
+        """
+        return cursor.parity ^ 1 if self.at_once and self.reworked else cursor.parity
+
+    def _take_step(self, kind: str, *, second: bool) -> None:
+        """Note a step of the producer. Raises `ConfigError` in a ring made `at_once` unless second steps
+        follow their fills directly.
+        """
+        if self.at_once and second is not self._owes_second:
+            wanted = "rework, store or pass_on" if self._owes_second else "fill"
+            raise ConfigError(
+                f"ring {self.name!r}: {kind} comes where {wanted} is due, because at_once=True says that "
+                "fills and second steps alternate; leave at_once out for another order"
+            )
+        self._owes_second = self.at_once and not second
 
     def _choose_barrier(self, stage: Stage, reworked: Value) -> TilePointer:
         """Have the copies to a stage count at the consumer's barrier, or where `reworked` holds at the `full`
@@ -215,9 +239,12 @@ class Ring(RingMemory):
             )
         cursor = self._second
         assert cursor is not None  # the role has been entered
+        self._take_step("pass_on", second=True)
         stage = self._stage(cursor, "pass_on")
         if not self.gathered:  # whose copies arrive for their threads
-            self.wait(stage.full, cursor.parity)  # so that no warp is a step ahead of the copies
+            self.wait(
+                stage.full, self._second_parity(cursor)
+            )  # so that no warp is a step ahead of the copies
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(stage.ready, space="shared::cta")
         stage.close()

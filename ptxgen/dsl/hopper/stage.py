@@ -57,6 +57,7 @@ class RingMemory:
         dealt: bool = False,
         parts: int = 1,
         stored: Sequence[str] = (),
+        at_once: bool = False,
     ) -> None:
         self.k = k
         self.name = name
@@ -70,6 +71,8 @@ class RingMemory:
         self.dealt = dealt
         self.parts = parts
         self.stored = tuple(stored)
+        self.at_once = at_once
+        self._owes_second = False  # whether a fill, in program order, waits for its second step
         self.ctas = ctas
         self.spans_cluster = ctas > 1
         self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)

@@ -104,6 +104,7 @@ class Tma:
         dealt: bool = False,
         parts: int = 1,
         stored: Sequence[str] = (),
+        at_once: bool = False,
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -118,8 +119,9 @@ class Tma:
         predicate `reworked=`. With `gathered` they copy to it by `k.copy_async`, each row from any address:
         `with ring.gather() as stage:`. With `stored=("a",)` copies fill all tiles but those named, to which
         all threads of the producer store, once after each fill: `with ring.store() as stage:`, or in
-        `rework`; consumers wait for both at one barrier. With `dealt` each warpgroup of the consumer takes
-        stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there
+        `rework`; consumers wait for both at one barrier. With `at_once` each `rework`, `store` or
+        `pass_on` follows its fill before the next fill, which saves two registers. With `dealt` each
+        warpgroup of the consumer takes stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there
         the slabs of a tile may arrive in several `parts`, so that products begin when the first is there:
         `stage.wait(part)`. A role that moves whole stages for itself may be producer and consumer.
         """
@@ -146,6 +148,7 @@ class Tma:
                 "ring: gathered=True is for copies by the threads of a CTA; leave out multicast and written"
             )
         _check_stored(stored, list(tiles), excluded=multicast or written or gathered or dealt)
+        _check_at_once(at_once, has_second_step=(reworked or bool(stored)) and not gathered)
         others = multicast, overlapped, written, reworked
         _check_dealt(consumer, dealt=dealt, otherwise=any(others))
         if overlapped and stages == 1:
@@ -162,7 +165,9 @@ class Tma:
         barriers = self._shared(name, (1, count), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
         ways = overlapped, written, reworked, gathered, dealt
-        ring = Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts, stored)
+        ring = Ring(
+            self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts, stored, at_once
+        )
         self._k.add_role_user(ring)
         return ring
 
@@ -360,6 +365,15 @@ def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
         raise ConfigError(
             "ring: dealt=True is for copies and a consumer of whole warpgroups; leave out multicast, "
             "overlapped, written and reworked"
+        )
+
+
+def _check_at_once(at_once: bool, *, has_second_step: bool) -> None:
+    """Raise `ConfigError` if a ring is made `at_once`, but its producer has no second step after a fill."""
+    if at_once and not has_second_step:
+        raise ConfigError(
+            "ring: at_once=True is for stages with a second step of the producer after fill; make the ring "
+            "with reworked=True or stored=…, and without gathered"
         )
 
 
