@@ -119,11 +119,12 @@ class Tma:
         predicate `reworked=`. With `gathered` they copy to it by `k.copy_async`, each row from any address:
         `with ring.gather() as stage:`. With `stored=("a",)` copies fill all tiles but those named, to which
         all threads of the producer store, once after each fill: `with ring.store() as stage:`, or in
-        `rework`; consumers wait for both at one barrier. With `at_once` each `rework`, `store` or
-        `pass_on` follows its fill before the next fill, which saves two registers. With `dealt` each
-        warpgroup of the consumer takes stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases each stage; there
-        the slabs of a tile may arrive in several `parts`, so that products begin when the first is there:
-        `stage.wait(part)`. A role that moves whole stages for itself may be producer and consumer.
+        `rework`; consumers wait for both at one barrier. With `at_once` each `rework`, `store` or `pass_on`
+        follows its fill before the next fill, which saves two registers. With `dealt` each warpgroup of the
+        consumer takes stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases
+        each stage; there the slabs of a tile may arrive in several `parts`, so that products begin when the
+        first is there: `stage.wait(part)`. A role that moves whole stages for itself may be producer and
+        consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
