@@ -67,7 +67,7 @@ INNER = {  # what the parts of the DSL use of each other
     Cluster: set(),
     NamedBarrier: set(),
     WarpgroupBarrier: set(),
-    Ring: {"arrive", "barrier", "copied", "enter", "origin", "prepare", "tile", "wait"},
+    Ring: {"arrive", "barrier", "copied", "enter", "leave", "origin", "prepare", "tile", "wait"},
     Role: {"begin", "enter"},
     Stage: {"arrival", "close", "note_load", "use"},
     TensorParameter: {"fix"},

@@ -36,6 +36,9 @@ class RoleUser(Protocol):
     def enter(self, role: Role) -> None:
         """Emit what the threads of `role` do when it begins."""
 
+    def leave(self, role: Role) -> None:
+        """Check the code of `role` where it ends."""
+
 
 class Roles(Matrices):
     """Divides the warps of a CTA into roles, in the order of their declaration."""
@@ -227,6 +230,8 @@ class Roles(Matrices):
                 for user in self._users:
                     user.enter(role)
                 yield
+                for user in self._users:
+                    user.leave(role)
         finally:
             self._role = role.within
             self.flight.land()
