@@ -44,8 +44,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md"))
 WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
 OF_BUILDER = (
-    "add_role_user append arrive_in_cluster block_depth cluster_barrier dealt divided emit end_roles "
-    "flight fresh innermost_loop is_in_block ordered origin placed present_role refuse_breaks "
+    "add_role_user append arrive_in_cluster block_depth check_registers cluster_barrier dealt divided "
+    "emit end_roles flight fresh innermost_loop is_in_block ordered origin placed present_role refuse_breaks "
     "refuse_predicated remainder repeat_until require_all_threads require_lanes require_predicate "
     "require_present require_role require_roles_entered require_whole_role role_block scratch "
     "set_registers take_barriers warp_index"
@@ -68,7 +68,7 @@ INNER = {  # what the parts of the DSL use of each other
     NamedBarrier: set(),
     WarpgroupBarrier: set(),
     Ring: {"arrive", "barrier", "copied", "enter", "leave", "origin", "prepare", "tile", "wait"},
-    Role: {"begin", "enter"},
+    Role: {"begin", "enter", "has"},
     Stage: {"arrival", "close", "note_load", "use"},
     TensorParameter: {"fix"},
     TileScheduler: {"origin"},
