@@ -10,7 +10,6 @@ from ptxgen.dsl.hopper.role import NamedBarrier, Role, WarpgroupBarrier
 from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
 from ptxgen.dsl.hopper.stage import Stage
-from ptxgen.dsl.hopper.thread_order import thread_order
 from ptxgen.dsl.hopper.tickets import TicketScheduler
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import Corner, TensorParameter, Tma
@@ -35,5 +34,4 @@ __all__ = [
     "WarpgroupBarrier",
     "Wgmma",
     "cluster_of",
-    "thread_order",
 ]
