@@ -42,7 +42,9 @@ class WgmmaQuerySums:
         self.stores = k.tma.async_stores("warpgroup")
         self.columns = t.half_columns
         self.dQ = k.wgmma.accumulator(WGMMA_ROWS, self.columns, zero=False)
-        self.first = self.pipeline.group() * (WGMMA_ROWS * self.columns)
+        group = self.pipeline.group()
+        self.row, self.first_column = self.pipeline.group_row(), group * self.columns
+        self.first = group * (WGMMA_ROWS * self.columns)
 
     @marked("wgmma sums of queries: dS")
     def write(self, dS: Accumulator) -> None:
@@ -51,13 +53,13 @@ class WgmmaQuerySums:
         """
         self.stores.wait_read(meet=False)
         with self.exchange.write() as stage:
-            dS.write(stage.ds, self.pipeline.group_row())
+            dS.write(stage.ds, self.row)
 
     @marked("wgmma sums of queries: products")
     def multiply(self, K_tile: BoxTile) -> Stage:
         """Start dS K of this warpgroup's columns; returns the stage of dS, which is read meanwhile."""
         stage = self.exchange.acquire()
-        self.dQ.set(stage.ds.T @ K_tile.from_column(self.pipeline.group() * self.columns, self.columns))
+        self.dQ.set(stage.ds.T @ K_tile.from_column(self.first_column, self.columns))
         return stage
 
     @marked("wgmma sums of queries: reductions")

@@ -159,6 +159,8 @@ CLOCKS_OF_ONE_SWEEP: Final[dict[str, dict[int, Clocks]]] = {
     TF32.name: {64: Clocks(0.73, 0.73), 128: Clocks(0.69, 0.69), 192: Clocks(0.76, 0.76)},
     F32_GRADE.name: {64: Clocks(0.67, 0.72), 128: Clocks(0.76, 0.78)},
 }
+# The same fraction for kernels with `wgmma`, by the columns of `WGMMA_ADDING_TILES`.
+WGMMA_CLOCKS_OF_ONE_SWEEP: Final[dict[int, float]] = {64: 0.96, 128: 0.95}
 _FAST: Final = 1024  # f16 multiply-adds in a clock, from which on tensor cores count as fast
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
 _OTHER_BYTES: Final = 1024  # of shared memory of a CTA besides tiles, at most: LSE and D of rows
@@ -202,8 +204,13 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
     both = _clocks_of_one_sweep(config)
     if both is None:
         return Sweeps(2, "because the table has no tiles for one")
-    device = DEVICES.get(target.sm)
-    clocks = both.fast if device is None or device.macs >= _FAST else both.slow
+    if target.name == WGMMA_TARGET and operands_of(config.element, config.precision) is HALF:
+        if _adding_tile(config) is None:
+            return Sweeps(2, "because only two sweeps have kernels with wgmma for these columns and features")
+        clocks = WGMMA_CLOCKS_OF_ONE_SWEEP[width_of(config.head_dim)]
+    else:
+        device = DEVICES.get(target.sm)
+        clocks = both.fast if device is None or device.macs >= _FAST else both.slow
     why = f"because by the model one takes {clocks:.2f} times the clocks of two on {target}"
     return Sweeps(1 if clocks < 1 else 2, why)
 

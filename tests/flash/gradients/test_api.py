@@ -18,7 +18,13 @@ from judge import rounded_normal
 import flash
 from flash.families.precision import HALF
 from flash.operands.dtypes import DTYPES, F16, F32
-from flash.problem.gradient_choice import ADDING_KEYS, CLOCKS_OF_ONE_SWEEP, GRADIENT_TILES
+from flash.problem.gradient_choice import (
+    ADDING_KEYS,
+    CLOCKS_OF_ONE_SWEEP,
+    GRADIENT_TILES,
+    WGMMA_ADDING_TILES,
+    WGMMA_CLOCKS_OF_ONE_SWEEP,
+)
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import backend_setting
@@ -372,6 +378,7 @@ def test_one_sweep_is_refused_where_it_cannot_be() -> None:
 def test_the_tables_of_tiles_and_of_clocks_have_the_same_columns() -> None:
     of_tiles = {kind: [*most] for (owner, kind), most in GRADIENT_TILES.items() if owner == ADDING_KEYS}
     assert of_tiles == {kind: [*most] for kind, most in CLOCKS_OF_ONE_SWEEP.items()}
+    assert WGMMA_ADDING_TILES.keys() == WGMMA_CLOCKS_OF_ONE_SWEEP.keys()
 
 
 def test_the_table_of_clocks_is_what_the_model_was_seen_to_print() -> None:
@@ -387,6 +394,7 @@ def test_the_table_of_clocks_is_what_the_model_was_seen_to_print() -> None:
         kind = "f16" if operands == HALF.name else operands
         assert printed["sm_80", kind] == {d: clocks.fast for d, clocks in by_columns.items()}
         assert printed["sm_120", kind] == {d: clocks.slow for d, clocks in by_columns.items()}
+    assert printed["sm_90a", "f16"] == WGMMA_CLOCKS_OF_ONE_SWEEP
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])

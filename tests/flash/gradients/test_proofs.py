@@ -231,7 +231,7 @@ WATCHED: dict[str, dict[str, Any]] = {
 }
 
 
-_SLOW = [("several", "two"), ("causal", "one")]
+_SLOW = [("several", "two"), ("causal", "one"), ("wgmma, causal", "two"), ("wgmma, causal", "one")]
 
 
 @pytest.mark.parametrize(
