@@ -29,13 +29,14 @@ from flash.problem.gradients import (
     KEYS,
     QUERIES,
     SCORES,
+    SUM_BLOCKS,
     SUMS,
     SUMS_OF_QUERIES,
     GradientConfig,
     gradient_arrays,
 )
 from flash.problem.limits import MAX_CTAS, max_seq
-from ptxgen.contract.expressions import CEIL_DIV, DIV, TIMES, Expression, product
+from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product
 
 _FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
 _ENDED: Final = (
@@ -60,7 +61,7 @@ def of_gradients(config: GradientConfig) -> Launch:
         arrays=[_explained(config, array) for array in gradient_arrays(config)],
         scalars=(*_scalars(config),),
         ctas=_ctas(config),
-        equal={"heads": HEADS},
+        equal={"heads": HEADS, **_sum_blocks(config)},
         maps=gradient_maps(config),
         constraints=_constraints(config),
         more={
@@ -70,6 +71,14 @@ def of_gradients(config: GradientConfig) -> Launch:
         },
         of_hosts=_OF_BIAS if config.owner == SCORES else {},
     )
+
+
+def _sum_blocks(config: GradientConfig) -> dict[str, Expression]:
+    """The number of blocks of sums of dQ of a head, if the kernel has such blocks."""
+    if config.sum_block is None:
+        return {}
+    full: Expression = {CEIL_DIV: [config.features.row_counts[0], config.sum_block[0]]}
+    return {SUM_BLOCKS.name: {PLUS: [full, "batch"]} if config.features.varlen else full}
 
 
 def _scalars(config: GradientConfig) -> Iterator[Number]:

@@ -313,6 +313,21 @@ REFUSED = [
         "for ever",
     ),
     (
+        ring_of("fill", stored=("b",)),
+        "ring 'ring_1': role 'producer' has no step that stores to its stages, so that consumers wait for "
+        "ever; add 'with ring.store() as stage:'",
+    ),
+    (
+        ring_of("fill", stored=("b",), reworked=True),
+        "ring 'ring_1': role 'producer' has no step that stores to its stages, so that consumers wait for "
+        "ever; add 'with ring.rework() as stage:'",
+    ),
+    (
+        ring_of("store alone", stored=("b",)),
+        "ring 'ring_1': role 'producer' has no step that fills its stages, so that consumers wait for "
+        "ever; add 'with ring.fill() as stage:'",
+    ),
+    (
         ring_of("use", stored=("b",)),
         "ring 'ring_1': store is for the tiles named in stored=, 'b', but copies to tile 'a' may be under "
         "way; use it in rework, in a ring made with reworked=True",

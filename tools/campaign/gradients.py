@@ -26,7 +26,7 @@ from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
 from ptxgen.mutation.comparison import difference
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
-from ptxgen.target import target
+from ptxgen.target import Target, target
 from tools.campaign.arrays import alike, arrays_of, margins_changed, with_margins
 from tools.campaign.gradient_bound import GradientBound, GradientInputs
 from tools.campaign.launches import of_step
@@ -325,7 +325,7 @@ class GradientArrays:
         )
         memory = {
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
-            for name, needed in memory_of(call).items()
+            for name, needed in memory_of(call, _target_of(settings)).items()
         }
         if settings.owner != QUERIES:
             memory["D"][...] = inputs.bounds["D"].gradient.reshape(memory["D"].shape)
@@ -361,10 +361,15 @@ class GradientArrays:
         return free
 
 
+def _target_of(settings: GradientSettings) -> Target:
+    """The target of a kernel."""
+    return target(str(settings.config.target or DEFAULT_TARGET))
+
+
 def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
     """The launch of the kernel under test, among those of a call."""
     views = {name: view(array, name) for name, array in memory.items()}
-    on = target(str(settings.config.target or DEFAULT_TARGET))
+    on = _target_of(settings)
     for step in steps_of(call, on, views, _CALLER, build=settings.build):
         if isinstance(step.build, GradientBuild) and step.build.config.owner == settings.owner:
             return step
