@@ -67,8 +67,8 @@ class AttentionGradient:
     forward pass alone.
 
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
-    and summed in f32. They need sm_80 or later. On a Hopper GPU those of f16 and bf16 use `wgmma`, except in
-    one sweep and for strides that no tensor map takes (docs/backward.md).
+    and summed in f32. They need sm_80 or later. On a Hopper GPU those of f16 and bf16 use `wgmma`, in one
+    sweep for some sizes and features, and not for strides that no tensor map takes (docs/backward.md).
 
     Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages, and for `sweeps` of 1 if there
     are no kernels of one sweep, or if dq is to be `deterministic`.

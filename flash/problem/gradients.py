@@ -11,8 +11,8 @@ sums of dQ in global memory. One of deltas, which writes D, comes before it, and
 sums, which rounds dQ.
 
 The kernels by queries and by keys have two forms: with `mma.sync` or without tensor cores
-(`GradientTiling`), and with `wgmma` on Hopper (`WgmmaGradientTiling`), which two sweeps of f16 and bf16
-take. All other kernels have the first form.
+(`GradientTiling`), and with `wgmma` on Hopper for f16 and bf16 (`WgmmaGradientTiling`). In one sweep with the
+latter, the kernel of sums reads blocks in the order of threads (`WgmmaSumsTiling`).
 """
 
 from __future__ import annotations
