@@ -61,7 +61,7 @@ def of_gradients(config: GradientConfig) -> Launch:
         arrays=[_explained(config, array) for array in gradient_arrays(config)],
         scalars=(*_scalars(config),),
         ctas=_ctas(config),
-        equal={"heads": HEADS, **_sum_blocks(config)},
+        equal={"heads": HEADS},
         maps=gradient_maps(config),
         constraints=_constraints(config),
         more={
@@ -69,7 +69,7 @@ def of_gradients(config: GradientConfig) -> Launch:
             "layout": _layout(config),
             "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
         },
-        of_hosts=_OF_BIAS if config.owner == SCORES else {},
+        of_hosts=_OF_BIAS if config.owner == SCORES else _sum_blocks(config),
     )
 
 

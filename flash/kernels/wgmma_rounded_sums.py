@@ -29,7 +29,7 @@ def wgmma_rounded_sums(config: GradientConfig) -> ir.Module:
     sums = k.wgmma.accumulator(WGMMA_ROWS, columns, zero=False)
     n = part.first_row // layout.rows
     block = part.parameters.block_of_sums(k, part.batch, part.head, n, layout.rows, layout.columns)
-    sums.read_in_thread_order(block, group * (WGMMA_ROWS * columns))
+    sums.read_in_thread_order(block, k.thread_id() // WARPGROUP * (WGMMA_ROWS * columns))
     for value in sums.all():
         k.mul(value, part.parameters.scale, into=value)
     sums.write(out.from_column(group * columns, columns))
