@@ -15,18 +15,19 @@ import argparse
 import heapq
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 import flash
 from flash.calls.step import Step
+from flash.contract.gradients import GradientBuild, gradient_build
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.problem.gradient_choice import gradient_config
-from flash.problem.gradients import KEYS
+from flash.problem.gradients import KEYS, GradientConfig
 from flash.reference import attention_reference
 from ptxgen.arrays.views import view
 from ptxgen.report.limits import limits
@@ -45,8 +46,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def launches(config: flash.AttentionConfig, on: Target, seq: int, *, one_sweep: bool) -> list[Step]:
-    """The launches of a call of one head."""
+def launches(
+    config: flash.AttentionConfig,
+    on: Target,
+    seq: int,
+    *,
+    one_sweep: bool,
+    build: Callable[[GradientConfig], GradientBuild] = gradient_build,
+) -> list[Step]:
+    """The launches of a call of one head; `build` makes the kernel of a configuration, maybe with other
+    tiles.
+    """
     rng, shape = np.random.default_rng(0), (1, 1, seq, config.head_dim)
     kind = np.float16 if config.dtype == "f16" else np.float32
     arrays = {n: rng.standard_normal(shape).astype(kind) for n in ("dout", "q", "k", "v")}
@@ -57,7 +67,7 @@ def launches(config: flash.AttentionConfig, on: Target, seq: int, *, one_sweep: 
     checked = Checks(config, Caller("gradient_sweeps")).check(views, {}, "bhsd", (None, None))
     call = GradientCall(config, checked, "bhsd", config.scale, views, {}, {}, {}, one_sweep)
     memory = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call, on).items()}
-    return list(steps_of(call, on, memory, "gradient_sweeps"))
+    return list(steps_of(call, on, memory, "gradient_sweeps", build=build))
 
 
 def clocks_of(step: Step) -> dict[str, float]:

@@ -30,7 +30,9 @@ def backward(
 ) -> GradientBuild:
     """The kernel of gradients whose CTAs own rows of `owner`: "queries" writes dQ, and D for the
     others; "keys" writes dK and dV; "scores" writes the gradient of a bias. The kernels of a call are
-    launched in this order. Tiles are those of a table; the config's are of the forward kernel.
+    launched in this order. Tiles are those of a table; the config's are of the forward kernel. For sm_90a
+    the kernels of f16 and bf16 that own queries or keys use `wgmma` and take tensor maps, if rows are
+    multiples of 16 bytes; in one sweep for some sizes and features (docs/backward.md).
 
     Unless `deterministic`, one sweep makes all gradients: "deltas" writes D, "keys" writes dK and dV and
     adds to f32 sums of dQ by atomics, "sums" writes dQ from these, and "scores" is as above.

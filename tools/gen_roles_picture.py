@@ -1,13 +1,15 @@
-"""Write `docs/roles.svg`, what the warps of a CTA do in a kernel for Hopper, from a run of the interpreter,
-or check that it is up to date.
+"""Write `docs/roles.svg` and `docs/backward-roles.svg`, what the warps of a CTA do in kernels for Hopper: of
+the forward pass and of gradients by keys; from runs of the interpreter. Or check that they are up to date.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -15,9 +17,12 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
     leave_quietly()
 
+from benchmarks.gradient_sweeps import launches
 from flash.commands.measure.static_quality import dense_launch
+from flash.contract.gradients import GradientBuild, gradient_build
 from flash.problem.config import AttentionConfig
-from ptxgen import interpreter
+from flash.problem.gradients import GradientConfig
+from ptxgen import interpreter, ir
 from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
 from ptxgen.interpreter.recording import Recorder
@@ -25,33 +30,55 @@ from ptxgen.report import charts
 from ptxgen.report.classes import NAMES
 from ptxgen.report.data import Pipeline
 from ptxgen.report.pipeline import pipeline
-from tools.commands.generated_file import write_or_check
+from ptxgen.target import target
+from tools.commands.generated_file import write_or_check_each
 
-PICTURE: Final = Path(__file__).resolve().parent.parent / "docs" / "roles.svg"
-CONFIG: Final = AttentionConfig(64, dtype="f16", tile=32, target="sm_90a")
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+TARGET: Final = "sm_90a"
+TILE: Final = 32  # keys of a tile of the forward pass, queries of one of gradients by keys
+CONFIG: Final = AttentionConfig(64, dtype="f16", tile=TILE, target=TARGET)
 SEQ: Final = 192  # queries, and keys: six tiles
-_TITLE: Final = "What the warps of a CTA do, slot by slot"
 _CHARACTER: Final = 6.8  # the width of a letter of the picture's font
 _APART: Final = 34
 
 
+class Picture(NamedTuple):
+    """A picture of what the warps of a CTA do: its name in `docs/`, its title, and `interpret`, which runs
+    the kernel under a recorder and returns its module.
+    """
+
+    name: str
+    title: str
+    interpret: Callable[[Recorder], ir.Module]
+
+    @property
+    def file(self) -> Path:
+        """The path of the picture."""
+        return DOCS / self.name
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the picture and return 0; with `--check` write nothing, and return 1 if it is outdated."""
-    return write_or_check(argv, "gen_roles_picture.py", __doc__, PICTURE, "the interpreter draws", render)
+    """Write the pictures and return 0; with `--check` write nothing, and return 1 if one is outdated."""
+    files = {picture.file: functools.partial(render, picture) for picture in PICTURES}
+    return write_or_check_each(argv, "gen_roles_picture.py", __doc__, files, "the interpreter draws")
 
 
-def render() -> str:
+def render(picture: Picture) -> str:
     """The picture as SVG."""
-    recording = recorded()
-    chart = charts.timeline(recording)
+    chart = charts.timeline(recorded(picture))
     key = list(_key(chart["used"], chart["flying"]))
-    return load_template("timeline.svg.j2").render(c=chart, classes=NAMES, key=key, title=_TITLE)
+    return load_template("timeline.svg.j2").render(c=chart, classes=NAMES, key=key, title=picture.title)
 
 
-def recorded() -> Pipeline:
+def recorded(picture: Picture) -> Pipeline:
     """The timeline of the first CTA of the kernel."""
-    build, plan, args = dense_launch(CONFIG, SEQ)
     recorder = Recorder()
+    module = picture.interpret(recorder)
+    return pipeline(recorder.recording, module.kernels[0], {})
+
+
+def _interpret_forward(recorder: Recorder) -> ir.Module:
+    build, plan, args = dense_launch(CONFIG, SEQ)
     interpreter.run(
         build.module,
         grid=plan.grid,
@@ -60,7 +87,29 @@ def recorded() -> Pipeline:
         dynamic_smem=plan.dynamic_shared,
         recorder=recorder,
     )
-    return pipeline(recorder.recording, build.module.kernels[0], {})
+    return build.module
+
+
+def _interpret_keys(recorder: Recorder) -> ir.Module:
+    queries, keys = launches(CONFIG, target(TARGET), SEQ, one_sweep=False, build=_with_small_tiles)
+    queries.interpret()  # writes D, which the other kernel reads
+    keys.interpret(recorder=recorder)
+    return keys.build.module
+
+
+def _with_small_tiles(kernel: GradientConfig) -> GradientBuild:
+    """The kernel of a configuration with tiles of TILE rows, several of which the small problem has."""
+    return gradient_build(replace(kernel, tiling=replace(kernel.wgmma, tile=TILE)))
+
+
+PICTURES: Final = (
+    Picture("roles.svg", "What the warps of a CTA do, slot by slot", _interpret_forward),
+    Picture(
+        "backward-roles.svg",
+        "What the warps of a CTA that owns keys do in the backward pass, slot by slot",
+        _interpret_keys,
+    ),
+)
 
 
 def _key(used: Sequence[int], flying: bool) -> Iterator[tuple[str, str, float, int]]:

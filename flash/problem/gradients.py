@@ -9,6 +9,10 @@ weights again, from Q, K and LSE.
 In one sweep, where the order of sums may differ from call to call, the kernel by keys also adds to
 sums of dQ in global memory. One of deltas, which writes D, comes before it, and after it one of
 sums, which rounds dQ.
+
+The kernels by queries and by keys have two forms: with `mma.sync` or without tensor cores
+(`GradientTiling`), and with `wgmma` on Hopper for f16 and bf16 (`WgmmaGradientTiling`). In one sweep with the
+latter, the kernel of sums reads blocks in the order of threads (`WgmmaSumsTiling`).
 """
 
 from __future__ import annotations

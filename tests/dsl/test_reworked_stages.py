@@ -82,6 +82,63 @@ def run(k: KernelBuilder, text: Any, worked: int, schedule: Any, **how: Any) -> 
     return ran, np.array_equal(c, a.astype(np.float32) @ (b * np.repeat(signs, ROWS)[:, None]))
 
 
+def all_negated(stages: int) -> KernelBuilder:
+    """C = -sum of A[t] B[t] over tiles: the producer changes the sign of each B[t] as soon as it has been
+    filled.
+    """
+    k = KernelBuilder("all_negated", target="sm_90a", threads=2 * THREADS)
+    A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.pointer("C", f32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    tiles = {"a": ((64, ROWS), f16), "b": ((ROWS, COLUMNS), f16)}
+    ring = k.tma.ring(stages, producer, consumer, reworked=True, at_once=True, **tiles)
+    with producer, k.loop(0, TILES, type=u32) as n:
+        with ring.fill() as stage:
+            k.tma.load(stage.a, A[0, n * ROWS])
+            k.tma.load(stage.b, B[n * ROWS, 0])
+        with ring.rework() as stage:
+            for at in stage.b.chunks(producer.thread, producer.threads):
+                k.store(at, [word ^ SIGNS for word in k.load(at, 4)])
+    with consumer:
+        acc = k.wgmma.accumulator(64, COLUMNS)
+        with k.loop(0, TILES), ring.drain() as stage:
+            acc += stage.a @ stage.b
+            k.wgmma.wait()
+        acc.store(C, COLUMNS)
+    return k
+
+
+def run_all_negated(k: KernelBuilder, text: Any, schedules: Any, **how: Any) -> tuple[list[Any], bool]:
+    """Run it on small integers. Returns the runs, and whether C is right."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(-4, 5, (64, TILES * ROWS)).astype(np.float16)
+    b = rng.integers(-4, 5, (TILES * ROWS, COLUMNS)).astype(np.float16)
+    c = np.full((64, COLUMNS), np.nan, np.float32)
+    ran = launch(k, a, b, c, program=text, schedules=schedules, **how)
+    return ran, np.array_equal(c, -a.astype(np.float32) @ b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_stages_are_worked_on_at_once(stages: int) -> None:
+    k = all_negated(stages)
+    assert all(run_all_negated(k, None, (schedule,))[1] for schedule in SCHEDULES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_wrong_parity_of_a_ring_at_once_is_noticed(stages: int) -> None:
+    k = all_negated(stages)
+    broken = changed(k, r"xor\.b32 (%r\d+), (%r\d+), 1;(\n\$wait)", r"mov.u32 \1, \2;\3", 1)
+    noticed = False
+    for schedule in SCHEDULES:
+        try:
+            (ran,), right = run_all_negated(k, broken, (schedule,), raise_on_report=False)
+            noticed = noticed or bool(ran.reports) or not right
+        except TrapError:
+            noticed = True
+    assert noticed
+
+
 @pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("gathered", [False, True])

@@ -22,6 +22,7 @@ from ptxgen.types import f16, f32, u32
 ROWS, COLUMNS, TILES, THREADS = 32, 64, 5, 128  # of the right factor, steps, threads of a role
 SIGNS = 0x8000_8000
 WAYS = ("plain", "overlapped", "reworked", "some reworked")
+AT_ONCE = WAYS[:3]  # whose second steps may follow their fills directly
 
 
 @dataclass
@@ -67,15 +68,16 @@ class SecondStep:
                 self.k.store(at, [word ^ SIGNS for word in self.k.load(at, 4)])
 
 
-def weighted(way: str, stages: int = 2, late: int = 0) -> KernelBuilder:
+def weighted(way: str, stages: int = 2, late: int = 0, *, at_once: bool = False) -> KernelBuilder:
     """C = sum of A[t] B[t] over tiles t, and D the sum of their numbers. Copies fill A[t]; the producer's
     threads store B[t] and the numbers, `late` fills later, and change the sign of A[t] where the ring is
-    reworked: of all tiles, or of those whose bit in `worked` is set.
+    reworked: of all tiles, or of those whose bit in `worked` is set. The ring may be made `at_once`.
     """
     k = KernelBuilder("weighted", target="sm_90a", threads=2 * THREADS)
     A, C, D, worked = k.tma.tensor_map("A", f16), k.pointer("C", f32), k.pointer("D", f32), k.param("w", u32)
     producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
     how: dict[str, Any] = {"overlapped": way == "overlapped", "reworked": "reworked" in way}
+    how["at_once"] = at_once
     ring = k.tma.ring(
         *(stages, producer, consumer),
         **how,
@@ -136,10 +138,30 @@ def test_consumers_see_what_copies_and_threads_wrote(way: str, stages: int, late
     assert run(way, weighted(way, stages, late))[1]
 
 
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_a_ring_at_once_gives_the_same_results(way: str, stages: int) -> None:
+    if (way, stages) != ("overlapped", 1):
+        assert run(way, weighted(way, stages, at_once=True))[1]
+
+
+@pytest.mark.parametrize(("stages", "fewer"), [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("way", ["plain", "reworked"])
+def test_the_producer_of_a_ring_at_once_has_one_cursor(way: str, stages: int, fewer: int) -> None:
+    """A cursor is an index, if there are several stages, and a parity; both begin as 0 or 1."""
+    later, at_once = (render(weighted(way, stages, at_once=once).build()) for once in (False, True))
+    begun = [len(re.findall(r"mov\.u32 %r\d+, [01];", text)) for text in (later, at_once)]
+    assert begun[0] - begun[1] == fewer
+
+
 @pytest.mark.ptxas
-@pytest.mark.parametrize("way", WAYS)
-def test_they_are_assembled_and_their_barriers_proved(way: str) -> None:
-    k = weighted(way)
+@pytest.mark.parametrize(
+    ("way", "at_once"), [*((way, False) for way in WAYS), *((way, True) for way in AT_ONCE)]
+)
+def test_they_are_assembled_and_their_barriers_proved(way: str, at_once: bool) -> None:
+    k = weighted(way, at_once=at_once)
     module = k.build()
     find_assembler(target="sm_90a").assemble(render(module), "sm_90a")
     proof = prove_shared(module, block=k.threads)
@@ -167,6 +189,24 @@ MISTAKES = {
         r"\1 \3 \2 \4",
         "some reworked",
     ),
+    "a ring at once: stages are reworked before their copies are there": (
+        r"xor\.b32 (%r\d+), (%r\d+), 1;(\n\$wait)",
+        r"mov.u32 \1, \2;\3",
+        "reworked",
+        True,
+    ),
+    "a ring at once: threads store before the stage is free": (
+        r"(\$end_\d+:\n(?:[^\n]*mad\.lo[^\n]*\n|[^\n]*mov\.u32[^\n]*\n)+\$wait_\d+:\n[^\n]*\], )%r\d+;",
+        r"\g<1>1;",
+        "plain",
+        True,
+    ),
+    "a ring at once: products do not see what was stored": (
+        r"fence\.proxy\.async\.shared::cta;",
+        "",
+        "plain",
+        True,
+    ),
 }
 
 
@@ -174,8 +214,8 @@ MISTAKES = {
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_noticed(mistake: str) -> None:
-    was, by, way = MISTAKES[mistake]
-    k = weighted(way)
+    was, by, way, *at_once = MISTAKES[mistake]
+    k = weighted(way, at_once=bool(at_once))
     broken, noticed = changed(k, was, by), False
     for schedule in SCHEDULES:
         try:
@@ -203,9 +243,22 @@ def ring_of(body: str = "", **how: Any) -> Callable[[], None]:
             elif body == "forget":
                 with ring.fill():
                     pass
-            elif body == "fill alone":
-                with ring.fill() as stage:
+            elif body.startswith("fill"):
+                for step in body.split(", "):
+                    if step == "fill":
+                        with ring.fill() as stage:
+                            k.tma.load(stage.a, A[0, 0])
+                    else:
+                        with getattr(ring, step)():
+                            pass
+            elif body == "branches":
+                is_worked = k.block_id() == 0
+                with ring.fill(reworked=is_worked) as stage:
                     k.tma.load(stage.a, A[0, 0])
+                with k.when(is_worked, uniform=True), ring.rework():
+                    pass
+                with k.when(~is_worked, uniform=True), ring.store():
+                    pass
             elif body == "use":
                 with ring.store() as stage:
                     stage.a[0, 0] = 0.0
@@ -219,6 +272,10 @@ def ring_of(body: str = "", **how: Any) -> Callable[[], None]:
 EXCLUDED = (
     "ring: stored=… is for stages that one CTA fills by copies of tensors, and that consumers take in order; "
     "leave out multicast, written, gathered and dealt"
+)
+AT_ONCE_OF_NOTHING = (
+    "ring: at_once=True is for stages with a second step of the producer after fill; make the ring with "
+    "reworked=True or stored=…, and without gathered"
 )
 REFUSED = [
     (ring_of(stored="b"), "ring: stored must be a tuple of names of its tiles, which are a, b, got 'b'"),
@@ -256,12 +313,12 @@ REFUSED = [
         "for ever",
     ),
     (
-        ring_of("fill alone", stored=("b",)),
+        ring_of("fill", stored=("b",)),
         "ring 'ring_1': role 'producer' has no step that stores to its stages, so that consumers wait for "
         "ever; add 'with ring.store() as stage:'",
     ),
     (
-        ring_of("fill alone", stored=("b",), reworked=True),
+        ring_of("fill", stored=("b",), reworked=True),
         "ring 'ring_1': role 'producer' has no step that stores to its stages, so that consumers wait for "
         "ever; add 'with ring.rework() as stage:'",
     ),
@@ -274,6 +331,30 @@ REFUSED = [
         ring_of("use", stored=("b",)),
         "ring 'ring_1': store is for the tiles named in stored=, 'b', but copies to tile 'a' may be under "
         "way; use it in rework, in a ring made with reworked=True",
+    ),
+    *(
+        (ring_of(at_once=True, **how), AT_ONCE_OF_NOTHING)
+        for how in ({}, {"written": True}, {"dealt": True}, {"reworked": True, "gathered": True})
+    ),
+    (
+        ring_of("fill, fill", stored=("b",), at_once=True),
+        "ring 'ring_1': fill comes where rework, store or pass_on is due, because at_once=True says that "
+        "fills and second steps alternate; leave at_once out for another order",
+    ),
+    (
+        ring_of("fill, rework, rework", stored=("b",), reworked=True, at_once=True),
+        "ring 'ring_1': rework comes where fill is due, because at_once=True says that fills and second "
+        "steps alternate; leave at_once out for another order",
+    ),
+    (
+        ring_of(stored=("b",), at_once=True),
+        "ring 'ring_1': store comes where fill is due, because at_once=True says that fills and second steps "
+        "alternate; leave at_once out for another order",
+    ),
+    (
+        ring_of("branches", stored=("b",), reworked=True, at_once=True),
+        "ring 'ring_1': store comes where fill is due, because at_once=True says that fills and second steps "
+        "alternate; leave at_once out for another order",
     ),
 ]
 

@@ -31,7 +31,6 @@ SLOW = pytest.mark.slow
         (gen_pipeline_picture, "the script draws"),
         (gen_public_kernels, "the table says"),
         (gen_rooms, "the docstrings of the folders say"),
-        pytest.param(gen_roles_picture, "the interpreter draws", marks=SLOW),
         pytest.param(gen_gpu_page, "the results and the ledger say", marks=SLOW),
     ],
     ids=lambda value: value.__name__ if isinstance(value, ModuleType) else "",
@@ -53,6 +52,31 @@ def test_a_committed_file_is_what_its_script_writes_and_another_is_outdated(
     assert other.read_text(encoding="utf-8") == text + "\n"
     name = Path(script.__file__ or "").name
     assert capsys.readouterr().err == f"{name}: {other} is not what {source}; run python tools/{name}\n"
+
+
+@pytest.mark.slow
+def test_each_of_several_files_is_what_its_script_writes_and_another_is_outdated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, name = gen_roles_picture, "gen_roles_picture.py"
+    assert script.main(["--check"]) == 0
+    monkeypatch.setattr(script, "render", lambda picture: picture.title)
+    for picture in script.PICTURES:
+        other = tmp_path / picture.name
+        assert script.main(["--check", "--file", str(other)]) == 1
+        assert script.main(["--file", str(other)]) == 0
+        assert other.read_text(encoding="utf-8") == picture.title
+        assert script.main(["--check", "--file", str(other)]) == 0
+        outdated = f"{other} is not what the interpreter draws; run python tools/{name}\n"
+        assert capsys.readouterr().err == f"{name}: {outdated}"
+    assert script.main(["--check"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == len(script.PICTURES)
+    with pytest.raises(SystemExit):
+        script.main(["--file", str(tmp_path / "other.svg")])
+    assert capsys.readouterr().err.endswith(
+        "error: --file must name one of roles.svg, backward-roles.svg, in any folder, got "
+        f"{tmp_path / 'other.svg'}\n"
+    )
 
 
 def test_a_missing_file_is_outdated_and_is_written_without_check(
