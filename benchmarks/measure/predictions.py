@@ -107,9 +107,9 @@ def predict(case: Case) -> dict[str, Any]:
     if case.owner:
         kernel = gradient_config(case.config, case.owner, target, _ALIGNED)
         of = gradient_build(kernel)
-        t, shared = kernel.tiling, of.kernel.dynamic_shared_bytes
-        threads = computing_threads(t)
-        busy, ctas = _busy(Subject(of.text, of.kernel.name, t.threads, shared, 1), threads, target)
+        shared, threads = of.kernel.dynamic_shared_bytes, computing_threads(kernel.tiling)
+        subject = Subject(of.text, of.kernel.name, kernel.tiling.threads, shared, 1)
+        busy, ctas = _busy(subject, threads, target)
         return _entry(kernel.name, case, of.text, busy, busy.clocks_of_ctas(threads, ctas), [])
     forward = build(case.config.kernel())
     t = forward.config.tiling
