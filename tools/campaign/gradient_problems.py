@@ -113,14 +113,19 @@ def problems_of(settings: GradientSettings) -> tuple[Problem, ...]:
 
 def _for_tensor_maps(settings: GradientSettings, problems: Iterable[Problem]) -> Iterator[Problem]:
     """The problems that tensor maps can describe, with strides above 0, and at least one query and one key.
-    After them comes one with so many tiles that, at a barrier which wrongly waits for one arrival less, the
-    surplus arrivals add up to a phase.
+    After them come one whose window is so wide that some tiles see all rows of a CTA, and tiles before and
+    after them do not; and one with so many tiles that, at a barrier which wrongly waits for one arrival less,
+    the surplus arrivals add up to a phase.
     """
     yield from dict.fromkeys(
         replace(p, reverse=False)
         for p in problems
         if all(map(sum, zip(*p.sequences, strict=True))) and not p.alike
     )
+    if settings.config.window is not None:
+        owned, walked = settings.block + 5, 2 * settings.block + 50
+        rows = (owned, walked) if settings.owner == QUERIES else (walked, owned)
+        yield _packed(settings, Problem(*rows, heads=1, window=(settings.block + 40, 9)))
     arrivals = CONSUMERS * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
     walked = (settings.stages * arrivals + 2) * settings.tile
     queries, keys = (_TILE, walked) if settings.owner == QUERIES else (walked, _TILE)
@@ -287,6 +292,8 @@ def _varlen(settings: GradientSettings) -> list[Problem]:
         packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
     elif settings.owner == QUERIES:  # NaN that the first block does not see
         packed.append(replace(packed[4], nan_from=b + t + 5))
+    if settings.config.window is not None:
+        packed += [_packed(settings, p) for p in _with_nan(settings)]
     ends = [(b + 8, 8), (16, b + 24), (b + 24, b + 16), (8, b + 8), (b + 16, 16)]
     packed += [Problem(0, 0, lengths=(of,), heads=1, reverse=True) for of in ends]
     # A sequence without rows, which no row precedes.

@@ -260,11 +260,12 @@ _HOPPER_HALF: Final = {"target": "sm_90a", "dtype": "f16", "head_dim": 64}
 _HOPPER_FEATURES: Final = {
     "target": "sm_90a",
     "dtype": "f16",
-    "head_dim": 24,
-    "head_dim_v": 40,
+    "head_dim": 64,
+    "head_dim_v": 56,
     "softcap": 3.0,
     "dropout": 0.3,
 }
+_HOPPER_VARLEN: Final = _VARLEN | {"target": "sm_90a", "head_dim": 56, "head_dim_v": 64}
 # All columns of a panel: what meets a column of zeros could be anything.
 _EXACT: Final = {"head_dim": 32, "causal": "top_left"}
 _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
@@ -331,7 +332,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     "bf16-sm_90a-dq-varlen": {
         "owner": QUERIES,
         "wanted": ("sink",),
-        "attention": _VARLEN | {"target": "sm_90a", "sink": True},
+        "attention": _HOPPER_VARLEN | {"sink": True},
     },
     # Gradients of keys and values.
     "f16-sm_90a-dkv": {"owner": KEYS, "attention": _HOPPER_HALF},
@@ -342,12 +343,12 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     },
     "bf16-sm_90a-dkv-varlen": {
         "owner": KEYS,
-        "attention": _VARLEN | {"target": "sm_90a", "causal": False, "window": (20, 9)},
+        "attention": _HOPPER_VARLEN | {"causal": False, "window": (20, 9)},
     },
     # Two warpgroups own the same keys, and each sums half of the columns.
     "f16-sm_90a-dkv-split": {
         "owner": KEYS,
-        "attention": {"target": "sm_90a", "dtype": "f16", "head_dim": 136, "head_dim_v": 24, "causal": True},
+        "attention": {"target": "sm_90a", "dtype": "f16", "head_dim": 192, "head_dim_v": 64, "causal": True},
     },
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {
