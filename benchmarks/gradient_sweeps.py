@@ -56,7 +56,7 @@ def launches(config: flash.AttentionConfig, on: Target, seq: int, *, one_sweep: 
     views = {name: view(array, name) for name, array in arrays.items()}
     checked = Checks(config, Caller("gradient_sweeps")).check(views, {}, "bhsd", (None, None))
     call = GradientCall(config, checked, "bhsd", config.scale, views, {}, {}, {}, one_sweep)
-    memory = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call).items()}
+    memory = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call, on).items()}
     return list(steps_of(call, on, memory, "gradient_sweeps"))
 
 

@@ -29,13 +29,14 @@ from flash.problem.gradients import (
     KEYS,
     QUERIES,
     SCORES,
+    SUM_BLOCKS,
     SUMS,
     SUMS_OF_QUERIES,
     GradientConfig,
     gradient_arrays,
 )
 from flash.problem.limits import MAX_CTAS, max_seq
-from ptxgen.contract.expressions import CEIL_DIV, DIV, TIMES, Expression, product
+from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product
 
 _FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
 _ENDED: Final = (
@@ -68,8 +69,16 @@ def of_gradients(config: GradientConfig) -> Launch:
             "layout": _layout(config),
             "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
         },
-        of_hosts=_OF_BIAS if config.owner == SCORES else {},
+        of_hosts=_OF_BIAS if config.owner == SCORES else _sum_blocks(config),
     )
+
+
+def _sum_blocks(config: GradientConfig) -> dict[str, Expression]:
+    """The number of blocks of sums of dQ of a head, if the kernel has such blocks."""
+    if config.sum_block is None:
+        return {}
+    full: Expression = {CEIL_DIV: [config.features.row_counts[0], config.sum_block[0]]}
+    return {SUM_BLOCKS.name: {PLUS: [full, "batch"]} if config.features.varlen else full}
 
 
 def _scalars(config: GradientConfig) -> Iterator[Number]:

@@ -14,6 +14,7 @@ from flash.kernels.mma_gradient_scores import gradient_of_scores
 from flash.kernels.sum_terms import SumConfig, sum_kernel
 from flash.kernels.wgmma_gradient_keys import wgmma_gradient_of_keys
 from flash.kernels.wgmma_gradient_queries import wgmma_gradient_of_queries
+from flash.kernels.wgmma_rounded_sums import wgmma_rounded_sums
 from flash.operands.declared import Operand
 from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, gradient_arrays
@@ -55,7 +56,11 @@ EMITTERS: Final = {
     DELTAS: deltas,
     SUMS: rounded_sums,
 }
-WGMMA_EMITTERS: Final = {QUERIES: wgmma_gradient_of_queries, KEYS: wgmma_gradient_of_keys}
+WGMMA_EMITTERS: Final = {
+    QUERIES: wgmma_gradient_of_queries,
+    KEYS: wgmma_gradient_of_keys,
+    SUMS: wgmma_rounded_sums,
+}
 
 
 def emit_gradient(config: GradientConfig) -> ir.Module:

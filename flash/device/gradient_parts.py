@@ -13,6 +13,7 @@ from flash.device.tiles import Matrix, access_width
 from flash.families.request import natural_alignment
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.gradients import (
+    SUM_BLOCKS,
     AnyGradientTiling,
     GradientConfig,
     gradient_matrices,
@@ -114,6 +115,25 @@ class GradientParameters:
         first = self.sums.value + (self.first_element(k, batch, head) * row_bytes).as_(u64)
         width = access_width(columns, natural_alignment(columns, columns, F32))
         return Matrix(first, k.mov(row_bytes, type=s64), self.seq_q, columns, width)
+
+    def block_of_sums(
+        self, k: KernelBuilder, batch: Value, head: Value, n: Value, rows: int, columns: int
+    ) -> Pointer:
+        """The sums of block `n` of dQ of a head: `rows` x `columns` f32 in the order of threads. The blocks
+        of a packed sequence follow those of the sequences before, of which each may end with a block that is
+        not full.
+        """
+        assert self.sums is not None  # the kernel has them
+        blocks = self.numbers[SUM_BLOCKS.name]
+        nth = k.cvt(head, dtype=s64)
+        if self.begin is None:
+            nth = k.mul_wide(batch, self.heads) + nth
+        else:
+            n = self.begin // rows + batch + n
+        # It exists anyway: the minimum states it for the proof.
+        n = k.min(n.as_(u32), blocks - 1).as_(s32)
+        index = nth * k.cvt(blocks, dtype=s64) + k.cvt(n, dtype=s64)
+        return Pointer(self.sums.value + (index * (rows * columns * F32_BYTES)).as_(u64), "global", f32)
 
 
 @dataclass(frozen=True)
@@ -327,6 +347,8 @@ class KeysPart:
         first, _ = reach.queries(k, last_key, last_key, seq_q)
         _, end = reach.queries(k, self.first_key, self.first_key, seq_q)
         first = k.min(k.max(k.divide_up(first, t.tile), self.first_tile), self.end_tile)
+        if t.adds_queries:  # keys that do not exist add 0 to the sums
+            first = k.selp(self.end_tile, first, self.first_key + t.block > seq_k)
         return first, k.max(k.min(end // t.tile, self.end_tile), first)
 
     def sees(self, k: KernelBuilder, mask: Mask, first_query: Value, t: AnyGradientTiling) -> Value | None:

@@ -12,13 +12,14 @@ from flash.device.box_rows import BoxRows
 from flash.device.gradient_parts import GradientParameters
 from flash.device.nonfinite import clear_together
 from flash.device.team import Team
+from flash.device.tiles import Matrix
 from flash.families.wgmma import WARPGROUP, WGMMA_ROWS
 from flash.families.wgmma_gradient import CONSUMERS
 from flash.problem.gradient_maps import gradient_layout, gradient_maps, gradient_rank
 from flash.problem.gradients import GradientConfig
 from flash.problem.tensor_maps import map_name
 from ptxgen.dsl import KernelBuilder, Value, marked
-from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner, Layout
+from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner, Layout, TensorParameter
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.target import WARP_SIZE
 
@@ -44,30 +45,20 @@ class GradientPipeline:
     ) -> None:
         self.k, self.config, self.names = k, config, (tuple(owned), tuple(walked))
         self.clears = config.hides_keys or config.features.varlen
-        rank = gradient_rank(config)
-        self.maps = {
-            name: k.tma.tensor_map(map_name(name), config.dtype.scalar, rank)
-            for name in gradient_maps(config)
-        }
+        self.maps = {name: map_of(k, config, name) for name in gradient_maps(config)}
         to_copy, to_compute = config.wgmma.registers_of_roles
         self.producer = k.warpgroup_role("producer", registers=to_copy)
         self.consumer = k.warpgroup_role("consumer", warpgroups=CONSUMERS, registers=to_compute)
         tiles: list[dict[str, Any]] = [
             {name.lower(): gradient_layout(config, name) for name in names} for names in self.names
         ]
-        self.owned = k.tma.ring(1, self.producer, self.consumer, **tiles[0])
+        self.clears_owned = self.clears and config.wgmma.adds_queries  # whose keys are a factor of dQ
+        first: dict[str, Any] = {"reworked": self.clears_owned, "at_once": self.clears_owned}
+        self.owned = k.tma.ring(1, self.producer, self.consumer, **first, **tiles[0])
         tiles[1] |= stored or {}
         how: dict[str, Any] = {"reworked": self.clears, "stored": tuple(stored or ())}
         how["at_once"] = self.clears or stored is not None
         self.walked = k.tma.ring(config.wgmma.stages, self.producer, self.consumer, **how, **tiles[1])
-
-    def corner(
-        self, name: str, parameters: GradientParameters, batch: Value, head: Value, row: Value
-    ) -> Corner:
-        """The coordinates of row `row` of a head in a matrix."""
-        of, begin = self.maps[name], parameters.matrices[name].begin
-        outer = (batch, head) if of.type.rank == _BATCHED else (head,)
-        return of[(*outer, row if begin is None else begin + row, 0)]
 
     @marked("gradient pipeline: loads")
     def load(
@@ -81,7 +72,8 @@ class GradientPipeline:
     ) -> None:
         """Start the copies of the tiles of a stage whose first row is `row` of a head."""
         for name in names:
-            self.k.tma.load(getattr(stage, name.lower()), self.corner(name, parameters, batch, head, row))
+            at = corner_of(self.maps[name], name, parameters, batch, head, row)
+            self.k.tma.load(getattr(stage, name.lower()), at)
 
     @marked("gradient pipeline: clear")
     def clear(self, stage: Stage, names: Sequence[str]) -> None:
@@ -104,10 +96,9 @@ class GradientPipeline:
         first_row: Value,
     ) -> None:
         """Write the rows of a gradient that the CTA owns, rounded, through the tile of the owned matrix `of`,
-        which all consumers have read. Rows of packed sequences are stored by threads where rows of another
-        sequence follow them.
+        which all consumers have read.
         """
-        k, consumer = self.k, self.consumer
+        k = self.k
         layout = gradient_layout(self.config, name)
         out = k.tma.tile(
             f"{name}_tile",
@@ -122,16 +113,9 @@ class GradientPipeline:
             sums.write(out.from_column(self.group() * columns, columns))
         else:
             sums.write(out, self.group_row())
-        corner = self.corner(name, parameters, batch, head, first_row)
-        if not self.config.features.varlen:
-            k.tma.store(out, corner)
-            return
+        to = corner_of(self.maps[name], name, parameters, batch, head, first_row)
         matrix = parameters.rows(k, name, batch, head)
-        with k.when(first_row + layout.rows <= matrix.rows, uniform=True):
-            k.tma.store(out, corner)
-        with k.otherwise():
-            consumer.barrier.sync()
-            BoxRows(k, Team(consumer), out).store(matrix, first_row)
+        store_rows(k, self.config, Team(self.consumer), out, to, (matrix, first_row))
 
     def group(self) -> Value:
         """The number of this warpgroup of the consumer, in a form that the assembler knows to be the same in
@@ -149,6 +133,43 @@ class GradientPipeline:
         if self.config.wgmma.splits_columns:
             return k.signed(sums.row)
         return k.signed(sums.row + k.thread_id() // WARPGROUP % CONSUMERS * WGMMA_ROWS)
+
+
+def map_of(k: KernelBuilder, config: GradientConfig, name: str) -> TensorParameter:
+    """Declare the tensor map of a matrix."""
+    return k.tma.tensor_map(map_name(name), config.dtype.scalar, gradient_rank(config))
+
+
+def corner_of(
+    of: TensorParameter, name: str, parameters: GradientParameters, batch: Value, head: Value, row: Value
+) -> Corner:
+    """The coordinates of row `row` of a head in the matrix `name`, whose map is `of`."""
+    begin = parameters.matrices[name].begin
+    outer = (batch, head) if of.type.rank == _BATCHED else (head,)
+    return of[(*outer, row if begin is None else begin + row, 0)]
+
+
+@marked("gradient pipeline: results")
+def store_rows(
+    k: KernelBuilder,
+    config: GradientConfig,
+    team: Team,
+    tile: BoxTile,
+    to: Corner,
+    rows: tuple[Matrix, Value],
+) -> None:
+    """Store the rows of `tile`, which the threads of `team` have written, from `to` on: the rows of a matrix
+    from one of them on, `rows`. Of packed sequences threads store them where rows of another sequence follow.
+    """
+    if not config.features.varlen:
+        k.tma.store(tile, to)
+        return
+    matrix, first_row = rows
+    with k.when(first_row + tile.rows <= matrix.rows, uniform=True):
+        k.tma.store(tile, to)
+    with k.otherwise():
+        team.sync(k)
+        BoxRows(k, team, tile).store(matrix, first_row)
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,16 @@ from collections.abc import Iterator
 from typing import ClassVar, Final, NamedTuple
 
 from flash.families.precision import HALF, Operands
-from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS, width_of
+from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS, WIDTHS, width_of
+from flash.operands.dtypes import F32_BYTES
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 CONSUMERS: Final = 2  # warpgroups that compute
 # Registers of a thread of the producer, and of a consumer: all threads together have 65536. Where warpgroups
-# split columns, the producer starts more copies for a tile.
+# split columns, or slabs are narrow, the producer starts more copies for a tile.
 _REGISTERS: Final = (24, 240)
-_REGISTERS_TO_SPLIT: Final = (40, 232)
+_REGISTERS_TO_WORK: Final = (40, 232)
 _STEP_BYTES: Final = 1024  # tiles begin at multiples of this many bytes
 _OTHER_STEPS: Final = 3  # barriers, LSE and D of rows, and the way to the first multiple
 
@@ -46,7 +47,8 @@ class WgmmaGradientTiling:
     """Tiles of a kernel of gradients with `wgmma`, in elements: a CTA owns `block` rows, and walks over tiles
     of `tile` rows, of which shared memory holds `stages`. `by_keys` is whether it owns keys. If it
     `splits_columns`, the warpgroups own the same keys, of which each computes all scores, and each sums half
-    of the columns: the registers of one do not hold more.
+    of the columns: the registers of one do not hold more. One that `adds_queries` also adds to sums of dQ in
+    global memory, of which each warpgroup makes half of the columns.
     """
 
     head_dim: int
@@ -55,6 +57,7 @@ class WgmmaGradientTiling:
     by_keys: bool
     stages: int = LEAST_STAGES
     splits_columns: bool = False
+    adds_queries: bool = False
 
     operands: ClassVar[Operands] = HALF
     warps: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP // WARP_SIZE
@@ -62,7 +65,6 @@ class WgmmaGradientTiling:
     rows_of_warp: ClassVar[int] = WGMMA_ROWS * WARP_SIZE // WARPGROUP
     warps_meet: ClassVar[bool] = True
     slices: ClassVar[int] = 1
-    adds_queries: ClassVar[bool] = False
 
     @property
     def block(self) -> int:
@@ -72,7 +74,8 @@ class WgmmaGradientTiling:
     @property
     def registers_of_roles(self) -> tuple[int, int]:
         """Registers of a thread of the producer, and of a consumer."""
-        return _REGISTERS_TO_SPLIT if self.splits_columns else _REGISTERS
+        narrow = self.adds_queries and max(self.widths) <= WIDTHS[0]
+        return _REGISTERS_TO_WORK if self.splits_columns or narrow else _REGISTERS
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -86,10 +89,26 @@ class WgmmaGradientTiling:
         yield from (copies * of_scores, copies * of_weights, of_scores)
         if self.by_keys:
             yield of_weights
+        if self.adds_queries:
+            yield of_scores
 
     def summed_columns(self, width: int) -> int:
         """Columns of `width` columns of a gradient that a warpgroup sums."""
         return width // CONSUMERS if self.splits_columns else width
+
+    @property
+    def half_columns(self) -> int:
+        """Columns of dQ that a warpgroup adds to the sums."""
+        return self.widths[0] // CONSUMERS
+
+    def least_columns(self, array: str) -> int:
+        """The fewest neighbouring columns of a tile that a warpgroup reads or writes by themselves, or of
+        that of K for dK, which leaves through it.
+        """
+        columns = self.tile_of(array)[1]
+        if self.splits_columns or (self.adds_queries and array in ("K", "dK")):
+            return columns // CONSUMERS
+        return columns
 
     def tile_of(self, array: str) -> tuple[int, int]:
         """The rows and columns of the tile of a matrix in shared memory."""
@@ -102,4 +121,52 @@ class WgmmaGradientTiling:
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA, in bytes, at most."""
         elements = sum(self.widths) * (self.block + self.stages * self.tile)
-        return elements * HALF.nbytes + _OTHER_STEPS * _STEP_BYTES
+        nbytes = elements * HALF.nbytes + _OTHER_STEPS * _STEP_BYTES
+        if self.adds_queries:  # the ring of dS, and a tile of dQ
+            nbytes += (
+                LEAST_STAGES * self.block * self.tile * HALF.nbytes + self.tile * self.widths[0] * F32_BYTES
+            )
+        return nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaSumsTiling:
+    """Tiles of the kernel that rounds sums of dQ, in elements: a CTA owns `block` rows, one block of sums, of
+    which each of two warpgroups takes half of the columns.
+    """
+
+    head_dim: int
+    head_dim_v: int
+    block: int
+
+    operands: ClassVar[Operands] = HALF
+    tile: ClassVar[int] = 0
+    stages: ClassVar[int] = 1
+    warps: ClassVar[int] = CONSUMERS * WARPGROUP // WARP_SIZE
+    threads: ClassVar[int] = CONSUMERS * WARPGROUP
+    rows_of_warp: ClassVar[int] = WGMMA_ROWS * WARP_SIZE // WARPGROUP
+    warps_meet: ClassVar[bool] = False
+    slices: ClassVar[int] = 1
+    adds_queries: ClassVar[bool] = False
+
+    @property
+    def half_columns(self) -> int:
+        """Columns of dQ that a warpgroup rounds."""
+        return width_of(self.head_dim) // CONSUMERS
+
+    def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002
+        """None: the kernel has no products."""
+        yield from ()
+
+    def least_columns(self, array: str) -> int:
+        """The fewest neighbouring columns of a tile that a warpgroup writes by themselves."""
+        return self.tile_of(array)[1] // CONSUMERS
+
+    def tile_of(self, array: str) -> tuple[int, int]:  # noqa: ARG002
+        """The rows and columns of the tile of dQ in shared memory."""
+        return self.block, width_of(self.head_dim)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA, in bytes, at most."""
+        return self.block * width_of(self.head_dim) * HALF.nbytes + _STEP_BYTES

@@ -20,6 +20,7 @@ from flash.problem.sequences import each_sequence
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import HOST, host_array
 from ptxgen.runtime.settings import WITHOUT_KERNELS
+from ptxgen.target import Target
 
 _OWNED = {
     "queries": "dQ and D", "keys": "dK and dV", "scores": "the gradient of the bias", "deltas": "D",
@@ -28,7 +29,12 @@ _OWNED = {
 
 
 def explain(
-    call: GradientCall, backend: str, why: str, kernels: Sequence[tuple[BuiltKernel, int]], sweeps: Sweeps
+    call: GradientCall,
+    backend: str,
+    why: str,
+    kernels: Sequence[tuple[BuiltKernel, int]],
+    sweeps: Sweeps,
+    target: Target,
 ) -> str:
     """Lines about the backend, the problem, the kernels, their cost and memory. `kernels` are those of
     each launch of the call, and its CTAs; none for numpy.
@@ -54,7 +60,7 @@ def explain(
         for kernel, ctas in kernels:
             lines += _kernel(kernel, ctas)
         lines.append(("work", _work(call, kernels)))
-        lines.append(("memory", _memory(call)))
+        lines.append(("memory", _memory(call, target)))
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines)
 
 
@@ -116,11 +122,13 @@ def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str
     return f"{needed / 1e9:.3g} GFLOP needed by five products, {done / 1e9:.3g} by the kernels' whole tiles"
 
 
-def _memory(call: GradientCall) -> str:
+def _memory(call: GradientCall, target: Target) -> str:
     """A text with the bytes of the arrays, of the kernels' memory, and of an array of all scores."""
     of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
     arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
-    of_kernels = {name: math.prod(memory.shape) * F32_BYTES for name, memory in memory_of(call).items()}
+    of_kernels = {
+        name: math.prod(memory.shape) * F32_BYTES for name, memory in memory_of(call, target).items()
+    }
     lengths, heads = _lengths(call), call.checked.geometry.heads
     sizes = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in of_kernels.items())
     scores = ""

@@ -279,7 +279,8 @@ class AttentionGradient:
         if name not in WITHOUT_KERNELS:
             memory = PlannedMemory(ALIGNED, HOST)  # nothing runs
             kernels = [(step.build, step.plan.grid[0]) for step in gradient.steps(call, ordinal, memory)]
-        return explain(call, name, why, kernels, gradient.sweeps(gradient.target_of(ordinal)))
+        target = gradient.target_of(ordinal)
+        return explain(call, name, why, kernels, gradient.sweeps(target), target)
 
     def _scalars(self, softmax_scale: object, arguments: Any) -> tuple[float, Mapping[str, int | float]]:
         """The scale of a call, and the scalar arguments of its features; the seed is taken out of

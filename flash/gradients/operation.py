@@ -161,7 +161,7 @@ class Gradient(Operation[GradientCall]):
         """See `Operation.steps`."""
         space = {
             name: memory.array(needed.shape, F32, is_cleared=needed.is_cleared)
-            for name, needed in memory_of(call).items()
+            for name, needed in memory_of(call, self.target_of(ordinal)).items()
         }
         return steps_of(call, self.target_of(ordinal), space, self.caller.name)
 

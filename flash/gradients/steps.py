@@ -23,7 +23,15 @@ from flash.mods.trace import AUX
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
-from flash.problem.gradients import KEYS, SCORES, SUMS_OF_QUERIES, GradientConfig, owners_of, term_of
+from flash.problem.gradients import (
+    KEYS,
+    SCORES,
+    SUM_BLOCKS,
+    SUMS_OF_QUERIES,
+    GradientConfig,
+    owners_of,
+    term_of,
+)
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.feature import ScoreFeature, summed_to
@@ -66,13 +74,13 @@ class Memory(NamedTuple):
     is_cleared: bool = False
 
 
-def memory_of(call: GradientCall) -> dict[str, Memory]:
-    """The memory that the launches of a call need, by the names of their pointers."""
+def memory_of(call: GradientCall, target: Target) -> dict[str, Memory]:
+    """The memory that the launches of a call need on a target, by the names of their pointers."""
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     rows = tuple(call.arrays["lse"].shape)
     memory = {"D": Memory(rows)}
     if call.one_sweep:
-        memory[SUMS_OF_QUERIES] = Memory((*rows, config.head_dim), is_cleared=True)
+        memory[SUMS_OF_QUERIES] = Memory(_shape_of_sums(call, target, rows), is_cleared=True)
     heads = geometry.batch, geometry.heads
     for feature in config.scores:
         into = call.sums.get(feature.argument)
@@ -86,6 +94,39 @@ def memory_of(call: GradientCall) -> dict[str, Memory]:
             needed = Memory((*heads, longest), is_cleared=config.varlen)
         memory[memory_name(call, feature)] = needed
     return memory
+
+
+def _shape_of_sums(call: GradientCall, target: Target, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the sums of dQ of rows of shape `rows`: [..., head_dim], or with blocks in the order of
+    threads [..., blocks, elements].
+    """
+    kernel = _kernel(call, KEYS, target)
+    if kernel.sum_block is None:
+        return (*rows, call.config.head_dim)
+    block_rows, columns = kernel.sum_block
+    return (*rows[:-1], _sum_blocks(call, block_rows), block_rows * columns)
+
+
+def _sum_blocks(call: GradientCall, block_rows: int) -> int:
+    """Blocks of rows of dQ for which each head has sums."""
+    geometry = call.checked.geometry
+    return -(-geometry.seq_q // block_rows) + (geometry.batch if call.config.varlen else 0)
+
+
+def _kernel(call: GradientCall, owner: str, target: Target, caller: str = "") -> GradientConfig:
+    """The kernel of a call whose CTAs own rows of `owner`."""
+    config, one_sweep = call.config, call.one_sweep and owner != SCORES
+    return gradient_config(
+        config,
+        owner,
+        target,
+        alignment(config, call.arrays),
+        with_dlse="dlse" in call.arrays and owner != SCORES,
+        wanted=tuple(f.argument for f in config.scores if f.argument in call.sums),
+        caller=caller or "AttentionGradient",
+        one_sweep=one_sweep,
+        without_wgmma=_against_maps(_in_order(call)),
+    )
 
 
 def _whole(feature: ScoreFeature | type[ScoreFeature], into: ArrayView) -> tuple[int, ...]:
@@ -123,7 +164,6 @@ def steps_of(
     the kernel of a configuration, maybe with other tiles. Raises `LaunchError` if a grid is too large.
     """
     config, (geometry, longest_q, longest_k) = call.config, call.checked
-    aligned = alignment(config, call.arrays)
     rows_q, rows_k = config.features.row_counts
     values: dict[str, int | float] = {
         rows_q: geometry.seq_q,
@@ -139,24 +179,17 @@ def steps_of(
         **call.numbers,
     }
     views = arrays_of(call, memory)
-    wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
-    with_dlse = "dlse" in call.arrays
-    how: dict[str, Any] = {"wanted": wanted, "caller": caller}
-    against = _against_maps(views)
     for owner in owners_of(one_sweep=call.one_sweep):
-        sweep: dict[str, Any] = {
-            "with_dlse": with_dlse,
-            "one_sweep": call.one_sweep,
-            "without_wgmma": against,
-        }
-        kernel = build(gradient_config(config, owner, target, aligned, **sweep, **how))
+        kernel = build(_kernel(call, owner, target, caller))
         t = kernel.config.tiling
+        if kernel.config.sum_block is not None:
+            values[SUM_BLOCKS.name] = _sum_blocks(call, kernel.config.sum_block[0])
         rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)
         yield from _step(
             kernel, views, values, -(-rows // t.block) * heads * geometry.batch * t.slices, caller
         )
     if "dbias" in memory:
-        kernel = build(gradient_config(config, SCORES, target, aligned, **how))
+        kernel = build(_kernel(call, SCORES, target, caller))
         batch, heads, seq_q, seq_k = memory["dbias"].shape
         t = kernel.config.tiling
         values |= {"batch": geometry.batch, "bias_batch": batch, "bias_heads": heads}

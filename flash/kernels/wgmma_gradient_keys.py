@@ -23,6 +23,7 @@ from flash.device.mma_products import fragment_columns
 from flash.device.team import Team
 from flash.device.wgmma_gradient_pipeline import GradientPipeline, WalkedTiles
 from flash.device.wgmma_outputs import ROWS
+from flash.device.wgmma_query_sums import WgmmaQuerySums
 from flash.families.wgmma import WGMMA_ROWS
 from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
@@ -43,13 +44,14 @@ def wgmma_gradient_of_keys(config: GradientConfig) -> ir.Module:
     k, parameters = begun(config)
     numbers = Layout.of("numbers", (2, config.wgmma.tile), f32, "none")
     pipeline = GradientPipeline(k, config, ("K", "V"), ("Q", "dO"), stored={"numbers": numbers})
+    sums = WgmmaQuerySums(k, config, pipeline) if config.wgmma.adds_queries else None
     if config.features.varlen:
         KeysPart.of(k, config, parameters)  # ends CTAs after their sequence
     with pipeline.producer:
         _Producer(k, config, pipeline, KeysPart.of(k, config, parameters, again=True)).run()
     with pipeline.consumer:
         part = KeysPart.of(k, config, parameters, again=True)
-        _Consumer(k, config, pipeline, part, parameters.longest("k")).run()
+        _Consumer(k, config, pipeline, part, parameters.longest("k"), sums).run()
     return k.build(drop_unread=True)
 
 
@@ -68,7 +70,8 @@ class _Walk:
     def tiles(self) -> WalkedTiles:
         """The tiles of queries of a head."""
         part, config = self.part, self.config
-        if not (config.features.scores or config.causal or config.features.varlen):
+        hides = config.features.scores or config.causal or config.features.varlen
+        if not (hides or config.wgmma.adds_queries):
             return WalkedTiles(part.first_tile, part.end_tile, None, plain=True)
         mask, whole = self._mask(self.first_head), None
         if not mask.hides_anywhere:
@@ -96,6 +99,9 @@ class _Producer(_Walk):
         of = part.parameters
         with pipeline.owned.fill() as stage:
             pipeline.load(stage, pipeline.names[0], of, part.batch, part.kv_head, part.first_key)
+        if pipeline.clears_owned:
+            with pipeline.owned.rework() as stage:
+                pipeline.clear(stage, ("K",))
         tiles = self.tiles()
         with if_some(k, of.seq_q), k.loop(0, of.group) as member:
             head = self.head(member)
@@ -166,9 +172,12 @@ class _Consumer(_Walk):
         pipeline: GradientPipeline,
         part: KeysPart,
         longest: Value,
+        sums: WgmmaQuerySums | None,
     ) -> None:
         super().__init__(k, config, pipeline, part)
-        self.longest = longest
+        self.longest, self.sums = longest, sums
+        if sums is not None:
+            sums.begin()
         t = config.wgmma
         of_scores, of_weights = t.widths
         self.S, self.dP = (k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False) for _ in range(2))
@@ -188,24 +197,32 @@ class _Consumer(_Walk):
         with k.loop(0, part.parameters.group) as member:
             head = self.head(member)
             scores = part.scores(k, self.config, head)
-            gradients = ScoreGradients.of(k, scores, scores.mask())
+            wanted = self.config.wanted if self.sums is not None else ()
+            gradients = ScoreGradients.of(k, scores, scores.mask(), wanted)
             gradients.begin_loops()
             terms = KeyTerms(k, self.config, gradients, ROWS)
             with if_some(k, part.parameters.seq_q):
-                tiles.each(k, functools.partial(self._take, gradients, terms))
+                tiles.each(k, functools.partial(self._take, gradients, terms, head))
             self._write_terms(terms, head)
+        if self.sums is not None:
+            self.sums.end()
         self._store()
 
     @marked("wgmma gradient of keys: tile")
-    def _take(self, gradients: ScoreGradients, terms: KeyTerms, n: Value, cut: bool) -> None:
+    def _take(self, gradients: ScoreGradients, terms: KeyTerms, head: Value, n: Value, cut: bool) -> None:
         """Add the terms of a tile of queries, if some of them see a key of the CTA."""
         first = n * self.config.wgmma.tile
         with if_seen(self.k, self.part.sees(self.k, gradients.mask, first, self.config.wgmma)):
-            self._add_queries(gradients, terms, first, cut)
+            self._add_queries(gradients, terms, (head, n, first), cut)
 
     @marked("wgmma gradient of keys: tile")
-    def _add_queries(self, gradients: ScoreGradients, terms: KeyTerms, first: Value, cut: bool) -> None:
-        """Add to dK and dV the terms of the tile of queries that begins with `first`."""
+    def _add_queries(
+        self, gradients: ScoreGradients, terms: KeyTerms, tile: tuple[Value, Value, Value], cut: bool
+    ) -> None:
+        """Add to dK and dV, and to the sums of dQ if there are any, the terms of a tile of queries: its head,
+        its number and its first query.
+        """
+        head, n, first = tile
         k, S, dP, dtype = self.k, self.S, self.dP, self.config.dtype.scalar
         stage, seq_q = self.pipeline.walked.acquire(), self.part.parameters.seq_q
         k.note("S^T = K Q^T, dP^T = V dO^T")
@@ -230,10 +247,21 @@ class _Consumer(_Walk):
         gradients.differentiate_weighed(by_query, of_query, deltas, coordinates, hides=cut)
         terms.add(dP.rows_of_thread, coordinates)
         gradients.bend(of_query, slopes)
-        k.note("dK += dS^T Q")
+        if self.sums is not None:
+            self.sums.write(dP)
         if not early:
             self.dV += S.packed(dtype) @ self._columns(stage.do)
-        self.dK += dP.packed(dtype) @ self._columns(stage.q)
+        dS = dP.packed(dtype)
+        exchanged = None
+        if self.sums is not None:
+            k.note("dQ += dS K")
+            exchanged = self.sums.multiply(self.owned.k)
+        k.note("dK += dS^T Q")
+        self.dK += dS @ self._columns(stage.q)
+        if self.sums is not None and exchanged is not None:
+            k.wgmma.wait(1)
+            exchanged.release()
+            self.sums.add(self.part.parameters, self.part.batch, head, n)
         k.wgmma.wait()
         stage.release()
 

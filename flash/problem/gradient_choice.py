@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from flash.families.mma import FIRST_WITH_MMA
-from flash.families.precision import F32_GRADE, FMA, HALF, TF32, Operands, operands_of
+from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
 from flash.families.request import MAX_HEAD_DIM
-from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET
-from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaTiles
+from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
+from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import (
     DELTAS,
     KEYS,
+    OWNERS,
     QUERIES,
     SCORES,
     SUMS,
@@ -134,6 +135,13 @@ WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
 }
 
 
+# The same of kernels of one sweep by keys, whose tiles have the 64 queries of a product of dQ.
+WGMMA_ADDING_TILES: Final[dict[int, tuple[WgmmaTiles, ...]]] = {
+    64: (WgmmaTiles(64, 1),),
+    128: (WgmmaTiles(64, 0),),
+}
+
+
 class Clocks(NamedTuple):
     """The clocks of one sweep as a fraction of the clocks of two sweeps, by the model in
     `benchmarks/gradient_sweeps.py`, as in `benchmarks/results/gradient-sweeps.txt`: with fast tensor cores,
@@ -248,10 +256,16 @@ def gradient_config(
             f"{caller}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
             f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
+    by_wgmma = None
+    if not (without_wgmma or _against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
+        by_wgmma = _wgmma_tiling(config, owner, one_sweep=one_sweep)
     if owner in (DELTAS, SUMS):
-        return _of_rows(config, owner, target, alignment, operands, with_dlse=with_dlse, wanted=wanted)
-    if not (one_sweep or without_wgmma or _against_wgmma(config, owner, target, alignment)):
-        return _config_of(_wgmma_tiling(config, owner), config, owner, target, alignment, with_dlse, wanted)
+        tiling = by_wgmma or GradientTiling(
+            config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands
+        )
+        return _of_rows(tiling, config, owner, target, alignment, with_dlse=with_dlse, wanted=wanted)
+    if by_wgmma is not None:
+        return _config_of(by_wgmma, config, owner, target, alignment, with_dlse, wanted)
     adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
@@ -299,17 +313,30 @@ def _config_of(
     return GradientConfig(owner, target, tiling, *of_problem, with_dlse, wanted)
 
 
-def _against_wgmma(config: AttentionConfig, owner: str, target: Target, alignment: int) -> str:
+def _against_wgmma(
+    config: AttentionConfig, owner: str, target: Target, alignment: int, *, one_sweep: bool
+) -> str:
     """Why no kernel with `wgmma` has CTAs that own rows of `owner`; the empty string if one does."""
     if target.name != WGMMA_TARGET:
         return f"wgmma is of {WGMMA_TARGET} alone"
-    if owner not in WGMMA_GRADIENT_TILES:
+    if owner not in ((KEYS, SUMS) if one_sweep else OWNERS):
         return f"CTAs that own {owner} have no kernel with wgmma"
     if operands_of(config.element, config.precision) is not HALF:
         return "kernels of gradients with wgmma are for f16 and bf16"
     if alignment < MAP_ALIGN:
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
+    if one_sweep and _adding_tile(config) is None:
+        return "one sweep with wgmma has no tiles for these columns and features"
     return ""
+
+
+def _adding_tile(config: AttentionConfig) -> int | None:
+    """The rows of a tile of one sweep by keys with `wgmma`; None if there is none."""
+    columns, load = {width_of(config.head_dim), width_of(config.value_dim)}, _wgmma_load(config)
+    if len(columns) > 1:
+        return None
+    offered = WGMMA_ADDING_TILES.get(columns.pop(), ())
+    return next((of.tile for of in offered if of.load >= load), None)
 
 
 def _wgmma_load(config: AttentionConfig) -> int:
@@ -320,8 +347,17 @@ def _wgmma_load(config: AttentionConfig) -> int:
     return min(changing + (changing > 0 and config.window is not None), _WITH_DROPOUT - 1)
 
 
-def _wgmma_tiling(config: AttentionConfig, owner: str) -> WgmmaGradientTiling:
+def _wgmma_tiling(
+    config: AttentionConfig, owner: str, *, one_sweep: bool
+) -> WgmmaGradientTiling | WgmmaSumsTiling:
     """The tiling of a kernel with `wgmma`."""
+    if one_sweep:
+        tile = _adding_tile(config)
+        assert tile is not None  # there is no reason against it
+        dims = config.head_dim, config.value_dim
+        if owner == SUMS:
+            return WgmmaSumsTiling(*dims, tile)
+        return WgmmaGradientTiling(*dims, tile, by_keys=True, adds_queries=True)
     columns, load = max(config.head_dim, config.value_dim), _wgmma_load(config)
     offered = next(tiles for most, tiles in WGMMA_GRADIENT_TILES[owner].items() if columns <= most)
     tile = next(of.tile for of in offered if of.load >= load)
@@ -339,11 +375,11 @@ def _load(config: AttentionConfig) -> int:
 
 
 def _of_rows(
+    tiling: AnyGradientTiling,
     config: AttentionConfig,
     owner: str,
     target: Target,
     alignment: int,
-    operands: Operands,
     *,
     with_dlse: bool,
     wanted: tuple[str, ...],
@@ -353,7 +389,6 @@ def _of_rows(
     """
     is_first = owner == DELTAS
     scores = [f for f in config.scores if is_first and f.gradient_of == "first" and f.argument in wanted]
-    tiling = GradientTiling(config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands)
     features = replace(config.features, scores=tuple(scores))
     of_terms = tuple(feature.argument for feature in scores)
     return GradientConfig(

@@ -16,11 +16,9 @@ _BY_THREADS: Final = "O"  # read once, by threads that sum D
 
 def gradient_layout(config: GradientConfig, array: str) -> Layout:
     """The layout of the tile of a matrix in shared memory, of which each warpgroup has whole slabs."""
-    t = config.wgmma
-    rows, columns = t.tile_of(array)
-    summed = t.summed_columns(columns)
-    swizzle = next(name for name, slab in _SLABS.items() if summed % slab == 0)
-    return Layout.of(array, (rows, columns), config.dtype.scalar, swizzle)
+    t = config.mapped
+    swizzle = next(name for name, slab in _SLABS.items() if t.least_columns(array) % slab == 0)
+    return Layout.of(array, t.tile_of(array), config.dtype.scalar, swizzle)
 
 
 def gradient_rank(config: GradientConfig) -> int:

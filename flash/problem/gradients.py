@@ -21,7 +21,7 @@ from flash.families.mma import MmaTiling
 from flash.families.precision import F32_GRADE, FMA, HALF, Operands
 from flash.families.request import natural_alignment
 from flash.families.simt import padded
-from flash.families.wgmma_gradient import WgmmaGradientTiling
+from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.features import NO_FEATURES, Features
@@ -63,6 +63,15 @@ LONGEST_K: Final = Number(
     "the most keys of a sequence, for which the grid is made; gradients of those of longer ones beyond "
     f"it are not written; 1 to {MAX_WINDOWED_SEQ}",
     (1, MAX_WINDOWED_SEQ),
+)
+
+
+SUM_BLOCKS: Final = Number(
+    "sum_blocks",
+    u32,
+    "blocks of rows of dQ for which each head has sums, the last not full; of packed sequences one more for "
+    "each sequence than all rows together fill",
+    (1, 2**31 - 1),
 )
 
 
@@ -192,7 +201,7 @@ class GradientTiling:
         return (elements + passed * self.block * self.tile) * self.operands.nbytes
 
 
-AnyGradientTiling: TypeAlias = GradientTiling | WgmmaGradientTiling
+AnyGradientTiling: TypeAlias = GradientTiling | WgmmaGradientTiling | WgmmaSumsTiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +238,32 @@ class GradientConfig:
         return self.tiling
 
     @property
+    def sums(self) -> WgmmaSumsTiling:
+        """The tiling of a kernel that rounds blocks of sums. Raises `TypeError` for another."""
+        if not isinstance(self.tiling, WgmmaSumsTiling):
+            raise TypeError(f"a tiling of blocks of sums is wanted, got {type(self.tiling).__name__}")
+        return self.tiling
+
+    @property
+    def mapped(self) -> WgmmaGradientTiling | WgmmaSumsTiling:
+        """The tiling of a kernel with tensor maps. Raises `TypeError` for another."""
+        return self.sums if isinstance(self.tiling, WgmmaSumsTiling) else self.wgmma
+
+    @property
     def has_wgmma(self) -> bool:
-        """Whether the kernel multiplies by `wgmma`, with tiles copied by TMA."""
-        return isinstance(self.tiling, WgmmaGradientTiling)
+        """Whether the kernel is of those with `wgmma`, whose tiles are copied by TMA."""
+        return not isinstance(self.tiling, GradientTiling)
+
+    @property
+    def sum_block(self) -> tuple[int, int] | None:
+        """The rows and columns of a block of sums of dQ in the order of threads; None of a kernel without
+        such blocks.
+        """
+        if isinstance(self.tiling, WgmmaSumsTiling):
+            return self.tiling.tile_of("dQ")
+        if isinstance(self.tiling, WgmmaGradientTiling) and self.tiling.adds_queries:
+            return self.tiling.tile, self.tiling.widths[0]
+        return None
 
     @property
     def keys_of_tile(self) -> int:
@@ -263,7 +295,8 @@ class GradientConfig:
         if self.owner == SCORES:
             return (*self.features.numbers, *OF_BIAS)
         longest = (LONGEST_K,) if self.features.varlen and self.owner == KEYS else ()
-        return (*self.features.numbers, *longest)
+        blocks = () if self.sum_block is None else (SUM_BLOCKS,)
+        return (*self.features.numbers, *longest, *blocks)
 
     def summed(self, *kinds: str) -> list[ScoreFeature]:
         """The features whose arrays' gradients are wanted, and follow from one of `kinds`
@@ -406,14 +439,17 @@ def sums_of_queries(config: GradientConfig) -> tuple[Operand, ...]:
     if config.owner != SUMS and not config.tiling.adds_queries:
         return ()
     axes = () if config.features.varlen else ("batch",)
-    columns = config.tiling.head_dim
+    rows, columns, last = config.features.row_counts[0], config.tiling.head_dim, "head_dim"
+    if config.sum_block is not None:
+        block_rows, block_columns = config.sum_block
+        rows, columns, last = SUM_BLOCKS.name, block_rows * block_columns, f"{block_rows} * {block_columns}"
     return (
         Operand(
             SUMS_OF_QUERIES,
             F32,
-            (*axes, "heads", config.features.row_counts[0]),
+            (*axes, "heads", rows),
             columns=columns,
-            last="head_dim",
+            last=last,
             role="the sums of the gradient of the queries before their scale, "
             + ("read" if config.owner == SUMS else "added to"),
             is_written=config.owner != SUMS,

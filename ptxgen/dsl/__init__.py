@@ -1,6 +1,7 @@
 """Builds PTX kernels from Python: `KernelBuilder`, and the values, pointers and tiles it makes."""
 
 from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.hopper.accumulator_memory import thread_order
 from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.matrices.matrix import Matrix
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
@@ -26,4 +27,5 @@ __all__ = [
     "Value",
     "Var",
     "marked",
+    "thread_order",
 ]

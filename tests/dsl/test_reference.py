@@ -45,11 +45,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md"))
 WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
 OF_BUILDER = (
-    "add_role_user append arrive_in_cluster block_depth block_path cluster_barrier dealt divided emit "
-    "end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed present_role "
-    "refuse_breaks refuse_predicated remainder repeat_until require_all_threads require_lanes "
-    "require_predicate require_branch require_present require_role require_roles_entered require_whole_role "
-    "role_block scratch set_registers take_barriers warp_index"
+    "add_role_user append arrive_in_cluster block_depth block_path check_registers cluster_barrier dealt "
+    "divided emit end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed "
+    "present_role refuse_breaks refuse_predicated remainder repeat_until require_all_threads "
+    "require_branch require_lanes require_predicate require_present require_role require_roles_entered "
+    "require_whole_role role_block scratch set_registers take_barriers warp_index"
 )
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: set(OF_BUILDER.split()),
@@ -69,8 +69,8 @@ INNER = {  # what the parts of the DSL use of each other
     Cluster: set(),
     NamedBarrier: set(),
     WarpgroupBarrier: set(),
-    Ring: {"arrive", "barrier", "copied", "enter", "origin", "prepare", "tile", "wait"},
-    Role: {"begin", "enter"},
+    Ring: {"arrive", "barrier", "copied", "enter", "leave", "origin", "prepare", "tile", "wait"},
+    Role: {"begin", "enter", "has"},
     Stage: {"arrival", "close", "note_load", "use"},
     TensorParameter: {"fix"},
     TileScheduler: {"origin"},

@@ -203,6 +203,9 @@ def ring_of(body: str = "", **how: Any) -> Callable[[], None]:
             elif body == "forget":
                 with ring.fill():
                     pass
+            elif body == "fill alone":
+                with ring.fill() as stage:
+                    k.tma.load(stage.a, A[0, 0])
             elif body == "use":
                 with ring.store() as stage:
                     stage.a[0, 0] = 0.0
@@ -251,6 +254,21 @@ REFUSED = [
         ring_of("forget", stored=("b",)),
         "ring 'ring_1': a stage has 8192 bytes, of which the loads bring 0; load a too, or consumers wait "
         "for ever",
+    ),
+    (
+        ring_of("fill alone", stored=("b",)),
+        "ring 'ring_1': role 'producer' has no step that stores to its stages, so that consumers wait for "
+        "ever; add 'with ring.store() as stage:'",
+    ),
+    (
+        ring_of("fill alone", stored=("b",), reworked=True),
+        "ring 'ring_1': role 'producer' has no step that stores to its stages, so that consumers wait for "
+        "ever; add 'with ring.rework() as stage:'",
+    ),
+    (
+        ring_of("store alone", stored=("b",)),
+        "ring 'ring_1': role 'producer' has no step that fills its stages, so that consumers wait for "
+        "ever; add 'with ring.fill() as stage:'",
     ),
     (
         ring_of("use", stored=("b",)),

@@ -11,8 +11,7 @@ from dsl.kernels import LOCKSTEP, SCHEDULES, changed, is_noticed, launch
 from error_texts import refused
 
 from ptxgen.check.prove import prove_shared
-from ptxgen.dsl import KernelBuilder
-from ptxgen.dsl.hopper import thread_order
+from ptxgen.dsl import KernelBuilder, thread_order
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render

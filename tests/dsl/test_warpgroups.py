@@ -16,7 +16,7 @@ from ptxgen.errors import ConfigError, PtxGenError, TypeMismatchError
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.tensormap import TensorMap
 from ptxgen.text import render
-from ptxgen.types import f32, u32
+from ptxgen.types import f16, f32, u32
 
 WARPGROUP = 128
 
@@ -53,6 +53,7 @@ def reversed_words(warpgroups: int, before: int, rounds: tuple[int, ...]) -> Ker
                 barrier.sync()
                 total.set(total + words[0, first + (WARPGROUP - 1 - thread)])
                 barrier.sync()
+        role.barrier.sync()  # has another number
         Y[role.thread] = total
         with k.when(leads):
             k.atom(COUNT.element(first >> 7), k.mov(1, type=u32), space="global", op="add", type=u32)
@@ -61,7 +62,7 @@ def reversed_words(warpgroups: int, before: int, rounds: tuple[int, ...]) -> Ker
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
-    ("warpgroups", "before", "rounds"), [(2, 1, (2, 5)), (3, 0, (1, 3, 2)), (1, 2, (3,))]
+    ("warpgroups", "before", "rounds"), [(2, 1, (2, 5)), (3, 0, (1, 3, 2)), (1, 2, (3,)), (2, 2, (0, 1))]
 )
 def test_warpgroups_meet_by_themselves_and_have_a_leader(
     warpgroups: int, before: int, rounds: tuple[int, ...]
@@ -151,6 +152,7 @@ def three_within(k: KernelBuilder, Y: Any) -> None:
 def test_roles_within_a_role_have_some_of_its_warps() -> None:
     k = KernelBuilder("within", target="sm_90a", threads=10 * 32)
     three_within(k, k.pointer("Y", u32))
+    assert render(k.build()).count("bra $role_") == 4  # the last role of the CTA has all warps that are left
     y = np.zeros(320, np.uint32)
     launch(k, y)
     wanted = [
@@ -164,6 +166,67 @@ def test_roles_within_a_role_have_some_of_its_warps() -> None:
     expected[[0, 64, 128]] = 7
     assert y.tolist() == expected.tolist()
     assert proof_of(k).complete
+
+
+# ------------------------------------------------------------------------ variants of a role
+
+
+def unequal_registers(second: int = 224) -> KernelBuilder:
+    """C = A B, whose 128 rows are those of two warpgroups with different registers, one of which also counts
+    the tiles; both take the stages of one ring, and write the signs of their rows to another one.
+    """
+    k = KernelBuilder("unequal", target="sm_90a", threads=3 * WARPGROUP)
+    A, B, C, SIGNS = (
+        k.tma.tensor_map("A", f16),
+        k.tma.tensor_map("B", f16),
+        k.pointer("C", f32),
+        k.pointer("S", f32),
+    )
+    tiles = k.param("tiles", u32)
+    producer, main = k.warpgroup_role("producer", registers=24), k.warpgroup_role("main", warpgroups=2)
+    variants = [main.warp_role(f"main_{n}", warps=4, registers=(256, second)[n]) for n in range(2)]
+    ring = k.tma.ring(2, producer, main, a=((128, 32), f16), b=((32, 64), f16))
+    signs = k.tma.ring(1, main, main, written=True, s=((1, 256), f32, "none"))
+    with producer, k.loop(0, tiles) as tile, ring.fill() as stage:
+        k.tma.load(stage.a, A[0, tile * 32])
+        k.tma.load(stage.b, B[tile * 32, 0])
+    with main:
+        for number, variant in enumerate(variants):
+            with variant:
+                acc, count = k.wgmma.accumulator(64, 64), k.var(u32, 0)
+                with k.loop(0, tiles), ring.drain() as stage:
+                    acc += stage.a.part(main.warpgroup * 64, 64) @ stage.b
+                    if number == 0:
+                        count.set(count + 1)
+                    k.wgmma.wait()
+                with signs.write() as stage:
+                    stage.s[0, main.thread] = k.selp(1.0, -1.0, main.thread < 128, type=f32)
+                with signs.drain() as stage:
+                    SIGNS[main.thread] = stage.s[0, 255 - main.thread]
+                main.barrier.sync()
+                acc.store(C.element(main.warpgroup * (64 * 64)), 64)
+                if number == 0:
+                    with k.when(variant.leads):
+                        C[128 * 64] = k.cvt(count, dtype=f32, rnd="rn")
+    return k
+
+
+@pytest.mark.ptxas
+def test_warpgroups_of_a_role_may_have_different_registers() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 96), (96, 64)))
+    k = unequal_registers()
+    for schedule in SCHEDULES:
+        c, signs = np.zeros(128 * 64 + 1, np.float32), np.zeros(256, np.float32)
+        launch(k, a, b, c, signs, 3, schedules=(schedule,))
+        assert np.array_equal(c[:-1].reshape(128, 64), a.astype(np.float32) @ b.astype(np.float32))
+        assert c[-1] == 3
+        assert signs.tolist() == [-1] * 128 + [1] * 128
+    text = render(k.build())
+    for change in ("inc.sync.aligned.u32 256;", "inc.sync.aligned.u32 224;", "dec.sync.aligned.u32 24;"):
+        assert text.count(f"setmaxnreg.{change}") == 1
+    boxes = k.tma.boxes()
+    assert proof_of(k, A=boxes["A"].of(a), B=boxes["B"].of(b)).complete
 
 
 # ------------------------------------------------------------------------ misuse
@@ -206,6 +269,10 @@ def within(step: str) -> Callable[[], None]:
             with outer:
                 pass
             k.build()
+        elif step == "both":
+            k.warpgroup_role("other", registers=24).warp_role("inner", warps=4, registers=24)
+        elif step == "half":
+            outer.warp_role("half", registers=40)
         elif step == "late":
             with outer:
                 outer.warp_role("late")
@@ -250,6 +317,24 @@ REFUSED: list[tuple[Callable[[], None], type[PtxGenError], str]] = [
         ConfigError,
         "role 'outer': warp_role 'many': warps must be 1 to 1, which the 4 warps of the role have left, "
         "got 2",
+    ),
+    (
+        within("both"),
+        ConfigError,
+        "role 'other': warp_role 'inner' has 24 registers, but the outer role sets 24 of all its threads; "
+        "leave out one of both",
+    ),
+    (
+        within("half"),
+        ConfigError,
+        "warp_role 'half': registers are set for whole warpgroups of 4 warps, but the role has warps 3 to 3; "
+        "use warpgroup_role",
+    ),
+    (
+        lambda: unequal_registers(232),
+        ConfigError,
+        "warp_role 'main_1': the CTA has 64512 registers (168 for each of its 384 threads), but the roles "
+        "need 65536: 24 x 128 (producer) + 256 x 128 (main_0) + 232 x 128 (main_1); give a role fewer",
     ),
     (within("outside"), ConfigError, DIRECTLY),
     (within("in a block"), ConfigError, DIRECTLY),

@@ -12,7 +12,6 @@ from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.hopper.tensor_maps import Corner, TensorParameter
-from ptxgen.dsl.hopper.thread_order import thread_order
 from ptxgen.dsl.hopper.tickets import TicketScheduler
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import Tma
@@ -38,5 +37,4 @@ __all__ = [
     "WarpgroupBarrier",
     "Wgmma",
     "cluster_of",
-    "thread_order",
 ]

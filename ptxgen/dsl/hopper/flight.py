@@ -122,9 +122,8 @@ class Flight:
         for that.
         """
         under_way = list(self._under_way)
-        iteration = self._events[start:]
-        carried = _Carried(under_way, [event.group for event in iteration if event.group is not None])
-        for event in iteration:
+        carried = _Carried(under_way)
+        for event in self._events[start:]:
             if event.group is not None:
                 under_way.append(event.group)
             elif event.pending is not None:
@@ -135,30 +134,25 @@ class Flight:
                 assert event.origin is not None  # every touch has one
                 _check(under_way, event.touched, event.origin, " in the iteration before")
                 if not event.written:
-                    carried.read(event.touched, event.origin, under_way)
+                    carried.read(event.touched, event.origin)
 
 
 class _Carried:
-    """The groups under way where a loop's body ends, as ptxas follows them through the next iteration, whose
-    groups are `iteration`.
+    """The groups under way where a loop's body ends, as ptxas follows them through the next iteration.
 
-    It knows of a group that is carried over only that `wgmma.wait_group 0` finishes it. If another wait is
+    It knows of such a group only that `wgmma.wait_group 0` finishes it. If another wait is
     the one that finishes it, an ordinary instruction that reads its accumulator has ptxas serialise all
     products of the kernel (advisory C7514), until a later wait finishes a further product of that
-    accumulator. And before the first wait of an iteration, while any group is under way, an ordinary
-    instruction that reads an accumulator of the loop's products has it insert a wait (C7517). What only
-    writes is taken. Measured with ptxas 13.0; `tests/dsl/test_products_under_way.py` has the cases.
+    accumulator. An instruction that only writes it is taken. Measured with ptxas 13.0;
+    `tests/dsl/test_products_under_way.py` has the cases.
     """
 
-    def __init__(self, groups: Sequence[Group], iteration: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = list(groups)
-        self._multiplied = {id(a) for group in iteration for a in group.accumulators}
-        self._has_waited = False
         self._unfinished: dict[int, tuple[Group, int]] = {}  # by the accumulator, with the wait's `pending`
 
     def finished(self, groups: Sequence[Group], pending: int) -> None:
-        """Note a wait for all but `pending` groups, and the groups, oldest first, that it finishes."""
-        self._has_waited = True
+        """Note the groups, oldest first, that a wait for all but `pending` groups finishes."""
         carried = [group for group in groups if any(group is one for one in self._groups)]
         self._groups = [group for group in self._groups if not any(group is one for one in carried)]
         for group in groups[len(carried) if pending else 0 :]:
@@ -167,16 +161,8 @@ class _Carried:
         if pending:
             self._unfinished |= {id(a): (group, pending) for group in carried for a in group.accumulators}
 
-    def read(self, what: Any, origin: Origin, under_way: Sequence[Group]) -> None:
-        """Raise `TypeMismatchError` if ptxas would serialise products, or insert a wait, because of this
-        use.
-        """
-        if under_way and not self._has_waited and id(what) in self._multiplied:
-            raise TypeMismatchError(
-                f"{what!r} is used at {origin}, before the first wait of the loop's body, while the product "
-                f"started at {under_way[-1].origin} is under way; ptxas would insert a wait there (C7517): "
-                "let k.wgmma.wait() come before the use, or that product after it"
-            )
+    def read(self, what: Any, origin: Origin) -> None:
+        """Raise `TypeMismatchError` if ptxas would serialise products because of this use."""
         if id(what) not in self._unfinished:
             return
         group, pending = self._unfinished[id(what)]

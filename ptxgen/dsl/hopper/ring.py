@@ -55,6 +55,20 @@ class Ring(RingMemory):
                     index = self.k.var(u32, 0) if self.stages > 1 else 0
                     self._second = Cursor(index, self.k.var(u32, 0 if self.reworked else 1))
 
+    def leave(self, role: Role) -> None:
+        """Raise `ConfigError` if the producer's code fills stages without a step that stores to their
+        `stored` tiles, or the reverse.
+        """
+        if role is not self.producer or not self.stored or len(self._steps) != 1:
+            return
+        lacks, step = "fills", "'with ring.fill() as stage:'"
+        if "fill" in self._steps:
+            lacks, step = "stores to", f"'with ring.{'rework' if self.reworked else 'store'}() as stage:'"
+        raise ConfigError(
+            f"ring {self.name!r}: role {role.name!r} has no step that {lacks} its stages, so that consumers "
+            f"wait for ever; add {step}"
+        )
+
     @block
     def fill(self, *, reworked: Value | None = None) -> Iterator[Stage]:
         """A step of the producer: wait until the next stage is free, and fill it by `k.tma.load`, each tile
@@ -75,6 +89,7 @@ class Ring(RingMemory):
         if self._filling is not None:
             raise ConfigError(f"ring {self.name!r}: fill is inside another fill of the same ring")
         self._take_step("fill", second=False)
+        self._steps.add("fill")
         cursor, copied_bytes = self._cursors["fill"], sum(tile.nbytes for tile in self.copied.values())
         with k.when(self.producer.leads):
             stage = self._filling = self._stage(cursor, "fill")
@@ -136,6 +151,7 @@ class Ring(RingMemory):
 
     def _second_step(self, kind: str) -> Iterator[Stage]:
         """Yield the next stage of `rework` or `store`, when its threads may store to it."""
+        self._steps.add("store")
         cursor = self._second
         assert cursor is not None  # the role has been entered
         self._take_step(kind, second=True)

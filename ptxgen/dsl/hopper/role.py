@@ -25,6 +25,9 @@ class RoleKernel(Protocol):
     def role_block(self, role: Role) -> AbstractContextManager[None]:
         """The code of a role."""
 
+    def check_registers(self, role: Role) -> None:
+        """Raise `ConfigError` for registers that a new role cannot have."""
+
     def set_registers(self, role: Role) -> None:
         """Emit the change of the registers of a role."""
 
@@ -101,6 +104,10 @@ class Role:
     ) -> None:
         self._block.__exit__(kind, error, traceback)
 
+    def has(self, role: Role | None) -> bool:
+        """Whether the code of `role` uses what belongs to this role: it is this one, or a variant of it."""
+        return role is self or (role is not None and role.within is self and role.registers > 0)
+
     @property
     def threads(self) -> int:
         """The number of threads of the role."""
@@ -111,14 +118,18 @@ class Role:
         """The number of warpgroups of the role; 0 if it does not consist of whole ones."""
         return 0 if self.warps % WARPGROUP or self.first % WARPGROUP else self.warps // WARPGROUP
 
-    def warp_role(self, name: str, *, warps: int = 1) -> Role:
+    def warp_role(self, name: str, *, warps: int = 1, registers: int = 0) -> Role:
         """Give the next `warps` warps of this role a role within it: `with inner:`, directly inside `with
         outer:`, holds the code that they alone run. All warps of this role have executed its change of
         registers before, as `setmaxnreg` demands of a warpgroup; so a loading warp and a storing warp may
         share a warpgroup.
 
+        With `registers` of its threads, if this role sets none, the inner role is a variant of this one, of
+        whole warpgroups: its code uses the rings, barriers and indices of this role as the code of this role
+        does, and all variants come to the same steps of them.
+
         It is declared before this role is entered. Raises `ConfigError` after that, in a role within
-        another one, and if fewer warps are left (PTX ISA, "setmaxnreg").
+        another one, and if fewer warps or registers are left (PTX ISA, "setmaxnreg").
         """
         if self.entered or self.within is not None:
             raise ConfigError(
@@ -132,7 +143,14 @@ class Role:
                 f"role {self.name!r}: warp_role {name!r}: warps must be 1 to {self.warps - taken}, which the "
                 f"{self.warps} warps of the role have left, got {shown(warps)}"
             )
-        role = Role(self.k, name, self.first + taken, warps, 0, self)
+        if registers and self.registers:
+            raise ConfigError(
+                f"role {self.name!r}: warp_role {name!r} has {shown(registers)} registers, but the outer "
+                f"role sets {self.registers} of all its threads; leave out one of both"
+            )
+        role = Role(self.k, name, self.first + taken, warps, registers, self)
+        if registers:
+            self.k.check_registers(role)
         self.roles.append(role)
         return role
 
@@ -268,7 +286,7 @@ class NamedBarrier:
     def _check(self, what: str) -> None:
         role = self._k.present_role
         self._k.refuse_predicated(f"barrier.{what}")
-        if self._roles and role not in self._roles:
+        if self._roles and not any(one.has(role) for one in self._roles):
             names = " and ".join(repr(r.name) for r in self._roles)
             where = "outside of all roles" if role is None else f"in the role {role.name!r}"
             raise TypeMismatchError(

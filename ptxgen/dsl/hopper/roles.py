@@ -36,6 +36,9 @@ class RoleUser(Protocol):
     def enter(self, role: Role) -> None:
         """Emit what the threads of `role` do when it begins."""
 
+    def leave(self, role: Role) -> None:
+        """Check the code of `role` where it ends."""
+
 
 class Roles(GuardedStores):
     """Divides the warps of a CTA into roles, in the order of their declaration."""
@@ -74,7 +77,7 @@ class Roles(GuardedStores):
             )
         role = Role(self, name, taken, warps, registers)
         if registers:
-            self._check_registers(role)
+            self.check_registers(role)
         self._roles.append(role)
         return role
 
@@ -124,6 +127,11 @@ class Roles(GuardedStores):
         self._barriers += count
         return self._barriers - count + 1
 
+    @property
+    def _all_roles(self) -> list[Role]:
+        """All roles, each before those within it."""
+        return [one for role in self._roles for one in (role, *role.roles)]
+
     def add_role_user(self, user: RoleUser) -> None:
         """Have `user` prepared before the first role begins."""
         self._require_top("a ring", "")
@@ -133,7 +141,7 @@ class Roles(GuardedStores):
 
     def require_role(self, caller: str, role: Role) -> None:
         """Raise `TypeMismatchError` outside of the code of `role`."""
-        if self._role is not role:
+        if not role.has(self._role):
             inside = "outside of all roles" if self._role is None else f"in the role {self._role.name!r}"
             raise TypeMismatchError(
                 f"{caller} belongs into 'with' of the role {role.name!r}, but is {inside}"
@@ -141,8 +149,7 @@ class Roles(GuardedStores):
 
     def require_roles_entered(self) -> None:
         """Raise `ConfigError` for a role without code."""
-        declared = [one for role in self._roles for one in (role, *role.roles)]
-        idle = [repr(role.name) for role in declared if not role.entered]
+        idle = [repr(role.name) for role in self._all_roles if not role.entered]
         if idle:
             raise ConfigError(
                 f"kernel {self.name!r}: role {' and '.join(idle)} has no code; enter it: 'with role:'"
@@ -237,6 +244,8 @@ class Roles(GuardedStores):
                 for user in self._users:
                     user.enter(role)
                 yield
+                for user in self._users:
+                    user.leave(role)
         finally:
             self._role = role.within
             self.flight.land()
@@ -343,7 +352,8 @@ class Roles(GuardedStores):
         most = self.target.registers_per_sm // (self.threads * max(self.min_ctas, 1))
         return min(most // _REGISTER_UNIT * _REGISTER_UNIT, _REGISTERS[-1])
 
-    def _check_registers(self, role: Role) -> None:
+    def check_registers(self, role: Role) -> None:
+        """Raise `ConfigError` for registers of a new role that `setmaxnreg` or the CTA does not have."""
         if not is_count(role.registers) or role.registers not in _REGISTERS:
             raise ConfigError(
                 f"warp_role {role.name!r}: registers must be a multiple of 8 from 24 to 256, got "
@@ -356,7 +366,7 @@ class Roles(GuardedStores):
             )
         self.min_ctas = max(self.min_ctas, 1)  # without it the assembler ignores `setmaxnreg`
         entry = self._entry_registers
-        asked = [(r.name, r.threads, r.registers) for r in (*self._roles, role) if r.registers]
+        asked = [(r.name, r.threads, r.registers) for r in (*self._all_roles, role) if r.registers]
         needed = sum(threads * registers for _, threads, registers in asked)
         have = self.threads * entry
         left = (self.threads - sum(threads for _, threads, _ in asked)) * _REGISTERS[0]

@@ -82,6 +82,7 @@ class RingMemory:
         self._cursors: dict[str, Cursor] = {}  # by step, "fill" or "drain"
         self._second: Cursor | None = None  # the producer's next stage in `rework` or `store`
         self._filling: Stage | None = None
+        self._steps: set[str] = set()  # of "fill" and "store", those that the producer's code has
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,13 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from ptxgen import ir
+from ptxgen.dsl.hopper.accumulator_memory import (
+    CHUNK,
+    Element,
+    chunks_of_block,
+    column_pointers,
+    thread_order,
+)
 from ptxgen.dsl.hopper.products import (
     FP8,
     MOST_COLUMNS,
@@ -21,7 +28,6 @@ from ptxgen.dsl.hopper.products import (
 )
 from ptxgen.dsl.hopper.role import WARPGROUP
 from ptxgen.dsl.hopper.roles import Roles
-from ptxgen.dsl.hopper.thread_order import CHUNK, Element, chunks_of_block, column_pointers, thread_order
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
@@ -410,7 +416,7 @@ class Accumulator:
 
     def element_in_thread_order(self, position: Any) -> Element:
         """The row and the column of the element at `position` of a block in the order of threads: an int, an
-        array of ints or a u32 value, counted from 0. `ptxgen.dsl.hopper.thread_order` is the same function of
+        array of ints or a u32 value, counted from 0. `ptxgen.dsl.thread_order` is the same function of
         `position` and the number of columns, for a host.
         """
         return thread_order(position, self.columns)

@@ -147,7 +147,7 @@ def steps(of: Case, on: str | None = None) -> tuple[list[Step], dict[str, Array]
     call = GradientCall(of.config, sizes, "bhsd", of.config.scale, views, operands, numbers, sums, one_sweep)
     space = {
         name: np.full(memory.shape, 0 if memory.is_cleared else np.nan, np.float32)
-        for name, memory in memory_of(call).items()
+        for name, memory in memory_of(call, target(on)).items()
     }
     memory = {name: view(array, name) for name, array in space.items()}
     launches = list(steps_of(call, target(on), memory, "test"))
