@@ -123,9 +123,8 @@ def _for_tensor_maps(settings: GradientSettings, problems: Iterable[Problem]) ->
         if all(map(sum, zip(*p.sequences, strict=True))) and not p.alike
     )
     if settings.config.window is not None:
-        owned, walked = settings.block + 5, 2 * settings.block + 50
-        rows = (owned, walked) if settings.owner == QUERIES else (walked, owned)
-        yield _packed(settings, Problem(*rows, heads=1, window=(settings.block + 40, 9)))
+        rows = 2 * settings.block + 50
+        yield _packed(settings, Problem(rows, rows, heads=1, window=(settings.block + 40, 9)))
     arrivals = CONSUMERS * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
     walked = (settings.stages * arrivals + 2) * settings.tile
     queries, keys = (_TILE, walked) if settings.owner == QUERIES else (walked, _TILE)
