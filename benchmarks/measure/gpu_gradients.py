@@ -17,6 +17,7 @@ from flash.commands.measure.gpu import race
 from flash.commands.measure.record import MS, Job, Rows, Work, flat, measured, ratios
 from flash.commands.measure.torch_peer import first_line, on_gpu, torch_with_gpu
 
+SEQS: Final = (4096, 16384, 1024, 512, 2048, 8192)  # those with published rates of others first
 PRODUCTS: Final = 2.5  # a backward pass has five products of matrices, a forward pass two
 
 GPU_GRADIENT_REMARKS: Final = (
@@ -25,16 +26,23 @@ GPU_GRADIENT_REMARKS: Final = (
 )
 
 
+def gradient_calls(quick: bool) -> dict[str, Call]:
+    """The measured calls, by the labels of their jobs: each number of queries and keys, and each head_dim,
+    full and causal.
+    """
+    seqs, dims = (SEQS[:1], (128,)) if quick else (SEQS, (128, 64))
+    calls = [Call("f16", dim, n, causal) for n in seqs for dim in dims for causal in (False, True)]
+    return {f"gradients d={call.head_dim} N={call.seq} causal={call.causal}": call for call in calls}
+
+
 def gradient_gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
-    """A job for each head_dim, full and causal."""
+    """A job for each call, after one that assembles their kernels."""
     rounds, batch = (3, 2) if quick else (5, 3)
-    dims = (128,) if quick else (64, 128)
-    calls = [Call("f16", dim, 4096, causal) for dim in dims for causal in (False, True)]
-    jobs = [Job("assemble the kernels of gradients", lambda: prepared(gpu, calls))]
-    for call in calls:
-        run = functools.partial(backward, gpu, call, rounds, batch)
-        jobs.append(Job(f"gradients d={call.head_dim} causal={call.causal}", run))
-    return jobs
+    calls = gradient_calls(quick)
+    return [
+        Job("assemble the kernels of gradients", lambda: prepared(gpu, tuple(calls.values()))),
+        *(Job(name, functools.partial(backward, gpu, call, rounds, batch)) for name, call in calls.items()),
+    ]
 
 
 def prepared(gpu: Gpu, calls: Sequence[Call]) -> Rows:

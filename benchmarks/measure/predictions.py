@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure.launch_model import H200, Sizes, clocks_of_blocks, estimate
+from benchmarks.measure.static_gradients import computing_threads
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.contract.gradients import gradient_build
+from flash.families.wgmma import WGMMA_TARGET
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
@@ -43,7 +45,7 @@ COLUMNS: Final = 2048  # of a row: heads times head_dim
 LENGTHS: Final = (1024, 4096, 16384)
 _ALIGNED: Final = 16  # bytes, of the arrays of gradients
 _MMA_TARGETS: Final = ("sm_80", "sm_89", "sm_120")
-_GRADIENT_TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+_GRADIENT_TARGETS: Final = ("sm_80", "sm_90", WGMMA_TARGET, "sm_120")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Prediction:
 
 def cases() -> Iterator[Case]:
     """The kernels whose launches are predicted."""
-    hopper = "sm_90a"
+    hopper = WGMMA_TARGET
     for d, causal in product((64, 96, 128, 192, 256), (False, True)):
         yield Case(AttentionConfig(d, dtype="f16", causal=causal, target=hopper), hopper)
     for d, causal in product((64, 128, 256), (False, True)):
@@ -105,8 +107,9 @@ def predict(case: Case) -> dict[str, Any]:
     if case.owner:
         kernel = gradient_config(case.config, case.owner, target, _ALIGNED)
         of = gradient_build(kernel)
-        threads, shared = kernel.tiling.threads, of.kernel.dynamic_shared_bytes
-        busy, ctas = _busy(Subject(of.text, of.kernel.name, threads, shared, 1), threads, target)
+        shared, threads = of.kernel.dynamic_shared_bytes, computing_threads(kernel.tiling)
+        subject = Subject(of.text, of.kernel.name, kernel.tiling.threads, shared, 1)
+        busy, ctas = _busy(subject, threads, target)
         return _entry(kernel.name, case, of.text, busy, busy.clocks_of_ctas(threads, ctas), [])
     forward = build(case.config.kernel())
     t = forward.config.tiling

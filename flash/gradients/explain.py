@@ -9,8 +9,9 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.forward import CAUSAL
 from flash.contract.gradients import GradientBuild
 from flash.contract.resources import size_text
+from flash.families.precision import FMA
 from flash.gradients.resources import GradientResources
-from flash.gradients.steps import GradientCall, memory_of
+from flash.gradients.steps import GradientCall, memory_of, why_without_wgmma
 from flash.launch.explain import data_of, proved_text, rows_of, scores_of, silicon_text
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32_BYTES
@@ -58,7 +59,7 @@ def explain(
     else:
         lines.append(("sweeps", _sweeps(sweeps)))
         for kernel, ctas in kernels:
-            lines += _kernel(kernel, ctas)
+            lines += _kernel(kernel, ctas, call, target)
         lines.append(("work", _work(call, kernels)))
         lines.append(("memory", _memory(call, target)))
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines)
@@ -74,14 +75,16 @@ def _sweeps(sweeps: Sweeps) -> str:
     return f"two, {sweeps.why}: seven products for each tile, and the same call gives the same bits"
 
 
-def _kernel(kernel: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
-    """The lines about a launch: kernel and CTAs, tiles, proofs, resources and runs on GPUs."""
+def _kernel(kernel: BuiltKernel, ctas: int, call: GradientCall, target: Target) -> Iterator[tuple[str, str]]:
+    """The lines about a launch: kernel and CTAs, tiles, products, proofs, resources and runs on GPUs."""
     role = "sums terms"
     if isinstance(kernel, GradientBuild):
         role = f"writes {_OWNED[kernel.config.owner]}"
     yield "kernel", f"{kernel.kernel.name} for {kernel.target}, verified, {role}, {ctas} CTAs"
     if isinstance(kernel, GradientBuild):
         yield "tiles", _tiles(kernel.config)
+        if kernel.config.tiling.tile:
+            yield "products", _products(kernel.config, call, target)
     yield "proved", proved_text(kernel)
     yield "needs", str(GradientResources.of(kernel))
     yield "silicon", silicon_text(kernel)
@@ -96,6 +99,14 @@ def _tiles(config: GradientConfig) -> str:
     stages = f", {t.stages} stages" if t.stages > 1 else ""
     slices = f", in {t.slices} slices of the columns" if t.slices > 1 else ""
     return f"{t.block} {owned} by {t.tile} {walked}{stages}{slices}, {t.threads} threads, {aligned}"
+
+
+def _products(config: GradientConfig, call: GradientCall, target: Target) -> str:
+    """A text with the instructions that multiply matrices, and why these are not `wgmma`."""
+    if config.has_wgmma:
+        return "by wgmma, of tiles that TMA copies"
+    instruction = "fma" if config.tiling.operands is FMA else "mma.sync"
+    return f"by {instruction}, because {why_without_wgmma(call, config.owner, target)}"
 
 
 def _lengths(call: GradientCall) -> list[tuple[int, int]] | None:

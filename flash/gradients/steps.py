@@ -22,7 +22,7 @@ from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import AttentionConfig
-from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradient_choice import against_wgmma, gradient_config
 from flash.problem.gradients import (
     KEYS,
     SCORES,
@@ -125,7 +125,7 @@ def _kernel(call: GradientCall, owner: str, target: Target, caller: str = "") ->
         wanted=tuple(f.argument for f in config.scores if f.argument in call.sums),
         caller=caller or "AttentionGradient",
         one_sweep=one_sweep,
-        without_wgmma=_against_maps(_in_order(call)),
+        without_wgmma=_against_maps(call),
     )
 
 
@@ -205,9 +205,18 @@ def steps_of(
             yield from sum_steps(feature, views[terms], views[into], target, caller)
 
 
-def _against_maps(views: Mapping[str, ArrayView]) -> str:
+def why_without_wgmma(call: GradientCall, owner: str, target: Target) -> str:
+    """Why the kernel of a call whose CTAs own rows of `owner` does not multiply by `wgmma`; the empty string
+    if it does.
+    """
+    aligned = alignment(call.config, call.arrays)
+    against = against_wgmma(call.config, owner, target, aligned, one_sweep=call.one_sweep)
+    return against or _against_maps(call)
+
+
+def _against_maps(call: GradientCall) -> str:
     """Why no tensor maps describe the matrices of a call; the empty string if they do."""
-    for name, array in views.items():
+    for name, array in _in_order(call).items():
         if name not in _MAPPED:
             continue
         if not array.size:

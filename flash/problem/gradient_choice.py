@@ -264,7 +264,7 @@ def gradient_config(
             f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
     by_wgmma = None
-    if not (without_wgmma or _against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
+    if not (without_wgmma or against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
         by_wgmma = _wgmma_tiling(config, owner, one_sweep=one_sweep)
     if owner in (DELTAS, SUMS):
         tiling = by_wgmma or GradientTiling(
@@ -320,7 +320,7 @@ def _config_of(
     return GradientConfig(owner, target, tiling, *of_problem, with_dlse, wanted)
 
 
-def _against_wgmma(
+def against_wgmma(
     config: AttentionConfig, owner: str, target: Target, alignment: int, *, one_sweep: bool
 ) -> str:
     """Why no kernel with `wgmma` has CTAs that own rows of `owner`; the empty string if one does."""

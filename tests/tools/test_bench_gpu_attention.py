@@ -145,9 +145,19 @@ def test_the_ceiling_comes_before_what_is_held_against_it(gpu: bench_device.Gpu)
     labels = [job.label for job in gpu_gradients.gradient_gpu_jobs(gpu, quick=True)]
     assert labels == [
         "assemble the kernels of gradients",
-        "gradients d=128 causal=False",
-        "gradients d=128 causal=True",
+        "gradients d=128 N=4096 causal=False",
+        "gradients d=128 N=4096 causal=True",
     ]
+
+
+def test_gradients_of_short_and_of_long_rows_are_timed_beside_flash_attention_and_cudnn() -> None:
+    calls = gpu_gradients.gradient_calls(quick=False).values()
+    assert {(call.head_dim, call.causal) for call in calls} == {
+        (d, causal) for d in (64, 128) for causal in (False, True)
+    }
+    assert {call.seq for call in calls} == {512, 1024, 2048, 4096, 8192, 16384}
+    assert {call.size[0] * call.seq for call in calls} == {16384}
+    assert set(gpu_gradients.PEERS) == {"FLASH_ATTENTION", "CUDNN_ATTENTION"}
 
 
 @pytest.mark.slow

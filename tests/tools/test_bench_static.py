@@ -22,6 +22,7 @@ from flash.commands.measure.static_quality import (
     seen_scores,
 )
 from flash.contract.catalogue import build
+from flash.families.wgmma_gradient import WgmmaGradientTiling
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import KEYS, OWNERS, QUERIES, GradientTiling
 from ptxgen.errors import BackendError
@@ -231,6 +232,23 @@ def test_a_kernel_of_tritons_that_does_not_fit_is_told_and_not_compared() -> Non
     assert not any("ours / Triton" in item.name for item in result if isinstance(item, Measurement))
 
 
+@pytest.mark.ptxas
+@pytest.mark.nightly
+@pytest.mark.parametrize("owner", OWNERS)
+def test_kernels_of_gradients_with_wgmma_keep_tensor_cores_busy(owner: str) -> None:
+    pytest.importorskip("cuda.pathfinder")
+    result = static_gradients.gradient_quality(AttentionConfig(128, dtype="f16"), owner, "sm_90a")
+    if isinstance(result[0], str):
+        pytest.skip(result[0])
+    items = {item.name: item for item in result if isinstance(item, Measurement)}
+    goals = {"spilled", "turn of the main loop", "tensor cores busy, by wgmma"}
+    assert {name for name, item in items.items() if item.goal is not None} == goals
+    assert all(item.goal is None or item.goal.met_by(item.median) for item in items.values())
+    assert items["registers of a consumer"].median == 240
+    assert "HGMMA share of the main loop" in items
+    assert items["spilled"].config["threads"] == 384
+
+
 def test_products_that_two_ctas_make_are_not_needed() -> None:
     whole = GradientTiling(64, 64, 64, 32, 4, 2)
     halves = GradientTiling(256, 256, 64, 32, 4, 1, slices=2)
@@ -242,7 +260,15 @@ def test_products_that_two_ctas_make_are_not_needed() -> None:
     assert static_gradients._columns(across, KEYS) == static_gradients._needed(across, KEYS) == 4 * 256
 
 
-@pytest.mark.parametrize(("quick", "jobs"), [(True, 4 + 12), (False, 3 * 4 * 6 + 2 * 6 + 2 * 12 * 3)])
+def test_scores_that_two_warpgroups_make_are_needed_once() -> None:
+    whole, halves = (WgmmaGradientTiling(d, d, 64, by_keys=True, splits_columns=d > 128) for d in (128, 256))
+    assert static_gradients._columns(whole, KEYS) == static_gradients._needed(whole, KEYS) == 4 * 128
+    assert static_gradients._columns(halves, KEYS) == 6 * 256
+    assert static_gradients._needed(halves, KEYS) == 4 * 256
+    assert static_gradients.computing_threads(halves) == 256 < halves.threads == 384
+
+
+@pytest.mark.parametrize(("quick", "jobs"), [(True, 4 + 12), (False, 3 * 4 * 6 + 2 * 6 + 2 * 12 * 4)])
 def test_there_is_a_job_for_every_kernel_and_target(quick: bool, jobs: int) -> None:
     labels = [job.label for job in bench_static.static_jobs(quick)]
     assert len(set(labels)) == jobs

@@ -20,6 +20,7 @@ from gradient_judge import assert_gradients_are_accurate
 from host_programs import Hosts
 from stub_host import StubHost
 
+import flash
 from flash import gradient_kernels
 from flash.commands import emit as tool  # noqa: F401  # of the fixture `call`
 from flash.problem.config import AttentionConfig
@@ -156,6 +157,46 @@ def test_a_host_that_has_only_the_files_computes_gradients(name: str, call: Comm
 def test_a_host_in_c_computes_gradients(name: str, cc: Hosts, tmp_path: Path) -> None:
     folders = (tmp_path / str(n) for n in itertools.count())
     train(lambda *argv: StubHost(cc, "c", next(folders), *argv), name)
+
+
+@pytest.mark.parametrize(
+    ("dim", "causal"),
+    [
+        (24, True),
+        pytest.param(64, False, marks=pytest.mark.nightly),
+        pytest.param(136, True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_host_in_c_encodes_the_tensor_maps_of_gradients(
+    dim: int, causal: bool, cc: Hosts, tmp_path: Path
+) -> None:
+    """On sm_90a, where kernels copy tiles by TMA: the gradients have the bits of a call in Python."""
+    config = AttentionConfig(dim, dtype="f16", causal=causal, target="sm_90a")
+    rng = np.random.default_rng(dim)
+    arrays: dict[str, Any] = {
+        name: rng.standard_normal((BATCH, heads, rows, dim)).astype(np.float16)
+        for name, heads, rows in (
+            ("Q", HEADS, SEQ_Q),
+            ("K", KV_HEADS, SEQ_K),
+            ("V", KV_HEADS, SEQ_K),
+            ("dO", HEADS, SEQ_Q),
+        )
+    }
+    q, k, v, dout = (arrays[name] for name in ("Q", "K", "V", "dO"))
+    out, lse = flash.AttentionKernel(config).launch(q, k, v, return_lse=True, backend="cpu")
+    arrays |= {"O": out, "LSE": lse}
+    right = flash.AttentionGradient(config).launch(dout, q, k, v, out, lse, backend="interpreter")
+    numbers: dict[str, Any] = {
+        "batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "group": HEADS // KV_HEADS,
+        "seq_q": SEQ_Q, "seq_k": SEQ_K, "softmax_scale": np.float32(config.scale),
+    }  # fmt: skip
+    options = ["--head-dim", str(dim), "--dtype", "f16", "--target", "sm_90a", *["--causal"] * causal]
+    for owner in ("queries", "keys"):
+        host = StubHost(cc, "c", tmp_path / owner, "backward", "--owner", owner, *options)
+        assert host.contract["entry"].startswith(f"attention_gradient_{owner}_wgmma_f16_")
+        launch(host, arrays, numbers)
+    for name, gradient in (("dQ", right.dq), ("dK", right.dk), ("dV", right.dv)):
+        assert arrays[name].tobytes() == gradient.tobytes(), name
 
 
 def train(make: Callable[..., Host], name: str) -> None:

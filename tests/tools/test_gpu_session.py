@@ -332,6 +332,19 @@ def test_units_whose_texts_never_ran_come_first_among_those_with_known_kernels(t
     assert new_texts_first(list(by_name), by_name, file) == ["a", "new", "b", "ran"]
 
 
+def test_a_call_for_gradients_launches_on_hopper_kernels_with_wgmma() -> None:
+    from benchmarks.measure.gpu_gradients import gradient_calls
+    from tools.gpu.order import gradients_launched_by
+
+    for target, is_hopper in (("sm_90a", True), ("sm_90", False)):
+        kernels = [gradients_launched_by(call, target) for call in gradient_calls(quick=False).values()]
+        assert len({kernel.words for kernel in kernels}) == 4
+        for kernel in kernels:
+            assert kernel.words.startswith("attention_gradient_keys_")
+            assert ("_wgmma_" in kernel.name) is is_hopper
+            assert f".target {target}" in kernel.text()
+
+
 def test_no_unit_begins_when_the_time_is_over(process: Any) -> None:
     code, lines = process([Unit("a", dict)], seconds=0.0)
     assert (code, [line["event"] for line in lines]) == (0, ["units", "complete"])

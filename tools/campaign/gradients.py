@@ -5,7 +5,7 @@ Each kernel runs alone: what the forward pass and the kernels before it write is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -13,90 +13,27 @@ from typing import Any, Final
 import numpy as np
 
 from flash.calls.step import Step
-from flash.contract.gradients import GradientBuild, verified_gradient
-from flash.families.mma import MMA_ROWS
+from flash.contract.gradients import GradientBuild
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.operands.dtypes import F32
-from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
+from flash.problem.config import AttentionConfig
+from flash.problem.gradients import QUERIES, SCORES, SUMS_OF_QUERIES
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
 from ptxgen.mutation.comparison import difference
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
-from ptxgen.target import Target, target
 from tools.campaign.arrays import alike, arrays_of, margins_changed, with_margins
 from tools.campaign.gradient_bound import GradientBound, GradientInputs
+from tools.campaign.gradient_problems import GradientSettings, problems_of
 from tools.campaign.launches import of_step
-from tools.campaign.problems import LARGE_SOFTCAP, Problem
+from tools.campaign.problems import SAMPLED, Problem
 
 _SEED: Final = 20253
 _CALLER: Final = "the campaign"
-_BLOCK: Final = 32  # rows of a CTA: of two warps
-_WARPS: Final = 2
-_TILE: Final = 16
-_PANEL: Final = 64  # columns of 16 bits in 128 bytes
 _CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
-_ITERATIONS: Final = 3  # whole tiles, with which each stage is used again
-# Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
-_ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
-# Rows of the last block and of the last tile that end in the second half of a tile of twice as many rows.
-_ENDS_OF_PARTS: Final = ((_TILE + 1, 8), (_TILE + 2, 1), (_TILE + 10, 3), (_TILE + 10, 10))
-# Queries, keys and odd queries: rows that see few keys or none, in two tiles rows that see others than
-# their neighbours, and the last rows of a tile.
-_NONFINITE: Final = (
-    (_BLOCK, 6, tuple(range(_BLOCK - 2))),
-    (_BLOCK, _BLOCK, (*range(4), *range(_TILE, _TILE + 4))),
-    (_BLOCK, _BLOCK, (_TILE - 1,)),
-    (_BLOCK, _BLOCK, (_TILE - 3, _TILE - 2, _TILE - 1)),
-)
-
-# Seeds of dropout and numbers of queries and keys with which the random number of a score near the
-# diagonal, which counts, equals the threshold, each at another index of a thread's fragment; in a
-# kernel by keys the rows of a fragment are keys.
-_AT_THRESHOLD: Final = {
-    QUERIES: [(seed, 32) for seed in (656, 1091, 6609, 8152, 9952, 11137, 32877, 83766)],
-    KEYS: [(3369, 64), *((seed, 32) for seed in (656, 704, 4719, 5261, 6609, 9396, 17672))],
-    SCORES: [],
-}
-
-
-@dataclass(frozen=True, slots=True)
-class GradientSettings:
-    """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
-    that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
-    in `slices`, or with `across` warps that share them. With `in_parts`, registers hold the scores of half a
-    tile at once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also adds to sums of
-    dQ.
-    """
-
-    owner: str
-    config: AttentionConfig
-    wanted: tuple[str, ...] = ()
-    with_dlse: bool = False
-    stages: int = 2
-    slices: int = 1
-    across: int = 1
-    in_parts: bool = False
-    one_sweep: bool = False
-
-    @property
-    def tile(self) -> int:
-        """Rows of one tile."""
-        return (2 if self.in_parts else 1) * self.across * _TILE
-
-    def build(self, kernel: GradientConfig) -> GradientBuild:
-        """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
-        stages = 1 if kernel.owner == SCORES else self.stages
-        slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
-        step, count = (_TILE, 2) if self.in_parts else (0, 0)
-        if kernel.has_wgmma:
-            return verified_gradient(replace(kernel, tiling=replace(kernel.wgmma, tile=self.tile)))
-        small = replace(kernel.mma, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
-        small = replace(small, stages=stages, slices=slices, step=step, resident=count)
-        return verified_gradient(replace(kernel, tiling=small))
 
 
 def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> KernelUnderTest:
@@ -104,173 +41,24 @@ def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -
     config.
     """
     options = GradientSettings(config=AttentionConfig(return_lse=True, **attention), **settings)
-    problems = _problems_of(options)
+    problems = problems_of(options)
 
     def prepare(problem: Problem) -> Launch:
         arrays = GradientArrays.of(options, problem)
         return of_step(arrays.step, tuple(arrays.results.values()), arrays.wrong)
 
     build = GradientArrays.of(options, problems[0]).step.build
-    scheduled = 2 if options.owner == SCORES else 1
-    return KernelUnderTest(name, build.kernel.name, build.threads, build.module, problems, prepare, scheduled)
-
-
-# ---------------------------------------------------------------------------------------- problems
-
-
-def _problems_of(settings: GradientSettings) -> tuple[Problem, ...]:
-    """Problems with ragged ends of every kind, of queries and of keys. The first, or the second, uses all
-    buffers repeatedly; some have rows that see no key, keys that no row sees, NaN and
-    infinity in queries, or nothing to walk over.
-    """
-    config, tile = settings.config, settings.tile
-    if config.varlen:
-        return tuple(_varlen(settings))
-    iterations, ends = _ITERATIONS * tile + 6, (*_ENDS, *(_ENDS_OF_PARTS if tile > _TILE else ()))
-    first = Problem(iterations, iterations + 4, heads=2)
-    problems = [
-        *([] if settings.owner == SCORES else [_of_one_cta(settings)]),
-        first,
-        Problem(_BLOCK + 5, tile - 3, batch=2, heads=4, kv_heads=2),
-        Problem(_BLOCK + tile + 9, tile + 4),
-        *_with_nan(settings),
-        Problem(3, 0) if settings.owner == QUERIES else Problem(0, 3),
-        *(Problem(_BLOCK, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
-        Problem(_TILE - 3, tile + _TILE - 3, times=0.0, heads=1),
-        Problem(2 * _BLOCK, 3 * tile, scores="growing", heads=1),
-        replace(first, reverse=True),
-        replace(first, alike=True),
-        *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in ends),
-        *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in ends),
-        *(
-            [Problem(_BLOCK, n, softcap=LARGE_SOFTCAP) for n in (tile + 1, 3 * tile)]
-            if config.softcap is not None
-            else []
-        ),
-        *(
-            Problem(n, n, heads=1, dropout_seed=seed)
-            for seed, n in _AT_THRESHOLD[settings.owner]
-            if config.dropout
-        ),
-        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _nonfinite(config)),
-        *(_of_larger_tiles() if config.causal == "bottom_right" and tile > _TILE else []),
-        *(_low(tile) if settings.owner == QUERIES and config.causal != "bottom_right" else []),
-        *(_infinite(settings) if config.softcap is None else []),
-    ]
-    if settings.owner == SCORES:
-        problems = [p for p in problems if p.seq_q and p.seq_k]
-        shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
-        problems += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
-    return tuple(problems)
-
-
-def _of_larger_tiles() -> Iterator[Problem]:
-    """Problems in which the last query of a tile of twice as many rows has NaN in dO, and keys of a later CTA
-    do not see it; and in which the random number of query 1 and key 0, whose weight counts, equals the
-    threshold of dropout.
-    """
-    yield Problem(_BLOCK + _TILE, 2 * _BLOCK, heads=1, odd=(_BLOCK - 1,))
-    yield Problem(_BLOCK, _BLOCK, heads=1, dropout_seed=17669)
-
-
-def _low(tile: int) -> Iterator[Problem]:
-    """Problems in which keys after the last one, with a score of 0, would have infinite weights: in each
-    problem another of a lane's keys is the first of these. The queries of the last CTA see all keys.
-    """
-    for part in range(0, tile, MMA_ROWS):
-        for end in (1, 2, 8, 9, 10):
-            yield Problem(_BLOCK + tile, tile + part + end, heads=1, scores="low")
-
-
-def _nonfinite(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """Numbers of queries and keys, and the rows of Q with NaN or infinity: those of `_NONFINITE`; one among
-    the last rows of a CTA, of which only the last sees a key; and one with NaN in each panel of 16 bits of
-    Q and of dO after the first.
-    """
-    yield from _NONFINITE
-    right = None if config.window is None else config.window[1]
-    if config.causal == "bottom_right" or right is not None:
-        yield _TILE + _BLOCK - 1 + (right or 0), _TILE, (_BLOCK - 8,)
-    if config.head_dim > _PANEL:  # in either half of a tile
-        yield from ((2 * _BLOCK, 2 * _BLOCK, (first, first + _BLOCK + 2)) for first in (0, 8))
-    for panel in range(1, -(-config.value_dim // _PANEL)):
-        for first in (panel * _BLOCK, panel * _BLOCK + _TILE):  # in either half of a tile of 32 rows
-            rows = (panel + 1) * _BLOCK
-            yield rows, rows, (0, first, first + 2)
-
-
-def _infinite(settings: GradientSettings) -> Iterator[Problem]:
-    """Problems with scores of -inf. In kernels by queries some rows have no other; where no row is without
-    a key else, also such rows with NaN and infinity in dO. In others keys are infinite, whose products with
-    queries after the last one, which are 0, would be NaN: each of a lane's queries in turn is the first
-    of these.
-    """
-    tile = settings.tile
-    if settings.owner == QUERIES:
-        parting = Problem(_BLOCK, 2 * tile + 5, heads=1, scores="parting")
-        yield parting
-        if settings.config.causal == "top_left":
-            yield Problem(_BLOCK, tile + 5, heads=1, scores="none of queries", odd=tuple(range(0, _BLOCK, 4)))
-        return
-    for part in range(0, tile, MMA_ROWS):
-        for end in (1, 2, 9, 10):
-            yield Problem(tile + part + end, _BLOCK - 3, heads=1, scores="none")
-
-
-def _of_one_cta(settings: GradientSettings) -> Problem:
-    """A problem with one CTA, which walks over more tiles than it has stages."""
-    rows = 2 * settings.tile + 6
-    return Problem(_BLOCK, rows, heads=1) if settings.owner == QUERIES else Problem(rows, _BLOCK, heads=2)
-
-
-def _with_nan(settings: GradientSettings) -> list[Problem]:
-    """Problems with NaN in keys of tiles that a block reads, which no row sees; if the kernel makes dQ,
-    also in keys that rows of other blocks, or some rows of the block, see.
-    """
-    config, more = settings.config, settings.tile + 5
-    problems = []
-    if config.causal == "top_left":
-        problems.append(Problem(more, _BLOCK + more, nan_from=more))
-    if config.window is not None:
-        left = config.window[0] or 0
-        ends = (more, _BLOCK - 1)
-        problems += [Problem(_BLOCK, _BLOCK + left + n, heads=1, nan_before=n) for n in ends]
-    makes_queries = settings.owner == QUERIES or settings.one_sweep
-    if makes_queries and config.causal == "bottom_right":
-        problems.append(Problem(2 * _BLOCK, 2 * _BLOCK + more, heads=1, nan_from=_BLOCK + more))
-    elif makes_queries:
-        problems.append(Problem(_BLOCK, _BLOCK, heads=1, nan_from=_BLOCK - 3))
-    return problems
-
-
-def _varlen(settings: GradientSettings) -> list[Problem]:
-    """Problems of packed sequences: blocks and tiles of which all, some or no rows belong to one."""
-    b, t = _BLOCK, settings.tile
-    small = _of_one_cta(settings)
-    lengths = (
-        ((_ITERATIONS * t + 6, _ITERATIONS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
-        ((b, 2 * t), (1, b + 1), (t + 1, 2 * b), (b + t, b - 1)),
-        ((b + 1, 5), (2, 2)),
-        ((2 * b, 3 * t),),
-        ((2 * b, 2 * b + t + 5),),
+    return KernelUnderTest(
+        name,
+        build.kernel.name,
+        build.threads,
+        build.module,
+        problems,
+        prepare,
+        scheduled=2 if options.owner == SCORES else 1,
+        params=build.smallest_maps,
+        sampled=SAMPLED if options.has_wgmma else None,
     )
-    packed = [Problem(0, 0, lengths=of, heads=2) for of in lengths]
-    if settings.config.causal == "top_left":  # NaN that no row sees
-        packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
-    elif settings.owner == QUERIES:  # NaN that the first block does not see
-        packed.append(replace(packed[4], nan_from=b + t + 5))
-    ends = [(b + 8, 8), (16, b + 24), (b + 24, b + 16), (8, b + 8), (b + 16, 16)]
-    packed += [Problem(0, 0, lengths=(of,), heads=1, reverse=True) for of in ends]
-    # A sequence without rows, which no row precedes.
-    empty = ((0, 7), (3, 2)), ((7, 0), (2, 3))
-    packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in empty]
-    packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
-    packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
-    packed += [
-        Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _nonfinite(settings.config)
-    ]
-    packed += [replace(p, seq_q=0, seq_k=0, lengths=p.sequences) for p in _infinite(settings)]
-    return [Problem(0, 0, lengths=small.sequences, heads=small.heads), *packed]
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -325,7 +113,7 @@ class GradientArrays:
         )
         memory = {
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
-            for name, needed in memory_of(call, _target_of(settings)).items()
+            for name, needed in memory_of(call, settings.target).items()
         }
         if settings.owner != QUERIES:
             memory["D"][...] = inputs.bounds["D"].gradient.reshape(memory["D"].shape)
@@ -361,16 +149,10 @@ class GradientArrays:
         return free
 
 
-def _target_of(settings: GradientSettings) -> Target:
-    """The target of a kernel."""
-    return target(str(settings.config.target or DEFAULT_TARGET))
-
-
 def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
     """The launch of the kernel under test, among those of a call."""
     views = {name: view(array, name) for name, array in memory.items()}
-    on = _target_of(settings)
-    for step in steps_of(call, on, views, _CALLER, build=settings.build):
+    for step in steps_of(call, settings.target, views, _CALLER, build=settings.build):
         if isinstance(step.build, GradientBuild) and step.build.config.owner == settings.owner:
             return step
     raise AssertionError(f"no launch by {settings.owner}")

@@ -28,7 +28,7 @@ from tools.campaign.cache import cache_subject
 from tools.campaign.gradients import gradient_subject
 from tools.campaign.launches import of_plan
 from tools.campaign.merge import merge_subject
-from tools.campaign.problems import Problem, problems_of
+from tools.campaign.problems import SAMPLED, Problem, problems_of
 from tools.campaign.sums import sum_subject
 
 
@@ -63,7 +63,7 @@ def _hopper(
     subject = _forward(name, few=True, **settings)
     first, *others = subject.problems
     problems = replace(first, heads=heads, seq_q=queries or first.seq_q), *others
-    return replace(subject, problems=problems, scheduled=scheduled, seeds=seeds, sampled=_SAMPLED)
+    return replace(subject, problems=problems, scheduled=scheduled, seeds=seeds, sampled=SAMPLED)
 
 
 def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> Launch:
@@ -135,7 +135,6 @@ def _sparse(batch: Any, head: Any, query: Any, key: Any, hidden: Any) -> Any:  #
     return (query - key < 4) & (key != hidden[batch]) & ((query - key) % 3 < 2)
 
 
-_SAMPLED: Final = 2  # kinds of mistakes in a kernel for Hopper, whose runs take long, in the short campaign
 _MULTIPROCESSORS: Final = 1  # so that a CTA of a persistent kernel has several blocks of queries
 _F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
 _F16: Final = {"target": "sm_80", "dtype": "f16", "head_dim": 16, "tile": 16, "block_q": 32}
@@ -257,6 +256,16 @@ _WINDOW: Final = {
     "window": (20, 9),
 }
 _HALF: Final = {"dtype": "f16", "head_dim": 16}
+_HOPPER_HALF: Final = {"target": "sm_90a", "dtype": "f16", "head_dim": 64}
+_HOPPER_FEATURES: Final = {
+    "target": "sm_90a",
+    "dtype": "f16",
+    "head_dim": 64,
+    "head_dim_v": 56,
+    "softcap": 3.0,
+    "dropout": 0.3,
+}
+_HOPPER_VARLEN: Final = _VARLEN | {"target": "sm_90a", "head_dim": 56, "head_dim_v": 64}
 # All columns of a panel: what meets a column of zeros could be anything.
 _EXACT: Final = {"head_dim": 32, "causal": "top_left"}
 _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
@@ -312,6 +321,35 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     # Exact products of f32.
     "f32-sm_80-dq": {"owner": QUERIES, "stages": 1, "attention": _EXACT},
     "f32-sm_80-dkv": {"owner": KEYS, "stages": 1, "attention": _EXACT},
+    # Warpgroups of two roles, tensor copies and wgmma: gradients of queries.
+    "f16-sm_90a-dq": {"owner": QUERIES, "attention": _HOPPER_HALF},
+    "f16-sm_90a-dq-features": {
+        "owner": QUERIES,
+        "wanted": ("alibi_slopes",),
+        "with_dlse": True,
+        "attention": _HOPPER_FEATURES | {"causal": "bottom_right", "alibi": True, "mask": True},
+    },
+    "bf16-sm_90a-dq-varlen": {
+        "owner": QUERIES,
+        "wanted": ("sink",),
+        "attention": _HOPPER_VARLEN | {"sink": True},
+    },
+    # Gradients of keys and values.
+    "f16-sm_90a-dkv": {"owner": KEYS, "attention": _HOPPER_HALF},
+    "f16-sm_90a-dkv-features": {
+        "owner": KEYS,
+        "wanted": ("key_bias",),
+        "attention": _HOPPER_FEATURES | {"causal": "top_left", "key_bias": "f32"},
+    },
+    "bf16-sm_90a-dkv-varlen": {
+        "owner": KEYS,
+        "attention": _HOPPER_VARLEN | {"causal": False, "window": (20, 9)},
+    },
+    # Two warpgroups own the same keys, and each sums half of the columns.
+    "f16-sm_90a-dkv-split": {
+        "owner": KEYS,
+        "attention": {"target": "sm_90a", "dtype": "f16", "head_dim": 192, "head_dim_v": 64, "causal": True},
+    },
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {
         "owner": SCORES,

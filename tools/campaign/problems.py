@@ -29,6 +29,7 @@ LARGEST: Final = 2.0**32
 SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
 _APART: Final = 5  # of so many problems that differ in their ends one is among few problems
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
+SAMPLED: Final = 2  # kinds of mistakes in a kernel for Hopper, whose runs take long, in the short campaign
 SPLIT_AT_ONCE: Final = 32  # queries that the consumers of a kernel for Hopper split at once
 
 

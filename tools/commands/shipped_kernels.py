@@ -40,6 +40,7 @@ WIDTH: Final = 2048  # columns of all heads together
 PAGE: Final = 64
 GROUP: Final = 8  # heads of Q for each head of K and V, of calls that decode
 _ALIGNED: Final = 16  # bytes
+_GRADIENTS: Final = "gradients"  # a family
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,12 @@ def of_launch(config: AttentionConfig, seq: int, target: str) -> Shipped:
     """The kernel of that launch on a target."""
     kernel = chosen(replace(config, target=target), seq)
     return Shipped("forward", target, kernel.name, partial(emit, kernel))
+
+
+def of_gradients(config: AttentionConfig, owner: str, target: str) -> Shipped:
+    """The kernel of gradients of a config whose CTAs own rows of `owner`, on a target."""
+    kernel = gradient_config(config, owner, find_target(target), _ALIGNED)
+    return Shipped(_GRADIENTS, target, kernel.name, partial(emit_gradient, kernel))
 
 
 def _configs(target: str, dtypes: Iterable[Any], **settings: Any) -> Iterator[AttentionConfig]:
@@ -145,8 +152,8 @@ def _named(build: BuiltKernel) -> _Named:
 def _of_gradients(target: str) -> Iterator[_Named]:
     configs = chain(_configs(target, ("f16", "bf16")), _configs(target, ("f32",), precision="f32_grade"))
     for config, owner in product(configs, (QUERIES, KEYS)):
-        kernel = gradient_config(config, owner, find_target(target), _ALIGNED)
-        yield kernel.name, partial(emit_gradient, kernel)
+        kernel = of_gradients(config, owner, target)
+        yield kernel.name, kernel.emit
 
 
 _FAMILIES: Final[dict[str, Callable[[str], Iterator[_Named]]]] = {
@@ -155,7 +162,7 @@ _FAMILIES: Final[dict[str, Callable[[str], Iterator[_Named]]]] = {
     f"forward, {' and '.join(FP8_DTYPES)}": _of_fp8,
     **{f"forward, {name}": partial(_of_problem, settings) for name, settings in WORKLOADS.items()},
     "KV cache: decode, append, merge": _of_caches,
-    "gradients": _of_gradients,
+    _GRADIENTS: _of_gradients,
 }
 FAMILIES: Final = tuple(_FAMILIES)
 

@@ -25,6 +25,15 @@ def launched_by(call: Call | None, target: str) -> Shipped | None:
     return of_launch(call.config, call.seq, target)
 
 
+def gradients_launched_by(call: Call, target: str) -> Shipped:
+    """The kernel that writes dK and dV in a call for gradients."""
+    # Imported here, because the worker also runs where packages that kernels need are missing.
+    from flash.problem.gradients import KEYS
+    from tools.commands.shipped_kernels import of_gradients
+
+    return of_gradients(call.config, KEYS, target)
+
+
 def new_texts_first(names: Sequence[str], units: Mapping[str, Unit], runs: Path) -> list[str]:
     """The units in their order, but that those with a known kernel swap among themselves: first those whose
     text is neither in the ledger nor in the file of runs.

@@ -18,7 +18,7 @@ from flash.commands.measure.record import Job, Measurement, Rows
 from flash.commands.measure.torch_peer import with_torch
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import cuda_backend
-from tools.gpu.order import launched_by
+from tools.gpu.order import gradients_launched_by, launched_by
 from tools.gpu.unit import MissingError, Unit
 
 # Names of contestants in rows, as in benchmarks/results/h200-first-runs.json.
@@ -44,7 +44,16 @@ def units(arguments: argparse.Namespace) -> list[Unit]:
     for round_of in itertools.zip_longest(*([(kind, job) for job in jobs] for kind, jobs in kinds.items())):
         result += [_unit(*pair) for pair in round_of if pair is not None]
     calls = {call.label: call for call in gpu_attention.calls(quick=False)}
-    return [replace(unit, kernel=launched_by(calls.get(unit.name), gpu.target.name)) for unit in result]
+    gradients, on = gpu_gradients.gradient_calls(quick=False), gpu.target.name
+    return [
+        replace(
+            unit,
+            kernel=gradients_launched_by(gradients[unit.name], on)
+            if unit.name in gradients
+            else launched_by(calls.get(unit.name), on),
+        )
+        for unit in result
+    ]
 
 
 def _all(gpu: Gpu) -> tuple[list[Job], dict[str, list[Job]]]:

@@ -32,7 +32,7 @@ The gradients of a call are launches of several kernels, in this order, each wit
   --owner queries  dQ, and D, the sums of O times its gradient over rows, which the others read
   --owner keys     dK and dV
   --owner scores   the gradient of a bias, if it is wanted
-With --non-deterministic one sweep makes all gradients, and atomics, in any order, the sums of dQ:
+With --non-deterministic one sweep makes all gradients, and sums dQ in any order:
   --owner deltas   D
   --owner keys     dK and dV; it adds to f32 sums of dQ, which are 0 before
   --owner scores   as above
@@ -41,7 +41,9 @@ They take Q, K, V, O and LSE of the forward kernel, emitted with --return-lse, a
 With --wanted they also write terms of the gradients of arrays of scores, in f32: the kernel of ptxgen
 emit sum adds these up. --dlse is for a result that depends on LSE, too.
 
-Targets are sm_80 and later. Tiles are those of a table.
+Targets are sm_80 and later. Tiles are those of a table. With --target sm_90a, kernels of f16 and bf16 multiply
+by wgmma, with tiles that TMA copies: the contract says which tensor maps a host encodes. That takes rows of
+multiples of 16 bytes; with --alignment 8 or less, and for --owner scores, they multiply by mma.sync.
 
 {_OUTPUTS}
 """
@@ -86,7 +88,7 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
         head_dim_v={"help": "of a row of V and O, 1 to 256 (default: --head-dim)"},
     )
     group.add_argument(
-        "--non-deterministic", action="store_true", help="one sweep, whose atomics sum dQ in any order"
+        "--non-deterministic", action="store_true", help="one sweep, which sums dQ in any order"
     )
     group.add_argument("--dlse", action="store_true", help="LSE has a gradient, too")
     wanted = group.add_argument(

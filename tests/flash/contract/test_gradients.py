@@ -24,6 +24,9 @@ BIASED = AttentionConfig(16, dtype="bf16", bias="f32")
 BY_KEYS = AttentionConfig(16, dtype="f16", key_bias="f32")
 PACKED = AttentionConfig(16, dtype="f16", varlen=True, seqused_k=True, alibi=True)
 WIDE = AttentionConfig(256, dtype="f16")
+HOPPER = AttentionConfig(64, 56, "f16", causal=True, sink=True, target="sm_90a")
+F16_ON_HOPPER = AttentionConfig(64, dtype="f16", target="sm_90a")
+PACKED_ON_HOPPER = AttentionConfig(192, dtype="bf16", varlen=True, seqused_k=True, target="sm_90a")
 WIDE_F32 = AttentionConfig(256, dtype="f32", precision="tf32")
 
 BUILDS: dict[str, Callable[[], BuiltKernel]] = {
@@ -38,6 +41,11 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     "deltas": lambda: gradient_kernels.backward(F16, "deltas", dlse=True, wanted="sink", deterministic=False),
     "adding-keys": lambda: gradient_kernels.backward(F16, "keys", wanted="alibi_slopes", deterministic=False),
     "packed-adding-keys": lambda: gradient_kernels.backward(PACKED, "keys", deterministic=False),
+    "wgmma-queries": lambda: gradient_kernels.backward(HOPPER, "queries", dlse=True, wanted="sink"),
+    "wgmma-keys": lambda: gradient_kernels.backward(HOPPER, "keys"),
+    "wgmma-packed-keys": lambda: gradient_kernels.backward(PACKED_ON_HOPPER, "keys"),
+    "wgmma-adding-keys": lambda: gradient_kernels.backward(F16_ON_HOPPER, "keys", deterministic=False),
+    "wgmma-sums": lambda: gradient_kernels.backward(F16_ON_HOPPER, "sums", deterministic=False),
     "rounded-sums": lambda: gradient_kernels.backward(F16, "sums", deterministic=False),
     "packed-rounded-sums": lambda: gradient_kernels.backward(PACKED, "sums", deterministic=False),
 }
@@ -53,6 +61,11 @@ WRITTEN = {
     "deltas": ["D", "row_sink"],
     "adding-keys": ["dK", "dV", "dQ_sums", "key_alibi_slopes"],
     "packed-adding-keys": ["dK", "dV", "dQ_sums"],
+    "wgmma-queries": ["dQ", "D", "row_sink"],
+    "wgmma-keys": ["dK", "dV"],
+    "wgmma-packed-keys": ["dK", "dV"],
+    "wgmma-adding-keys": ["dK", "dV", "dQ_sums"],
+    "wgmma-sums": ["dQ"],
     "rounded-sums": ["dQ"],
     "packed-rounded-sums": ["dQ"],
 }
@@ -68,6 +81,11 @@ GRIDS = {
     "deltas": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
     "adding-keys": "(ceil(seq_k / 64) * kv_heads * batch, 1, 1)",
     "packed-adding-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
+    "wgmma-queries": "(ceil(seq_q / 128) * heads * batch, 1, 1)",
+    "wgmma-keys": "(ceil(seq_k / 128) * kv_heads * batch, 1, 1)",
+    "wgmma-packed-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
+    "wgmma-adding-keys": "(ceil(seq_k / 128) * kv_heads * batch, 1, 1)",
+    "wgmma-sums": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
     "rounded-sums": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
     "packed-rounded-sums": "(ceil(max_seqlen_q / 64) * heads * batch, 1, 1)",
 }
@@ -76,7 +94,8 @@ ONLY_OF_HOSTS: dict[str, dict[str, Expression]] = {
     "scores": {
         "batch": {"times": ["bias_batch", "over_batch"]},
         "over_heads": {"div": ["heads", "bias_heads"]},
-    }
+    },
+    **{name: {"sum_blocks": {"ceil_div": ["seq_q", 64]}} for name in ("wgmma-adding-keys", "wgmma-sums")},
 }
 
 
@@ -224,6 +243,32 @@ def test_constraints_of_one_sweep_say_what_is_zero_before_and_the_order_of_launc
         "device address of the sums of the gradient of the queries before their scale, added to: f32 [batch, "
         "heads, seq_q, head_dim], dense"
     )
+
+
+def test_kernels_with_wgmma_say_which_boxes_of_which_arrays_they_copy() -> None:
+    maps = {
+        name: {
+            p["name"]: p["tensor_map"] for p in contract_of(name)["parameters"] if p["kind"] == "tensor_map"
+        }
+        for name in ("wgmma-queries", "wgmma-keys", "wgmma-packed-keys")
+    }
+    assert [*maps["wgmma-queries"]] == ["Q_map", "K_map", "V_map", "dO_map", "dQ_map"]
+    assert [*maps["wgmma-keys"]] == ["Q_map", "K_map", "V_map", "dO_map", "dK_map", "dV_map"]
+    assert [*maps["wgmma-packed-keys"]] == [*maps["wgmma-keys"]]
+    every = [(name, array, of) for name, arrays in maps.items() for array, of in arrays.items()]
+    for name, array, of in every:
+        is_written = array in ("dQ_map", "dK_map", "dV_map")
+        assert of["access"] == ["store" if is_written else "load"], name
+        assert of["oob_fill"] == "zeros"
+        assert of["address"] == array.removesuffix("_map")
+    assert {array: of["box"] for array, of in maps["wgmma-keys"].items()} == {
+        f"{array}_map": [64, 64 if array in ("Q", "dO") else 128, 1, 1]
+        for array in ("Q", "K", "V", "dO", "dK", "dV")
+    }
+    assert {of["swizzle"] for name, _, of in every if "packed" not in name} == {"128B"}
+    # Warpgroups that split 192 columns have 96 each, which are slabs of 32.
+    assert {(of["swizzle"], *of["box"][::2]) for of in maps["wgmma-packed-keys"].values()} == {("64B", 32, 1)}
+    assert maps["wgmma-packed-keys"]["Q_map"]["dims"] == [192, "total_q", "heads"]
 
 
 @pytest.mark.parametrize("name", BUILDS)

@@ -270,6 +270,9 @@ def test_explain_says_what_a_call_would_do() -> None:
         "128 queries by 32 keys, 2 stages, 128 threads, 16 bytes at once",
         "64 keys by 64 queries, 2 stages, 128 threads, 16 bytes at once",
     ]
+    assert [line[10:] for line in lines if line.startswith("products:")] == [
+        "by mma.sync, because wgmma is of sm_90a alone"
+    ] * 2
     needs = [line[10:] for line in lines if line.startswith("needs:")]
     assert all(" on sm_80: 128 threads, " in line for line in needs)
     proved = [line for line in lines if line.startswith("proved:")]
@@ -287,6 +290,38 @@ def test_explain_says_what_a_call_would_do() -> None:
     )
     of_cpu = kernel.explain(**arrays, sink=sink, backend="cpu").splitlines()
     assert of_cpu[-2:] == ["wanted:   dq, dk, dv", "kernel:   none: numpy computes it"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "products"),
+    [
+        ({"dtype": "f16"}, "by wgmma, of tiles that TMA copies"),
+        ({"precision": "ieee"}, "by fma, because kernels of gradients with wgmma are for f16 and bf16"),
+        (
+            {"precision": "f32_grade"},
+            "by mma.sync, because kernels of gradients with wgmma are for f16 and bf16",
+        ),
+        (
+            {"dtype": "f16", "head_dim": 20},
+            "by mma.sync, because tensor maps take rows of multiples of 16 bytes",
+        ),
+    ],
+)
+def test_explain_says_by_which_instructions_a_kernel_for_hopper_multiplies(
+    settings: dict[str, Any], products: str
+) -> None:
+    config = flash.AttentionConfig(**{"head_dim": 16, "target": "sm_90a", **settings})
+    text = flash.AttentionGradient(config).explain(**call_of(config), backend="interpreter")
+    assert [line[10:] for line in text.splitlines() if line.startswith("products:")] == [products] * 2
+
+
+def test_explain_says_of_which_array_no_tensor_map_is() -> None:
+    config = flash.AttentionConfig(16, dtype="f16", target="sm_90a")
+    arrays = call_of(config)
+    arrays["dout"] = np.broadcast_to(arrays["dout"][:, :, :1], arrays["dout"].shape)
+    text = flash.AttentionGradient(config).explain(**arrays, backend="interpreter")
+    lines = [line[10:] for line in text.splitlines() if line.startswith("products:")]
+    assert lines == ["by mma.sync, because a stride of dO is 0 elements"] * 2
 
 
 def _kernels_in(lines: list[str]) -> list[tuple[str, str]]:
