@@ -66,7 +66,9 @@ def launches(
     views = {name: view(array, name) for name, array in arrays.items()}
     checked = Checks(config, Caller("gradient_sweeps")).check(views, {}, "bhsd", (None, None))
     call = GradientCall(config, checked, "bhsd", config.scale, views, {}, {}, {}, one_sweep)
-    memory = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call, on).items()}
+    memory = {
+        n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call, on, "AttentionGradient").items()
+    }
     return list(steps_of(call, on, memory, "gradient_sweeps", build=build))
 
 

@@ -49,6 +49,7 @@ class Case:
     dlse: Array | None = None
     bend: float = 1.0  # bound of the derivative of scores by scaled products, and of its derivative
     deterministic: bool = True
+    in_order: bool = False  # whether one sweep is asked for although dq is to be deterministic
 
     @property
     def given(self) -> dict[str, Any]:
@@ -69,8 +70,8 @@ class Case:
 
     @property
     def kernel(self) -> AttentionGradient:
-        """What makes the gradients: in one sweep where there is one, unless `deterministic`."""
-        one_sweep = not self.deterministic and has_one_sweep(self.config)
+        """What makes the gradients: in one sweep `in_order`, or if there is one, unless `deterministic`."""
+        one_sweep = self.in_order or (not self.deterministic and has_one_sweep(self.config))
         return AttentionGradient(
             self.config, deterministic=self.deterministic, sweeps=1 if one_sweep else None
         )
@@ -108,6 +109,7 @@ def case(
     with_dlse: bool = False,
     bend: float = 1.0,
     deterministic: bool = True,
+    in_order: bool = False,
     **settings: Any,
 ) -> Case:
     """A case with normal numbers."""
@@ -123,7 +125,8 @@ def case(
     drawn = [rounded_normal(rng, (batch, *shape), TYPES[dtype]) for shape in shapes]
     dlse = rounded_normal(rng, (batch, heads, seq_q)) if with_dlse else None
     seed = {"dropout_seed": 7} if config.dropout else {}
-    return Case(config, *drawn, dict(arrays or {}), {**seed, **(others or {})}, dlse, bend, deterministic)
+    how = dlse, bend, deterministic, in_order
+    return Case(config, *drawn, dict(arrays or {}), {**seed, **(others or {})}, *how)
 
 
 def by_name(found: Gradients) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from flash.problem.gradients import (
     AnyGradientTiling,
     GradientConfig,
     gradient_matrices,
+    order_of_sums,
     row_numbers,
     sums_of_queries,
 )
@@ -35,6 +36,7 @@ class GradientParameters:
     matrices: dict[str, Array]  # Q, K, V, dO, and O and dQ or dK and dV
     of_rows: dict[str, Pointer]  # LSE, D, and dLSE if it is read: a number for each row
     sums: Pointer | None  # of dQ, a dense row for each row, if the kernel has them
+    order: tuple[Pointer, Pointer] | None  # counters of CTAs: of blocks of sums, and of those that have begun
     terms: dict[str, Pointer]  # what is written for the gradients of arrays of scores
     seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
@@ -53,6 +55,7 @@ class GradientParameters:
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         of_rows = {operand.name: k.pointer(operand.name) for operand in row_numbers(config)}
         sums = [k.pointer(operand.name) for operand in sums_of_queries(config)]
+        order = [k.pointer(operand.name, u32) for operand in order_of_sums(config)]
         terms = {operand.name: k.pointer(operand.name) for operand in config.terms}
         of_features = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         matrices = {
@@ -63,7 +66,8 @@ class GradientParameters:
         scale = k.param("softmax_scale", f32)
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in of_features}
-        to = of_rows, sums[0] if sums else None, terms
+        counters = (order[0], order[1]) if order else None
+        to = of_rows, sums[0] if sums else None, counters, terms
         return cls(matrices, *to, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
     def longest(self, side: str) -> Value:
@@ -124,6 +128,19 @@ class GradientParameters:
         not full.
         """
         assert self.sums is not None  # the kernel has them
+        index = self._sum_block(k, batch, head, n, rows)
+        return Pointer(self.sums.value + (index * (rows * columns * F32_BYTES)).as_(u64), "global", f32)
+
+    def order_of_block(
+        self, k: KernelBuilder, batch: Value, head: Value, n: Value, rows: int, half: Value
+    ) -> Pointer:
+        """The counter of the CTAs that have added to half `half` (u32) of the sums of block `n` of a head."""
+        assert self.order is not None  # the kernel has them
+        index = self._sum_block(k, batch, head, n, rows) * 2 + k.cvt(half, dtype=s64)
+        return Pointer(self.order[0].value + (index * u32.nbytes).as_(u64), "global", u32)
+
+    def _sum_block(self, k: KernelBuilder, batch: Value, head: Value, n: Value, rows: int) -> Value:
+        """The index (s64) of block `n` of dQ of a head among the blocks of all heads."""
         blocks = self.numbers[SUM_BLOCKS.name]
         nth = k.cvt(head, dtype=s64)
         if self.begin is None:
@@ -132,8 +149,7 @@ class GradientParameters:
             n = self.begin // rows + batch + n
         # It exists anyway: the minimum states it for the proof.
         n = k.min(n.as_(u32), blocks - 1).as_(s32)
-        index = nth * k.cvt(blocks, dtype=s64) + k.cvt(n, dtype=s64)
-        return Pointer(self.sums.value + (index * (rows * columns * F32_BYTES)).as_(u64), "global", f32)
+        return nth * k.cvt(blocks, dtype=s64) + k.cvt(n, dtype=s64)
 
 
 @dataclass(frozen=True)
@@ -304,21 +320,31 @@ class KeysPart:
     @classmethod
     @marked("gradients: part of keys")
     def of(
-        cls, k: KernelBuilder, config: GradientConfig, parameters: GradientParameters, *, again: bool = False
+        cls,
+        k: KernelBuilder,
+        config: GradientConfig,
+        parameters: GradientParameters,
+        *,
+        again: bool = False,
+        number: Value | None = None,
     ) -> KeysPart:
         """The rows of dK and dV that this CTA owns. From fastest to slowest the grid has slices, blocks,
         heads of K and V, batches. Code is emitted that ends CTAs whose rows lie after their sequence, if it
-        is not computed `again`.
+        is not computed `again`. With `number`, u32, the CTA is not the one of its index in the grid but the
+        one of that number, and the blocks of a head are numbered from the last to the first.
         """
         k.note("which keys of which head")
         t = config.tiling
         blocks = k.divide_up(parameters.longest("k"), t.block)
-        block, slice = k.block_id(), None
+        block, slice = k.block_id() if number is None else number, None
         if t.slices > 1:
             block, slice = block // t.slices, block % t.slices
         nth = k.signed(block)
         head_of_batch = nth // blocks
-        first_key = nth % blocks * t.block
+        of_head = nth % blocks
+        if number is not None:
+            of_head = blocks - 1 - of_head
+        first_key = of_head * t.block
         kv_heads = parameters.heads // parameters.group
         batch, kv_head = head_of_batch // kv_heads, head_of_batch % kv_heads
         if config.features.varlen:
@@ -330,7 +356,10 @@ class KeysPart:
         reach = HeadScores.of(k, config, parameters, (batch, first_head, first_head), None).reach()
         first, end = reach.queries(k, first_key, first_key + (t.block - 1), parameters.seq_q)
         end_tile = k.divide_up(end, t.tile)
-        return cls(parameters, batch, kv_head, first_key, k.min(first // t.tile, end_tile), end_tile, slice)
+        first_tile = k.min(first // t.tile, end_tile)
+        if number is not None:  # keys that no query sees have no tile: none of these counts on their CTA
+            first_tile = k.selp(end_tile, first_tile, first == end)
+        return cls(parameters, batch, kv_head, first_key, first_tile, end_tile, slice)
 
     def scores(self, k: KernelBuilder, config: GradientConfig, head: Value) -> HeadScores:
         """The inputs of the features for a head of Q."""
@@ -350,6 +379,14 @@ class KeysPart:
         if t.adds_queries:  # keys that do not exist add 0 to the sums
             first = k.selp(self.end_tile, first, self.first_key + t.block > seq_k)
         return first, k.max(k.min(end // t.tile, self.end_tile), first)
+
+    def ticket(self, k: KernelBuilder, reach: Reach, first_query: Value, t: AnyGradientTiling) -> Value:
+        """The number of CTAs with later keys of which some query of the tile that begins with `first_query`
+        sees some, u32: those add to its sums before this CTA, which sees some, too.
+        """
+        last_query = k.min(first_query + t.tile, self.parameters.seq_q) - 1
+        last_key = k.min(reach.last_key(k, last_query), self.parameters.seq_k - 1)
+        return (last_key // t.block - self.first_key // t.block).as_(u32)
 
     def sees(self, k: KernelBuilder, mask: Mask, first_query: Value, t: AnyGradientTiling) -> Value | None:
         """Whether some query of the tile that begins with `first_query` may see a key of the CTA; None:

@@ -13,12 +13,13 @@ from typing import Final
 
 from flash.device.gradient_parts import GradientParameters
 from flash.device.wgmma_gradient_pipeline import GradientPipeline
-from flash.families.wgmma import LEAST_STAGES, WGMMA_ROWS
+from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS
+from flash.families.wgmma_gradient import CONSUMERS
 from flash.problem.gradients import GradientConfig
-from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile
 from ptxgen.dsl.hopper.stage import Stage
-from ptxgen.types import f32
+from ptxgen.types import f32, s32, u32
 
 _ALIGN: Final = 128  # bytes, of the tile of a bulk reduction
 
@@ -45,13 +46,15 @@ class WgmmaQuerySums:
         group = self.pipeline.group()
         self.row, self.first_column = self.pipeline.group_row(), group * self.columns
         self.first = group * (WGMMA_ROWS * self.columns)
+        # Of the tile to which this warpgroup has added last; none at first.
+        self.head, self.n = k.var(s32, 0), k.var(s32, -1)
 
     @marked("wgmma sums of queries: dS")
-    def write(self, dS: Accumulator) -> None:
+    def write(self, dS: Accumulator, parameters: GradientParameters, batch: Value) -> None:
         """Write dS of this warpgroup's keys, rounded, to the next stage of the ring. The arrival at its
         barrier tells the other threads, too, that the reduction before has read the tile of dQ.
         """
-        self.stores.wait_read(meet=False)
+        self._finish_reduction(parameters, batch)
         with self.exchange.write() as stage:
             dS.write(stage.ds, self.row)
 
@@ -63,14 +66,58 @@ class WgmmaQuerySums:
         return stage
 
     @marked("wgmma sums of queries: reductions")
-    def add(self, parameters: GradientParameters, batch: Value, head: Value, n: Value) -> None:
-        """Start adding the products, which have been waited for, to the block of tile `n` of a head."""
+    def add(
+        self, parameters: GradientParameters, batch: Value, head: Value, n: Value, ticket: Value | None
+    ) -> None:
+        """Start adding the products, which have been waited for, to the block of tile `n` of a head; in a
+        fixed order when as many CTAs have added to it as `ticket`, u32, says.
+        """
         k, t = self.k, self.config.wgmma
         self.dQ.write_in_thread_order(self.tile, self.first)
         block = parameters.block_of_sums(k, batch, head, n, t.tile, t.widths[0])
         count = WGMMA_ROWS * self.columns
+        if ticket is not None:
+            self.head.set(head)
+            self.n.set(n)
+            self._await(self._counter(parameters, batch), ticket)
         self.stores.reduce(self.tile, block.element(self.first), "add", first=self.first, count=count)
 
-    def end(self) -> None:
-        """Wait until the last reduction has read shared memory."""
+    @marked("wgmma sums of queries: end")
+    def end(self, parameters: GradientParameters, batch: Value) -> None:
+        """Wait until the last reduction has read shared memory, and in a fixed order let the next CTA add."""
+        self._finish_reduction(parameters, batch)
         self.stores.wait_read()
+
+    @marked("wgmma sums of queries: order")
+    def _finish_reduction(self, parameters: GradientParameters, batch: Value) -> None:
+        """Wait, by the thread that started it, until the reduction before has read shared memory; in a fixed
+        order until it is complete, and let the next CTA add to its block. That comes an iteration late, when
+        nobody waits for the reduction.
+        """
+        k = self.k
+        if not self.config.adds_in_order:
+            self.stores.wait_read(meet=False)
+            return
+        self.stores.wait_written(meet=False)
+        with k.when(self.stores.leads & (self.n >= 0)):
+            k.fence_proxy_async(space="global")  # the release comes after what the reduction has written
+            counter, one = self._counter(parameters, batch), k.mov(1, type=u32)
+            k.red(counter, one, sem="release", scope="gpu", space="global", op="add")
+
+    def _counter(self, parameters: GradientParameters, batch: Value) -> Pointer:
+        """The counter of the block to which this warpgroup adds, or has added last."""
+        k, t = self.k, self.config.wgmma
+        # It is one of the heads anyway: the minimum states it for the proof.
+        head = k.min(self.head.as_(u32), (parameters.heads - 1).as_(u32)).as_(s32)
+        half = k.thread_id() // WARPGROUP % CONSUMERS
+        return parameters.order_of_block(k, batch, head, self.n, t.tile, half)
+
+    @marked("wgmma sums of queries: order")
+    def _await(self, counter: Pointer, ticket: Value) -> None:
+        """Have the thread that starts reductions wait until as many CTAs as `ticket` says have added."""
+        k = self.k
+        with k.when(self.stores.leads):
+            k.repeat_until(
+                lambda: k.ld_ordered(counter, sem="acquire", scope="gpu", space="global", type=u32) == ticket
+            )
+            k.fence_proxy_async(space="global")  # the reduction comes after the acquire

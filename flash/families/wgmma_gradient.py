@@ -49,7 +49,8 @@ class WgmmaGradientTiling:
     of `tile` rows, of which shared memory holds `stages`. `by_keys` is whether it owns keys. If it
     `splits_columns`, the warpgroups own the same keys, of which each computes all scores, and each sums half
     of the columns: the registers of one do not hold more. One that `adds_queries` also adds to sums of dQ in
-    global memory, of which each warpgroup makes half of the columns.
+    global memory, of which each warpgroup makes half of the columns; `in_order` is whether the CTAs of a head
+    add to a sum from the last keys to the first, so that its bits do not depend on which CTA is when.
     """
 
     head_dim: int
@@ -59,6 +60,7 @@ class WgmmaGradientTiling:
     stages: int = LEAST_STAGES
     splits_columns: bool = False
     adds_queries: bool = False
+    in_order: bool = False
 
     operands: ClassVar[Operands] = HALF
     warps: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP // WARP_SIZE

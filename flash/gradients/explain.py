@@ -138,7 +138,8 @@ def _memory(call: GradientCall, target: Target) -> str:
     of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
     arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
     of_kernels = {
-        name: math.prod(memory.shape) * F32_BYTES for name, memory in memory_of(call, target).items()
+        name: math.prod(memory.shape) * F32_BYTES
+        for name, memory in memory_of(call, target, "AttentionGradient").items()
     }
     lengths, heads = _lengths(call), call.checked.geometry.heads
     sizes = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in of_kernels.items())

@@ -141,9 +141,12 @@ class AttentionGradient:
         target = find_target(self.config.target or DEFAULT_TARGET)
         config = self.config
         of_owner = target, natural_alignment(config.head_dim, config.value_dim, config.element)
-        one_sweep = self._gradient.sweeps(target).number == 1
+        sweeps = self._gradient.sweeps(target)
+        one_sweep, in_order = sweeps.number == 1, sweeps.in_order
         return {
-            owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=one_sweep))
+            owner: gradient_build(
+                gradient_config(config, owner, *of_owner, one_sweep=one_sweep, in_order=in_order)
+            )
             for owner in owners_of(one_sweep=one_sweep)
         }
 
@@ -313,9 +316,10 @@ class AttentionGradient:
         views, operands = gradient.views(named, flattened(caller, arguments), stream)
         checked = gradient.checks.check(views, operands, layout, longest)
         name, why = gradient.choose(backend, views["q"], stream)
-        one_sweep = gradient.require_kernels(name, gradient.ordinal(name, views))
+        sweeps = gradient.require_kernels(name, gradient.ordinal(name, views))
         of_scores = self._numbers, dict[str, ArrayView]()
-        call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores, one_sweep)
+        how = sweeps.number == 1, sweeps.in_order
+        call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores, *how)
         return call, name, why
 
     def _wanted(self, names: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from flash.calls.gpu import Launcher
 from flash.calls.memory import ALIGNED, Memory
@@ -13,13 +13,13 @@ from flash.gradients.checks import WRITTEN, Checks, alignment
 from flash.gradients.steps import GradientCall, memory_of, run_on_cpu, steps_of, sum_name
 from flash.host.caller import Caller
 from flash.launch.operands import require_operands
-from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradient_choice import Sweeps, gradient_config, sweeps_of
+from flash.problem.gradient_choice import Sweeps, against_order, gradient_config, sweeps_of
 from flash.problem.gradients import owners_of
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array
-from ptxgen.errors import LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -104,18 +104,26 @@ class Gradient(Operation[GradientCall]):
             self._sweeps[target] = sweeps_of(self.config, asked, target, deterministic=deterministic)
         return self._sweeps[target]
 
-    def require_kernels(self, backend: str, ordinal: int | None) -> bool:
-        """Whether kernels make one sweep. Raises `ConfigError` if the backend needs kernels and the target
-        has none, and `LaunchError` if they need more shared memory than the device has.
+    def require_kernels(self, backend: str, ordinal: int | None) -> Sweeps:
+        """The sweeps that kernels make; two without kernels. Raises `ConfigError` if the backend needs
+        kernels and the target has none, and `LaunchError` if they need more shared memory than the device
+        has.
         """
         if backend in WITHOUT_KERNELS:
-            return False
+            return Sweeps(2, "without kernels")
         target, caller = self.target_of(ordinal), self.caller.name
-        one_sweep = self.sweeps(target).number == 1
+        sweeps = self.sweeps(target)
         if (ordinal, target) in self._has_kernels:
-            return one_sweep
-        for owner in owners_of(one_sweep=one_sweep):
-            kernel = gradient_config(self.config, owner, target, ALIGNED, one_sweep=one_sweep, caller=caller)
+            return sweeps
+        against = against_order(self.config, target.name) if sweeps.in_order else ""
+        if against:
+            raise ConfigError(
+                f"{caller}: sweeps=1 with deterministic=True has no kernels for {target}, because {against}; "
+                "give deterministic=False, or leave sweeps out"
+            )
+        how: dict[str, Any] = {"one_sweep": sweeps.number == 1, "in_order": sweeps.in_order, "caller": caller}
+        for owner in owners_of(one_sweep=sweeps.number == 1):
+            kernel = gradient_config(self.config, owner, target, ALIGNED, **how)
             if ordinal is None:
                 continue
             needed, device = kernel.tiling.shared_bytes, self.gpu.backend.device_properties(ordinal)
@@ -125,7 +133,7 @@ class Gradient(Operation[GradientCall]):
                     f"{device} allows {device.shared_per_block_optin}; leave target=None"
                 )
         self._has_kernels.add((ordinal, target))
-        return one_sweep
+        return sweeps
 
     # ---- the operation
 
@@ -160,8 +168,8 @@ class Gradient(Operation[GradientCall]):
     def steps(self, call: GradientCall, ordinal: int | None, memory: Memory) -> Iterator[Step]:
         """See `Operation.steps`."""
         space = {
-            name: memory.array(needed.shape, F32, is_cleared=needed.is_cleared)
-            for name, needed in memory_of(call, self.target_of(ordinal)).items()
+            name: memory.array(needed.shape, needed.dtype, is_cleared=needed.is_cleared)
+            for name, needed in memory_of(call, self.target_of(ordinal), self.caller.name).items()
         }
         return steps_of(call, self.target_of(ordinal), space, self.caller.name)
 

@@ -13,6 +13,7 @@ from flash.calls.step import Step, launch_step, outer_strides, require_grid
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild, gradient_build, sum_build
 from flash.cpu.gradients import attention_gradients_cpu
+from flash.families.wgmma_gradient import CONSUMERS
 from flash.gradients.checks import Checked, alignment
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.launch.kernel_choice import against_map
@@ -20,11 +21,13 @@ from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
-from flash.operands.dtypes import OF_ARRAYS
+from flash.operands.dtypes import F32, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import against_wgmma, gradient_config
 from flash.problem.gradients import (
+    BEGUN_CTAS,
     KEYS,
+    ORDER_OF_SUMS,
     SCORES,
     SUM_BLOCKS,
     SUMS_OF_QUERIES,
@@ -38,6 +41,7 @@ from flash.scores.feature import ScoreFeature, summed_to
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import ArrayView, host_array
+from ptxgen.errors import LaunchError
 from ptxgen.target import Target
 
 _POINTERS = {
@@ -63,24 +67,33 @@ class GradientCall(NamedTuple):
     numbers: Mapping[str, int | float]
     sums: Mapping[str, ArrayView]
     one_sweep: bool = False  # as `gradient_config` takes it
+    in_order: bool = False  # likewise
 
 
 class Memory(NamedTuple):
-    """An array of f32 that the launches of a call need. Before the first launch its elements are 0 if it
+    """An array that the launches of a call need. Before the first launch its elements are 0 if it
     `is_cleared`, and arbitrary otherwise.
     """
 
     shape: tuple[int, ...]
     is_cleared: bool = False
+    dtype: DType = F32
 
 
-def memory_of(call: GradientCall, target: Target) -> dict[str, Memory]:
-    """The memory that the launches of a call need on a target, by the names of their pointers."""
+def memory_of(call: GradientCall, target: Target, caller: str) -> dict[str, Memory]:
+    """The memory that the launches of a call need on a target, by the names of their pointers. Raises
+    `LaunchError` in the name of `caller` if the arrays have no kernels.
+    """
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     rows = tuple(call.arrays["lse"].shape)
     memory = {"D": Memory(rows)}
     if call.one_sweep:
-        memory[SUMS_OF_QUERIES] = Memory(_shape_of_sums(call, target, rows), is_cleared=True)
+        sums = Memory(_shape_of_sums(call, target, rows, caller), is_cleared=True)
+        memory[SUMS_OF_QUERIES] = sums
+        if call.in_order:
+            counters = (*sums.shape[:-1], CONSUMERS)
+            memory[ORDER_OF_SUMS] = Memory(counters, is_cleared=True, dtype=I32)
+            memory[BEGUN_CTAS] = Memory((1,), is_cleared=True, dtype=I32)
     heads = geometry.batch, geometry.heads
     for feature in config.scores:
         into = call.sums.get(feature.argument)
@@ -96,11 +109,11 @@ def memory_of(call: GradientCall, target: Target) -> dict[str, Memory]:
     return memory
 
 
-def _shape_of_sums(call: GradientCall, target: Target, rows: tuple[int, ...]) -> tuple[int, ...]:
+def _shape_of_sums(call: GradientCall, target: Target, rows: tuple[int, ...], caller: str) -> tuple[int, ...]:
     """The shape of the sums of dQ of rows of shape `rows`: [..., head_dim], or with blocks in the order of
     threads [..., blocks, elements].
     """
-    kernel = _kernel(call, KEYS, target)
+    kernel = _kernel(call, KEYS, target, caller)
     if kernel.sum_block is None:
         return (*rows, call.config.head_dim)
     block_rows, columns = kernel.sum_block
@@ -113,9 +126,15 @@ def _sum_blocks(call: GradientCall, block_rows: int) -> int:
     return -(-geometry.seq_q // block_rows) + (geometry.batch if call.config.varlen else 0)
 
 
-def _kernel(call: GradientCall, owner: str, target: Target, caller: str = "") -> GradientConfig:
+def _kernel(call: GradientCall, owner: str, target: Target, caller: str) -> GradientConfig:
     """The kernel of a call whose CTAs own rows of `owner`."""
     config, one_sweep = call.config, call.one_sweep and owner != SCORES
+    against = _against_maps(call)
+    if call.in_order and against:
+        raise LaunchError(
+            f"{caller}: sweeps=1 with deterministic=True needs arrays that tensor maps describe, but "
+            f"{against}; leave sweeps out"
+        )
     return gradient_config(
         config,
         owner,
@@ -123,9 +142,10 @@ def _kernel(call: GradientCall, owner: str, target: Target, caller: str = "") ->
         alignment(config, call.arrays),
         with_dlse="dlse" in call.arrays and owner != SCORES,
         wanted=tuple(f.argument for f in config.scores if f.argument in call.sums),
-        caller=caller or "AttentionGradient",
+        caller=caller,
         one_sweep=one_sweep,
-        without_wgmma=_against_maps(call),
+        in_order=call.in_order,
+        without_wgmma=against,
     )
 
 

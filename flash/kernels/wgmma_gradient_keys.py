@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
-from flash.device.gradient_parts import KeysPart, RowNumbers, Terms, if_some
+from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms, if_some
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import KeyTerms
 from flash.device.gradient_tiles import begun, shift_of, tamed
@@ -33,7 +33,7 @@ from ptxgen.dsl import KernelBuilder, Value, Var, marked
 from ptxgen.dsl.hopper import BoxTile, Layout
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, QUAD_LANES, over_lanes
-from ptxgen.types import f32
+from ptxgen.types import f32, u32
 
 _INFINITY: Final = float("inf")
 _SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
@@ -46,14 +46,33 @@ def wgmma_gradient_of_keys(config: GradientConfig) -> ir.Module:
     numbers = Layout.of("numbers", (2, config.wgmma.tile), f32, "none")
     pipeline = GradientPipeline(k, config, ("K", "V"), ("Q", "dO"), stored={"numbers": numbers})
     sums = WgmmaQuerySums(k, config, pipeline) if config.wgmma.adds_queries else None
+    number = _begun(k, parameters)
     if config.features.varlen:
-        KeysPart.of(k, config, parameters)  # ends CTAs after their sequence
+        KeysPart.of(k, config, parameters, number=number)  # ends CTAs after their sequence
     with pipeline.producer:
-        _Producer(k, config, pipeline, KeysPart.of(k, config, parameters, again=True)).run()
+        part = KeysPart.of(k, config, parameters, again=True, number=number)
+        _Producer(k, config, pipeline, part).run()
     with pipeline.consumer:
-        part = KeysPart.of(k, config, parameters, again=True)
+        part = KeysPart.of(k, config, parameters, again=True, number=number)
         _Consumer(k, config, pipeline, part, parameters.longest("k"), sums).run()
     return k.build(drop_unread=True)
+
+
+@marked("wgmma gradient of keys: order")
+def _begun(k: KernelBuilder, parameters: GradientParameters) -> Value | None:
+    """The number of CTAs that began before this one, u32, if CTAs add in a fixed order: one that waits for
+    CTAs with lower numbers waits for CTAs that run or have ended, whatever the order in which a GPU begins
+    them. None without an order.
+    """
+    if parameters.order is None:
+        return None
+    at, counter = k.scratch(1, u32, "number"), parameters.order[1]
+    one = k.mov(1, type=u32)
+    with k.only_if(k.thread_id() == 0):  # the proof follows predicated stores to such a word
+        k.store(at, k.atom(counter, one, op="add"))
+    k.barrier()
+    number = k.load(at)
+    return k.min(number, k.blocks() - 1)  # it is below anyway: the minimum states it for the proof
 
 
 class _Walk:
@@ -206,7 +225,7 @@ class _Consumer(_Walk):
                 tiles.each(k, functools.partial(self._take, gradients, terms, head))
             self._write_terms(terms, head)
         if self.sums is not None:
-            self.sums.end()
+            self.sums.end(part.parameters, part.batch)
         self._store()
 
     @marked("wgmma gradient of keys: tile")
@@ -250,7 +269,7 @@ class _Consumer(_Walk):
         terms.add(dP.rows_of_thread, coordinates)
         gradients.bend(of_query, slopes)
         if self.sums is not None:
-            self.sums.write(dP)
+            self.sums.write(dP, self.part.parameters, self.part.batch)
         if not early:
             self.dV += S.packed(dtype) @ self._columns(stage.do)
         dS = dP.packed(dtype)
@@ -263,7 +282,10 @@ class _Consumer(_Walk):
         if self.sums is not None and exchanged is not None:
             k.wgmma.wait(1)
             exchanged.release()
-            self.sums.add(self.part.parameters, self.part.batch, head, n)
+            ticket = None
+            if self.config.adds_in_order:
+                ticket = self.part.ticket(k, gradients.mask.reach, first, self.config.wgmma)
+            self.sums.add(self.part.parameters, self.part.batch, head, n, ticket)
         k.wgmma.wait()
         stage.release()
 

@@ -175,10 +175,11 @@ _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name
 
 
 class Sweeps(NamedTuple):
-    """In how many sweeps the kernels of a call make its gradients, 1 or 2, and why."""
+    """The number of sweeps in which the kernels of a call make its gradients, 1 or 2, and the reason."""
 
     number: int
     why: str
+    in_order: bool = False  # whether CTAs of one sweep add to dQ in a fixed order
 
 
 def has_one_sweep(config: AttentionConfig) -> bool:
@@ -198,7 +199,7 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
     dq need not be `deterministic`.
     """
     if asked is not None:
-        return Sweeps(asked, "as asked")
+        return Sweeps(asked, "as asked", in_order=asked == 1 and deterministic)
     if deterministic:
         return Sweeps(2, "because deterministic is True")
     both = _clocks_of_one_sweep(config)
@@ -221,9 +222,10 @@ def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: boo
     """
     if asked is not None and (type(asked) is not int or asked not in (1, 2)):
         raise ConfigError(f"{caller}: sweeps must be 1, 2 or None, got {shown(asked)}")
-    if asked == 1 and deterministic:
+    against = against_order(config, config.target or WGMMA_TARGET) if asked == 1 and deterministic else ""
+    if against:
         raise ConfigError(
-            f"{caller}: sweeps=1 sums dq in an order that differs from call to call; give "
+            f"{caller}: sweeps=1 sums dq in an order that differs from call to call, because {against}; give "
             "deterministic=False, or leave sweeps out"
         )
     if asked == 1 and not has_one_sweep(config):
@@ -244,11 +246,13 @@ def gradient_config(
     wanted: tuple[str, ...] = (),
     caller: str = "AttentionGradient",
     one_sweep: bool = False,
+    in_order: bool = False,
     without_wgmma: str = "",
 ) -> GradientConfig:
     """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
     config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ. Kernels with `wgmma` are
-    taken where there are any, unless `without_wgmma` has a reason against them.
+    taken where there are any, unless `without_wgmma` has a reason against them. CTAs add `in_order` where
+    nothing is `against_order`.
 
     Raises `ConfigError`, which names `caller`, for what no kernel computes on the target.
     """
@@ -265,7 +269,7 @@ def gradient_config(
         )
     by_wgmma = None
     if not (without_wgmma or against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
-        by_wgmma = _wgmma_tiling(config, owner, one_sweep=one_sweep)
+        by_wgmma = _wgmma_tiling(config, owner, one_sweep=one_sweep, in_order=in_order)
     if owner in (DELTAS, SUMS):
         tiling = by_wgmma or GradientTiling(
             config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands
@@ -320,6 +324,17 @@ def _config_of(
     return GradientConfig(owner, target, tiling, *of_problem, with_dlse, wanted)
 
 
+def against_order(config: AttentionConfig, target: str) -> str:
+    """Why the CTAs of one sweep cannot add to sums of dQ in a fixed order; the empty string if they can."""
+    if target != WGMMA_TARGET:
+        return f"a fixed order is for kernels with wgmma, which is of {WGMMA_TARGET} alone"
+    if operands_of(config.element, config.precision) is not HALF or _adding_tile(config) is None:
+        return "a fixed order is for kernels of one sweep with wgmma, and there is none for this config"
+    if any(f.hides for f in config.scores):
+        return "a CTA whose keys a mask hides would be missing in a fixed order"
+    return ""
+
+
 def against_wgmma(
     config: AttentionConfig, owner: str, target: Target, alignment: int, *, one_sweep: bool
 ) -> str:
@@ -355,7 +370,7 @@ def _wgmma_load(config: AttentionConfig) -> int:
 
 
 def _wgmma_tiling(
-    config: AttentionConfig, owner: str, *, one_sweep: bool
+    config: AttentionConfig, owner: str, *, one_sweep: bool, in_order: bool
 ) -> WgmmaGradientTiling | WgmmaSumsTiling:
     """The tiling of a kernel with `wgmma`."""
     if one_sweep:
@@ -364,7 +379,7 @@ def _wgmma_tiling(
         dims = config.head_dim, config.value_dim
         if owner == SUMS:
             return WgmmaSumsTiling(*dims, tile)
-        return WgmmaGradientTiling(*dims, tile, by_keys=True, adds_queries=True)
+        return WgmmaGradientTiling(*dims, tile, by_keys=True, adds_queries=True, in_order=in_order)
     columns, load = max(config.head_dim, config.value_dim), _wgmma_load(config)
     offered = next(tiles for most, tiles in WGMMA_GRADIENT_TILES[owner].items() if columns <= most)
     tile = next(of.tile for of in offered if of.load >= load)

@@ -25,9 +25,9 @@ from flash.families.mma import MmaTiling
 from flash.families.precision import F32_GRADE, FMA, HALF, Operands
 from flash.families.request import natural_alignment
 from flash.families.simt import padded
-from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling
+from flash.families.wgmma_gradient import CONSUMERS, WgmmaGradientTiling, WgmmaSumsTiling
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
-from flash.operands.dtypes import F32, DType
+from flash.operands.dtypes import F32, I32, DType
 from flash.problem.features import NO_FEATURES, Features
 from flash.scores.feature import ScoreFeature
 from flash.scores.window import Window
@@ -42,6 +42,8 @@ SUMS: Final = "sums"
 OWNERS: Final = (QUERIES, KEYS)
 OWNERS_IN_ONE_SWEEP: Final = (DELTAS, KEYS, SUMS)
 SUMS_OF_QUERIES: Final = "dQ_sums"
+ORDER_OF_SUMS: Final = "dQ_order"
+BEGUN_CTAS: Final = "begun_ctas"
 _MATRICES: Final = {
     QUERIES: ("Q", "K", "V", "dO", "O", "dQ"),
     KEYS: ("Q", "K", "V", "dO", "dK", "dV"),
@@ -259,6 +261,11 @@ class GradientConfig:
         return not isinstance(self.tiling, GradientTiling)
 
     @property
+    def adds_in_order(self) -> bool:
+        """Whether CTAs add to sums of dQ in a fixed order."""
+        return isinstance(self.tiling, WgmmaGradientTiling) and self.tiling.in_order
+
+    @property
     def sum_block(self) -> tuple[int, int] | None:
         """The rows and columns of a block of sums of dQ in the order of threads; None of a kernel without
         such blocks.
@@ -362,6 +369,7 @@ class GradientConfig:
         words += [f"n{t.tile}"] if t.tile else []
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += ["adds"] if t.adds_queries else []
+        words += ["ordered"] if self.adds_in_order else []
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["dlse"] if self.reads_dlse else []
@@ -373,7 +381,8 @@ class GradientConfig:
 
 def gradient_arrays(config: GradientConfig) -> tuple[Operand, ...]:
     """The arrays of a kernel of gradients, in the order of its pointers."""
-    of_kernel = (*row_numbers(config), *sums_of_queries(config), *config.terms)
+    of_sums = (*sums_of_queries(config), *order_of_sums(config))
+    of_kernel = (*row_numbers(config), *of_sums, *config.terms)
     return (*gradient_matrices(config), *of_kernel, *config.features.operands)
 
 
@@ -461,3 +470,25 @@ def sums_of_queries(config: GradientConfig) -> tuple[Operand, ...]:
             align=natural_alignment(columns, columns, F32),
         ),
     )
+
+
+def order_of_sums(config: GradientConfig) -> tuple[Operand, ...]:
+    """The counters by which CTAs add to sums of dQ in a fixed order: of the CTAs that have added to each half
+    of a block, and of the CTAs that have begun; none in a kernel without an order.
+    """
+    if not config.adds_in_order:
+        return ()
+    axes = () if config.features.varlen else ("batch",)
+    role = "the CTAs that have added to each half of a block of sums, 0 before the launch, read and written"
+    of_blocks = Operand(
+        ORDER_OF_SUMS,
+        I32,
+        (*axes, "heads", SUM_BLOCKS.name),
+        columns=CONSUMERS,
+        last=str(CONSUMERS),
+        role=role,
+        is_written=True,
+        is_dense=True,
+    )
+    role = "the CTAs that have begun, 0 before the launch, read and written"
+    return of_blocks, Operand(BEGUN_CTAS, I32, ("1",), role=role, is_written=True, is_dense=True)

@@ -113,7 +113,7 @@ class GradientArrays:
         )
         memory = {
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
-            for name, needed in memory_of(call, settings.target).items()
+            for name, needed in memory_of(call, settings.target, _CALLER).items()
         }
         if settings.owner != QUERIES:
             memory["D"][...] = inputs.bounds["D"].gradient.reshape(memory["D"].shape)

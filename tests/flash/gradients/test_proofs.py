@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from gradient_launches import bits, interpret, steps
 from gradient_runs import KINDS, SETTINGS, SWEEPS, Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.calls.step import Step
 from flash.contract.gradients import emit_gradient, gradient_build, sum_build
 from flash.families.precision import HALF
-from flash.gradients.checks import WRITTEN, Checks
-from flash.gradients.steps import GradientCall, memory_of, steps_of
-from flash.host.caller import Caller
+from flash.gradients.checks import WRITTEN
 from flash.kernels.sum_terms import SumConfig
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import GRADIENT_TILES, Tiles, gradient_config, has_one_sweep
 from flash.problem.gradients import KEYS, SCORES, GradientConfig, owners_of
 from ptxgen import ir
-from ptxgen.arrays.views import view
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT
 from ptxgen.parse import parse
@@ -126,44 +124,6 @@ def test_no_kernel_with_default_tiles_spills(
 
 # ------------------------------------------------------------------------------------------
 # sanitizers and orders of the warps
-
-
-def steps(of: Case, on: str | None = None) -> tuple[list[Step], dict[str, Array]]:
-    """The launches of a case on the config's target or `on`, and what they write, full of NaN."""
-    on = on or of.config.target or "sm_80"
-    out, lse = of.forward()
-    arrays = {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out, "lse": lse}
-    arrays |= {} if of.dlse is None else {"dlse": of.dlse}
-    written = {name: np.full_like(arrays[like], np.nan) for name, like in WRITTEN.items()}
-    views = {name: view(array, name) for name, array in {**arrays, **written}.items()}
-    seed = of.others.get("dropout_seed")
-    arguments = {**of.arrays, **{n: a for n, a in of.others.items() if isinstance(a, np.ndarray)}}
-    operands = {name: view(array, name) for name, array in arguments.items()}
-    sizes = Checks(of.config, Caller("test")).check(views, operands, "bhsd", (None, None))
-    result = {name: np.full_like(of.arrays[name], np.nan) for name in of.wanted}
-    sums = {name: view(array, name) for name, array in result.items()}
-    numbers = {**of.config.numbers, **({} if seed is None else {"dropout_seed": seed})}
-    one_sweep = not of.deterministic and has_one_sweep(of.config)
-    call = GradientCall(of.config, sizes, "bhsd", of.config.scale, views, operands, numbers, sums, one_sweep)
-    space = {
-        name: np.full(memory.shape, 0 if memory.is_cleared else np.nan, np.float32)
-        for name, memory in memory_of(call, target(on)).items()
-    }
-    memory = {name: view(array, name) for name, array in space.items()}
-    launches = list(steps_of(call, target(on), memory, "test"))
-    return launches, {**written, **result, **space}
-
-
-def _bits(arrays: Mapping[str, Array]) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in arrays.items()}
-
-
-def interpret(of: Case, on: str | None = None, **how: Any) -> dict[str, bytes]:
-    """What the launches of a case write."""
-    launches, written = steps(of, on)
-    for step in launches:
-        step.interpret(**how)
-    return _bits(written)
 
 
 def _normal(*shape: int) -> Array:
@@ -302,7 +262,7 @@ def _in_turns(of: Case, seed: int) -> dict[str, bytes]:
         ctas = step.plan.grid[0]
         for number in np.random.default_rng(seed).permutation(ctas):
             step.interpret(with_place(step.build.module, int(number), ctas), grid=(1, 1, 1))
-    return _bits(written)
+    return bits(written)
 
 
 @pytest.mark.slow
@@ -358,7 +318,7 @@ def test_every_order_of_ctas_gives_the_same_gradients_but_for_the_rounding_of_dq
     orders = [_of_one_sweep(sanitize="all", schedule=PCT(seed, apart=True)) for seed in range(3)]
     assert any(result["dQ_sums"].tobytes() != sums["dQ_sums"].tobytes() for result, _ in orders)
     for result, same in orders:
-        assert _bits(same) == _bits(others)
+        assert bits(same) == bits(others)
         # Three sums of four terms, each rounded, in both orders.
         error = np.abs(result["dQ_sums"] - sums["dQ_sums"])
         assert (error <= 6 * 2.0**-24 * 1.01 * _largest_partial_sums()).all()
