@@ -30,7 +30,8 @@ class GradientPipeline:
     """The tensor maps of matrices, after the other parameters; the two roles; `owned`, a ring of one stage
     with the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks
     over, and the tiles in `stored`, to which the threads of the producer store. Where a score may be hidden,
-    they also set NaN and infinity in walked tiles to 0 (`clears`), before the consumer has these.
+    they also set NaN and infinity in walked tiles to 0 (`clears`), before the consumer has these, and in one
+    sweep in the keys that the CTA owns (`clears_owned`).
     """
 
     @marked("gradient pipeline: declarations")

@@ -9,7 +9,8 @@ its rows and of all rows of a tile, and sums the gradients of its rows in regist
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
 | f32 | its products are not those of f16 and bf16 |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
-| the gradient of a bias, or one sweep | there are kernels with `mma` alone |
+| the gradient of a bias, or D in one sweep | their kernels are not with `wgmma` |
+| one sweep of columns or features that `WGMMA_ADDING_TILES` lacks | its kernels are with `mma` |
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _OTHER_STEPS: Final = 3  # barriers, LSE and D of rows, and the way to the first
 
 
 class WgmmaTiles(NamedTuple):
-    """Rows of a tile, if registers hold in addition to sums and scores no more than `load`: 0, nothing; 1, a
-    feature that changes scores or may hide any key; 2, several of these, or one and a window; 3, dropout; 4,
-    dropout and any of these.
+    """Rows of a tile, if registers hold in addition to sums and scores no more than `load`: 0, at most
+    causality, a window and packed sequences; 1, a feature that changes scores or may hide any key; 2, several
+    of these, or one and a window; 3, dropout, maybe with a window; 4, dropout and any feature of 1.
     """
 
     tile: int

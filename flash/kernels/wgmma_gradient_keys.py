@@ -1,5 +1,6 @@
 """The kernel for Hopper that writes dK and dV: a CTA owns rows of K and V, 64 for each warpgroup that
-computes, and walks over the queries that see them, of one head after another that share these rows.
+computes, and walks over the queries that see them, of one head after another that share these rows. In one
+sweep it also adds to sums of dQ (`flash/device/wgmma_query_sums.py`).
 `flash/device/gradient_tiles.py` has the formulas.
 
 The scores are computed transposed, keys by queries, so that Pᵀ and dSᵀ are in the registers from which the
@@ -228,6 +229,7 @@ class _Consumer(_Walk):
         k.note("S^T = K Q^T, dP^T = V dO^T")
         S.set(self.owned.k.part(self.group_row, WGMMA_ROWS) @ stage.q.T)
         dP.set(self.owned.v.part(self.group_row, WGMMA_ROWS) @ stage.do.T)
+        # Where scores are hidden or dropped, registers of that leave none for products under way.
         early = not (cut or gradients.dropping)
         shifts = self._numbers(stage, _SHIFTS)
         k.wgmma.wait(1 if early else 0)

@@ -226,6 +226,12 @@ def test_each_mistake_is_noticed(mistake: str) -> None:
     assert noticed
 
 
+def _fill(k: KernelBuilder, ring: Any, corner: Any) -> None:
+    with ring.fill() as stage:
+        for name in ring.copied:
+            k.tma.load(getattr(stage, name), corner)
+
+
 def ring_of(body: str = "", **how: Any) -> Callable[[], None]:
     """A call that builds a ring with these options, and the step `body` of its producer."""
 
@@ -246,8 +252,7 @@ def ring_of(body: str = "", **how: Any) -> Callable[[], None]:
             elif body.startswith("fill"):
                 for step in body.split(", "):
                     if step == "fill":
-                        with ring.fill() as stage:
-                            k.tma.load(stage.a, A[0, 0])
+                        _fill(k, ring, A[0, 0])
                     else:
                         with getattr(ring, step)():
                             pass
@@ -332,6 +337,11 @@ REFUSED = [
         "ring 'ring_1': store is for the tiles named in stored=, 'b', but copies to tile 'a' may be under "
         "way; use it in rework, in a ring made with reworked=True",
     ),
+    (
+        ring_of("fill", reworked=True),
+        "ring 'ring_1': role 'producer' has no step that reworks its stages, so that consumers wait for "
+        "ever; add 'with ring.rework() as stage:'",
+    ),
     *(
         (ring_of(at_once=True, **how), AT_ONCE_OF_NOTHING)
         for how in ({}, {"written": True}, {"dealt": True}, {"reworked": True, "gathered": True})
@@ -353,8 +363,8 @@ REFUSED = [
     ),
     (
         ring_of("branches", stored=("b",), reworked=True, at_once=True),
-        "ring 'ring_1': store comes where fill is due, because at_once=True says that fills and second steps "
-        "alternate; leave at_once out for another order",
+        "ring 'ring_1': fill with reworked=… may take one of two second steps, but at_once=True has one "
+        "cursor for both; leave at_once out",
     ),
 ]
 

@@ -56,14 +56,16 @@ class Ring(RingMemory):
                     self._second = Cursor(index, self.k.var(u32, 0 if self.reworked else 1))
 
     def leave(self, role: Role) -> None:
-        """Raise `ConfigError` if the producer's code fills stages without a step that stores to their
-        `stored` tiles, or the reverse.
+        """Raise `ConfigError` if the producer's code fills stages of a reworked ring, or of one with `stored`
+        tiles, without a second step, or the reverse.
         """
-        if role is not self.producer or not self.stored or len(self._steps) != 1:
+        has_second = self.stored or (self.reworked and not self.gathered)
+        if role is not self.producer or not has_second or len(self._steps) != 1:
             return
         lacks, step = "fills", "'with ring.fill() as stage:'"
         if "fill" in self._steps:
-            lacks, step = "stores to", f"'with ring.{'rework' if self.reworked else 'store'}() as stage:'"
+            lacks = "stores to" if self.stored else "reworks"
+            step = f"'with ring.{'rework' if self.reworked else 'store'}() as stage:'"
         raise ConfigError(
             f"ring {self.name!r}: role {role.name!r} has no step that {lacks} its stages, so that consumers "
             f"wait for ever; add {step}"
@@ -198,6 +200,11 @@ class Ring(RingMemory):
             raise ConfigError(
                 f"{caller} takes reworked=… in rings made with reworked=True, and this one is not"
             )
+        if self.at_once:
+            raise ConfigError(
+                f"{caller} with reworked=… may take one of two second steps, but at_once=True has one cursor "
+                "for both; leave at_once out"
+            )
         if self.spans_cluster:
             raise ConfigError(f"{caller} with reworked=… is for stages of one CTA; leave out multicast=True")
         if getattr(reworked, "type", None) is not pred:
@@ -256,6 +263,7 @@ class Ring(RingMemory):
         cursor = self._second
         assert cursor is not None  # the role has been entered
         self._take_step("pass_on", second=True)
+        self._steps.add("store")
         stage = self._stage(cursor, "pass_on")
         if not self.gathered:  # whose copies arrive for their threads
             self.wait(
