@@ -186,6 +186,7 @@ class ScoreGradients:
             k.fma(gradient, factor, -delta, into=gradient)
         k.mul(gradient, weight, into=gradient)
 
+    @marked("gradients of scores: weights")
     def _drop(
         self, P: Fragment, dS: Fragment, deltas: Sequence[Value], coordinates: ScoreCoordinates | None
     ) -> None:

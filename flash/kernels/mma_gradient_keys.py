@@ -265,6 +265,7 @@ class _Head:
             k.note("dQ += dS K")
             cta.query_sums.add(self._sums_of_queries, first_query)
 
+    @marked("gradient of keys: lanes that write")
     def write_terms(self) -> None:
         """Write each key's sum for the gradients of arrays of scores."""
         k, cta, part = self.k, self.cta, self.cta.part

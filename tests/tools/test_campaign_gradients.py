@@ -12,13 +12,17 @@ from flash.scores.philox import keep_mask
 from ptxgen import interpreter
 from ptxgen.interpreter import Result
 from tools.campaign.gradient_bound import GradientInputs
-from tools.campaign.judging import judge, mutants_of
+from tools.campaign.judging import judge, judge_of, mutants_of
 from tools.campaign.kernels import subjects
 
 VARLEN = "bf16-sm_80-dq-varlen"
 OF_KEYS = "bf16-sm_80-dkv-varlen"
 OF_BIAS = "f16-sm_80-dbias"
 SUM = "bf16-sm_80-sum"
+BY_QUERIES = "f16-sm_90a-dq"  # kernels with wgmma
+BY_KEYS = "f16-sm_90a-dkv"
+SPLIT = "f16-sm_90a-dkv-split"
+WINDOW = "bf16-sm_90a-dkv-varlen"
 
 
 def test_what_rows_and_keys_add_is_the_gradient_of_an_array() -> None:
@@ -135,3 +139,58 @@ def test_a_mistake_in_a_kernel_of_gradients_is_noticed(
     ]
     result = judge(kernel, at[-1])
     assert result.caught_by == catcher, result
+
+
+HOPPER = [name for name in subjects() if "-sm_90a-d" in name]
+
+
+@pytest.mark.parametrize("kernel", HOPPER)
+def test_problems_of_kernels_with_wgmma_have_tensor_maps_and_fill_rings_again(kernel: str) -> None:
+    subject = subjects()[kernel]
+    assert "_wgmma_" in subject.entry
+    names = [param.name for param in subject.module.kernels[0].params]
+    assert [*subject.params] == [name for name in names if name.endswith("_map")] != []
+    by_keys = "-dkv" in kernel
+    for problem in subject.problems:
+        assert sum(q for q, _ in problem.sequences) > 0
+        assert sum(k for _, k in problem.sequences) > 0
+        assert (problem.reverse, problem.alike) == (False, False)
+    walked = max(rows[0] if by_keys else rows[1] for p in subject.problems for rows in p.sequences)
+    assert walked >= 18 * 16  # tiles, more than the eight arrivals at a barrier of each of two stages
+
+
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("kernel", "kind", "change", "function", "catcher"),
+    [
+        (BY_QUERIES, "mbarrier", "-16", "_load", "trap"),  # bytes of the copies of a stage
+        (BY_QUERIES, "mbarrier", "not waited for", "_load", "sanitizer"),
+        (BY_QUERIES, "phase", "begins with the other", "wgmma_gradient_of_queries", "trap"),
+        (BY_QUERIES, "tensor-copy", "coordinates 1 and 2 swapped", "GradientPipeline.load", "value"),
+        (BY_KEYS, "copy-wait", "deleted", "store_rows", "sanitizer"),  # of the store of dV
+        (BY_KEYS, "fence", "of the generic proxy alone", "store_rows", "sanitizer"),
+        (BY_KEYS, "phase", "of the other phase", "_Consumer.run", "sanitizer"),
+        (BY_KEYS, "copy-wait", "deleted", "_Consumer._add_queries", "sanitizer"),
+        (SPLIT, "barrier", "deleted", "_Consumer._store", "sanitizer"),  # both warpgroups read all keys
+        (SPLIT, "descriptor", "stride offset +1", "_Consumer._add_queries", "sanitizer"),
+    ],
+)
+def test_a_mistake_in_a_kernel_of_gradients_with_wgmma_is_noticed(
+    kernel: str, kind: str, change: str, function: str, catcher: str
+) -> None:
+    at = [
+        n
+        for n, m in enumerate(mutants_of(kernel))
+        if m.name.startswith(f"{kind}: {change} @") and m.where.endswith(function)
+    ]
+    result = judge(kernel, at[-1])
+    assert result.caught_by == catcher, result
+
+
+@pytest.mark.slow
+def test_each_instruction_of_the_three_loops_of_a_windowed_kernel_is_executed() -> None:
+    """Tiles before those of which all rows see all keys of the CTA, these, and tiles after them."""
+    judge_ = judge_of(WINDOW)
+    executed = np.any([judge_.reach(problem).executed for problem in subjects()[WINDOW].problems], axis=0)
+    assert [m.name for m, ran in zip(judge_.mutants, executed, strict=True) if not ran] == []

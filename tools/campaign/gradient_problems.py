@@ -219,8 +219,9 @@ def _nonfinite(settings: GradientSettings) -> Iterator[tuple[int, int, tuple[int
     if config.causal == "bottom_right" or right is not None:
         yield _TILE + block - 1 + (right or 0), _TILE, (block - 8,)
     apart = _PANEL_APART
-    if config.head_dim > _PANEL:  # in either half of a tile
-        yield from ((2 * block, 2 * block, (first, first + apart + 2)) for first in (0, 8))
+    for panel in range(1, -(-config.head_dim // _PANEL)):
+        for first in (0, 8):  # in either half of a tile
+            yield 2 * block, 2 * block, (first, first + panel * apart + 2)
     for panel in range(1, -(-config.value_dim // _PANEL)):
         for first in (panel * apart, panel * apart + _TILE):  # in either half of a tile of 32 rows
             rows = (panel + 1) * apart
