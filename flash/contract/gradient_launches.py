@@ -25,8 +25,10 @@ from flash.operands.declared import Number, Operand
 from flash.operands.dtypes import F32
 from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import (
+    BEGUN_CTAS,
     DELTAS,
     KEYS,
+    ORDER_OF_SUMS,
     QUERIES,
     SCORES,
     SUM_BLOCKS,
@@ -183,10 +185,12 @@ def _order(config: GradientConfig) -> Iterator[str]:
         before = "queries, or deltas in one sweep," if config.owner == SCORES else "queries,"
         yield f"D was written by a launch with owner {'deltas,' if one_sweep else before} {_ENDED}"
         if one_sweep:
+            how = "by atomics in any order: its last bits may differ from launch to launch"
+            if config.adds_in_order:
+                how = f"in a fixed order. {ORDER_OF_SUMS} and {BEGUN_CTAS} hold 0 before the launch, too"
             yield (
-                f"{SUMS_OF_QUERIES} holds 0 before the launch, whose CTAs add to it by atomics in any order: "
-                "its last bits may differ from launch to launch. A launch with owner sums comes behind this "
-                "one and writes dQ"
+                f"{SUMS_OF_QUERIES} holds 0 before the launch, whose CTAs add to it {how}. A launch with owner "
+                "sums comes behind this one and writes dQ"
             )
 
 

@@ -372,10 +372,12 @@ class KeysPart:
         CTA that exist. `reach` is that of a head.
         """
         seq_q, seq_k = self.parameters.seq_q, self.parameters.seq_k
-        last_key = k.min(self.first_key + (t.block - 1), seq_k - 1)
-        first, _ = reach.queries(k, last_key, last_key, seq_q)
         _, end = reach.queries(k, self.first_key, self.first_key, seq_q)
-        first = k.min(k.max(k.divide_up(first, t.tile), self.first_tile), self.end_tile)
+        first = self.first_tile
+        if reach.is_causal or reach.right is not None:
+            last_key = k.min(self.first_key + (t.block - 1), seq_k - 1)
+            sees_all, _ = reach.queries(k, last_key, last_key, seq_q)
+            first = k.min(k.max(k.divide_up(sees_all, t.tile), first), self.end_tile)
         if t.adds_queries:  # keys that do not exist add 0 to the sums
             first = k.selp(self.end_tile, first, self.first_key + t.block > seq_k)
         return first, k.max(k.min(end // t.tile, self.end_tile), first)

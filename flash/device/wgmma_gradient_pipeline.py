@@ -176,32 +176,32 @@ def store_rows(
 @dataclass(frozen=True)
 class WalkedTiles:
     """The tiles from `first` up to `end`, exclusive, that a CTA walks over. Those from `whole` up to
-    `whole_end` have no score that is hidden; None: any may have some. If it is `plain`, hidden scores need
-    nothing done in any tile.
+    `whole_end`, exclusive, have no score that is hidden; None: any may have some.
     """
 
     first: Value
     end: Value
     whole: tuple[Value, Value] | None
-    plain: bool = False
 
+    @marked("gradient pipeline: tiles")
     def is_cut(self, n: Value) -> Value | bool:
         """Whether some scores of tile n are hidden."""
-        if self.plain or self.whole is None:
-            return not self.plain
+        if self.whole is None:
+            return True
         whole, whole_end = self.whole
-        return (n < whole) | (n >= whole_end)
+        return n >= whole_end if whole is self.first else (n < whole) | (n >= whole_end)
 
     @marked("gradient pipeline: tiles")
     def each(self, k: KernelBuilder, take: Callable[[Value, bool], None]) -> None:
         """Emit `take(n, cut)` for each tile n, in loops by whether some of its scores are hidden (`cut`)."""
-        if self.plain or self.whole is None:
+        if self.whole is None:
             with k.loop(self.first, self.end) as n:
-                take(n, not self.plain)
+                take(n, True)
             return
         whole, whole_end = self.whole
-        with k.loop(self.first, whole) as n:
-            take(n, True)
+        if whole is not self.first:
+            with k.loop(self.first, whole) as n:
+                take(n, True)
         with k.loop(whole, whole_end) as n:
             take(n, False)
         with k.loop(whole_end, self.end) as n:

@@ -57,7 +57,8 @@ class AttentionGradient:
     seven, but dq is the sum of what CTAs add by atomics, in an order that differs from run to run, and
     so do its last bits. It needs head_dim f32 more for each row of each head of q. One sweep is taken where
     a model of the target gives it fewer clocks than two (docs/backward.md), or where `sweeps` is 1, and not
-    where that is 2.
+    where that is 2. Where `sweeps` is 1 although `deterministic`, CTAs add in a fixed order, so that dq has
+    the same bits in each call: on sm_90a, for f16 and bf16, of sizes and features that have such kernels.
 
     Kernels are made by the first call that needs them, and kept. `cuda` is the GPU backend and
     `cache` keeps compiled kernels; by default those of the process. Any thread may use it. `copy`
@@ -71,7 +72,7 @@ class AttentionGradient:
     sweep for some sizes and features, and not for strides that no tensor map takes (docs/backward.md).
 
     Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages, and for `sweeps` of 1 if there
-    are no kernels of one sweep, or if dq is to be `deterministic`.
+    are no kernels of one sweep, or none with a fixed order if dq is to be `deterministic`.
     """
 
     _caller: ClassVar = Caller(f"{_NAME}.launch")

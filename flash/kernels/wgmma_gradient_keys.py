@@ -89,13 +89,9 @@ class _Walk:
 
     def tiles(self) -> WalkedTiles:
         """The tiles of queries of a head."""
-        part, config = self.part, self.config
-        hides = config.features.scores or config.causal or config.features.varlen
-        if not (hides or config.wgmma.adds_queries):
-            return WalkedTiles(part.first_tile, part.end_tile, None, plain=True)
-        mask, whole = self._mask(self.first_head), None
+        part, mask, whole = self.part, self._mask(self.first_head), None
         if not mask.hides_anywhere:
-            whole = part.whole_tiles(self.k, config.wgmma, mask.reach)
+            whole = part.whole_tiles(self.k, self.config.wgmma, mask.reach)
         return WalkedTiles(part.first_tile, part.end_tile, whole)
 
     @property
@@ -132,6 +128,7 @@ class _Producer(_Walk):
                 with if_seen(k, part.sees(k, mask, first, self.config.wgmma)):
                     self._fill(head, first, tiles.is_cut(n), tames=mask.hides_keys)
 
+    @marked("wgmma gradient of keys: stage")
     def _fill(self, head: Value, first: Value, cut: Value | bool, *, tames: bool) -> None:
         """Fill a stage with the tile of queries that begins with `first`, some of whose scores are hidden if
         it is `cut`.
@@ -209,6 +206,7 @@ class _Consumer(_Walk):
         self.my_key = part.first_key + pipeline.thread_row(self.S)
         self.in_quad = k.thread_id() % QUAD_LANES
 
+    @marked("wgmma gradient of keys: loops")
     def run(self) -> None:
         """Compute and store the rows of dK and dV."""
         k, part, pipeline = self.k, self.part, self.pipeline
@@ -308,6 +306,7 @@ class _Consumer(_Walk):
         """The shifts, or D, of this thread's queries of a stage."""
         return [number for pair in self.S.column_pairs(stage.numbers, row) for number in pair]
 
+    @marked("wgmma gradient of keys: terms")
     def _write_terms(self, terms: KeyTerms, head: Value) -> None:
         """Write each key's sums for the gradients of arrays of scores."""
         k, part = self.k, self.part

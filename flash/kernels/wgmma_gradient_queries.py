@@ -128,6 +128,7 @@ class _Consumer:
             deltas.append(delta)
         return shifts, deltas
 
+    @marked("wgmma gradient of queries: loops")
     def run(self) -> None:
         """Compute and store the rows of dQ."""
         k, part, pipeline = self.k, self.part, self.pipeline

@@ -69,15 +69,6 @@ class GradientSettings:
         return self.target.name == WGMMA_TARGET
 
     @property
-    def scores_all_rows(self) -> bool:
-        """Whether the kernel also weighs scores of rows after the last query, which TMA fills with 0: by its
-        infinite keys they are NaN, as dK and dV of these keys then are.
-        """
-        features = self.config.features
-        plain = not (self.config.causal or features.scores or features.varlen)
-        return self.has_wgmma and self.owner == KEYS and plain
-
-    @property
     def tile(self) -> int:
         """Rows of one tile."""
         return (2 if self.in_parts else 1) * self.across * _TILE
@@ -176,7 +167,7 @@ def _of_batches(settings: GradientSettings) -> list[Problem]:
         *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _nonfinite(settings)),
         *(_of_larger_tiles() if config.causal == "bottom_right" and tile > _TILE else []),
         *(_low(settings) if settings.owner == QUERIES and config.causal != "bottom_right" else []),
-        *(_infinite(settings) if config.softcap is None and not settings.scores_all_rows else []),
+        *(_infinite(settings) if config.softcap is None else []),
     ]
     if settings.owner == SCORES:
         problems = [p for p in problems if p.seq_q and p.seq_k]

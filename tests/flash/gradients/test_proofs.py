@@ -95,15 +95,17 @@ def test_the_kernel_that_sums_terms_is_proved(dtype: str) -> None:
 # registers
 
 _HEAD_DIMS = [64, 96, 128, 192, 256]
-_TARGETS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"]
+_TARGETS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"]
+_ON_SLOW = [("f16", "two", 128, "sm_90"), ("f16", "two", 128, "sm_90a"), ("f16", "one", 64, "sm_90a")]
 
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("kind", "sweeps", "head_dim", "on"),
     [
-        pytest.param(*of, marks=pytest.mark.slow) if of == ("f16", "two", 128, "sm_90") else nightly(*of)
+        pytest.param(*of, marks=pytest.mark.slow) if of in _ON_SLOW else nightly(*of)
         for of in [(*of, d, on) for of, d, on in itertools.product(_IN_SWEEPS, _HEAD_DIMS, _TARGETS)]
+        if not of[0].startswith("wgmma")  # the kinds f16 and bf16 on sm_90a
         if of[1] == "two" or has_one_sweep(AttentionConfig(of[2], **KINDS[of[0]]))
     ],
 )
@@ -120,6 +122,22 @@ def test_no_kernel_with_default_tiles_spills(
                 spilled[name, kernel.owner] = usage
             assert assembly.advisories == ()
     assert not spilled
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize("names", itertools.combinations(sorted({*SETTINGS} - {"several", "varlen"}), 2))
+@pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256)])
+def test_no_kernel_with_wgmma_and_two_features_spills(
+    names: tuple[str, str], dims: tuple[int, int], assembler: Assembler
+) -> None:
+    settings = {**SETTINGS[names[0]], **SETTINGS[names[1]]}
+    config = AttentionConfig(dims[0], head_dim_v=dims[1], dtype="f16", target="sm_90a", **settings)
+    for kernel in kernels(config):
+        if kernel.has_wgmma:
+            assembly = assembler.assemble(render(emit_gradient(kernel)), "sm_90a")
+            usage = assembly.kernel(kernel.name)
+            assert (usage.spill_store_bytes, usage.stack_bytes, assembly.advisories) == (0, 0, ())
 
 
 # ------------------------------------------------------------------------------------------
