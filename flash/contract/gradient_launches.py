@@ -189,8 +189,8 @@ def _order(config: GradientConfig) -> Iterator[str]:
             if config.adds_in_order:
                 how = f"in a fixed order. {ORDER_OF_SUMS} and {BEGUN_CTAS} hold 0 before the launch, too"
             yield (
-                f"{SUMS_OF_QUERIES} holds 0 before the launch, whose CTAs add to it {how}. A launch with owner "
-                "sums comes behind this one and writes dQ"
+                f"{SUMS_OF_QUERIES} holds 0 before the launch, whose CTAs add to it {how}. A launch with "
+                "owner sums comes behind this one and writes dQ"
             )
 
 

@@ -69,8 +69,8 @@ def _sweeps(sweeps: Sweeps) -> str:
     """A text with the number of sweeps that make dQ, dK and dV, and why."""
     if sweeps.in_order:
         return (
-            f"one, {sweeps.why}: five products for each tile, of which dQ is added to f32 sums in a fixed order; "
-            "the same call gives the same bits"
+            f"one, {sweeps.why}: five products for each tile, of which dQ is added to f32 sums in a fixed "
+            "order; the same call gives the same bits"
         )
     if sweeps.number == 1:
         return (
