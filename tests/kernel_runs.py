@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, build
 from flash.launch.calls import counters
 from flash.problem.config import AttentionConfig
@@ -252,9 +253,9 @@ def assert_no_spill(of: AttentionConfig | KernelConfig | Build, assembler: Assem
     assert assembly.advisories == ()
 
 
-def main_loop_of(of: AttentionConfig | KernelConfig | Build, assembler: Assembler) -> Loop:
+def main_loop_of(of: AttentionConfig | KernelConfig | BuiltKernel, assembler: Assembler) -> Loop:
     """The loop over tiles of a kernel in machine instructions; the assembler serialises no product of it."""
-    built = _built(of)
+    built = of if isinstance(of, BuiltKernel) else _built(of)
     assembly = assembler.assemble(built.text, built.config.target.name)
     assert assembly.advisories == ()
     try:

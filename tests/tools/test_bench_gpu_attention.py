@@ -124,12 +124,25 @@ def test_all_tiles_are_measured_beside_the_one_that_a_launch_chooses(gpu: bench_
 def test_gradients_are_measured(gpu: bench_device.Gpu) -> None:
     call = Call("f16", 16, 48, True, **SMALL)
     result = gpu_gradients.backward(gpu, call, 1, 1)
-    assert result[0] == "no comparison"
+    assert [item for item in result if isinstance(item, str)] == ["no comparison"]
     named = by_name(result)
+    assert {f"gradients, {way}" for way in gpu_gradients.WAYS} <= named.keys()
     launches = named["gradients, ours"].median / 20
     assert launches == pytest.approx(round(launches))
     useful = 2.5 * call.flops / (named["gradients, ours"].median / 1e3) / 1e12
     assert named["gradients, ours, useful"].median == pytest.approx(useful)
+
+
+@pytest.mark.slow
+def test_sweeps_without_kernels_are_remarks(gpu: bench_device.Gpu) -> None:
+    result = gpu_gradients.backward(gpu, Call("f32", 16, 48, True, "ieee", **SMALL), 1, 1)
+    one, in_order, _ = [item for item in result if isinstance(item, str)]
+    assert one.startswith(
+        "gradients, ours in one sweep, were not measured: AttentionGradient: one sweep has no "
+    )
+    assert in_order.startswith(
+        "gradients, ours in one sweep in order, were not measured: AttentionGradient: "
+    )
 
 
 def test_the_ceiling_comes_before_what_is_held_against_it(gpu: bench_device.Gpu) -> None:
@@ -205,7 +218,8 @@ def test_backends_of_torch_are_measured_beside_ours(gpu: bench_device.Gpu, torch
     assert by_name(result)["torch MATH, error"].median < 2e-3
     assert "speed of ours / torch MATH" in by_name(result)
     result = gpu_gradients.backward(gpu, call, 1, 1)
-    assert result[-1].name == "gradients, speed of ours / torch MATH"  # type: ignore[union-attr]
+    speeds = [name for name in by_name(result) if "speed" in name]
+    assert speeds == [f"gradients, speed of {way} / torch MATH" for way in gpu_gradients.WAYS]
     assert by_name(result)["largest difference from torch MATH"].median < 1e-2
     (remark,) = [item for item in result if isinstance(item, str)]
     assert remark.startswith("gradients by torch NONE were not measured: ")
