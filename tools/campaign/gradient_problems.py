@@ -45,7 +45,8 @@ class GradientSettings:
     that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
     in `slices`, or with `across` warps that share them. With `in_parts`, registers hold the scores of half a
     tile at once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also adds to sums of
-    dQ. On sm_90a the kernel multiplies by `wgmma`, and its tiles alone are smaller than those of calls.
+    dQ, maybe `in_order`. On sm_90a the kernel multiplies by `wgmma`, and its tiles alone are smaller than
+    those of calls.
     """
 
     owner: str
@@ -57,6 +58,7 @@ class GradientSettings:
     across: int = 1
     in_parts: bool = False
     one_sweep: bool = False
+    in_order: bool = False
 
     @property
     def target(self) -> Target:
@@ -70,7 +72,9 @@ class GradientSettings:
 
     @property
     def tile(self) -> int:
-        """Rows of one tile."""
+        """Rows of one tile. One sweep with `wgmma` has tiles of the rows of a product of dQ."""
+        if self.has_wgmma and self.one_sweep:
+            return WGMMA_ROWS
         return (2 if self.in_parts else 1) * self.across * _TILE
 
     @property
@@ -78,7 +82,10 @@ class GradientSettings:
         """Rows that a CTA owns."""
         if not self.has_wgmma:
             return _BLOCK
-        return gradient_config(self.config, self.owner, self.target, MAP_ALIGN).wgmma.block
+        one_sweep = self.one_sweep
+        return gradient_config(
+            self.config, self.owner, self.target, MAP_ALIGN, one_sweep=one_sweep
+        ).wgmma.block
 
     def build(self, kernel: GradientConfig) -> GradientBuild:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""

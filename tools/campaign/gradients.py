@@ -14,15 +14,17 @@ import numpy as np
 
 from flash.calls.step import Step
 from flash.contract.gradients import GradientBuild
+from flash.families.wgmma_gradient import CONSUMERS
 from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import QUERIES, SCORES, SUMS_OF_QUERIES
+from flash.problem.gradients import BEGUN_CTAS, ORDER_OF_SUMS, QUERIES, SCORES, SUMS_OF_QUERIES
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
+from ptxgen.dsl import thread_order
 from ptxgen.mutation.comparison import difference
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
 from tools.campaign.arrays import alike, arrays_of, margins_changed, with_margins
@@ -109,10 +111,11 @@ class GradientArrays:
         seed = {"dropout_seed": p.dropout_seed} if config.dropout else {}
         numbers = {**config.numbers, **seed}
         call = GradientCall(
-            config, sizes, "bhsd", config.scale, views, operands, numbers, sums, settings.one_sweep
+            *(config, sizes, "bhsd", config.scale, views, operands, numbers, sums),
+            *(settings.one_sweep, settings.in_order),
         )
         memory = {
-            name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
+            name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, needed.dtype.numpy)
             for name, needed in memory_of(call, settings.target, _CALLER).items()
         }
         if settings.owner != QUERIES:
@@ -121,6 +124,8 @@ class GradientArrays:
         names = {"dQ": "dq", "dK": "dk", "dV": "dv"}
         every = memory | {name: written[of] for name, of in names.items()}
         results = {array.name: every[array.name] for array in step.build.arrays if array.is_written}
+        for name in (ORDER_OF_SUMS, BEGUN_CTAS):  # of which a call needs nothing after it
+            results.pop(name, None)
         return cls(step, results, inputs, bool(config.dropout))
 
     def wrong(self) -> str:
@@ -130,6 +135,9 @@ class GradientArrays:
         return next(filter(None, (self._wrong(*result) for result in self.results.items())), "")
 
     def _wrong(self, name: str, gradient: Array) -> str:
+        block = self.step.build.config.sum_block
+        if name == SUMS_OF_QUERIES and block is not None:
+            gradient = _in_rows(gradient, block, self.inputs.bounds[name].gradient.shape)
         right, allowed = (x.reshape(gradient.shape) for x in self.inputs.bounds[name])
         rows = self.inputs.rows.get(name)
         outside = "" if rows is None else margins_changed(gradient, rows, name)
@@ -147,6 +155,20 @@ class GradientArrays:
         nonfinite = ~np.isfinite(self.inputs.bounds["dK"].gradient).all(axis=3, keepdims=True)
         free: Array = nonfinite & (np.isfinite(right) | self.is_dropping)
         return free
+
+
+def _in_rows(sums: Array, block: tuple[int, int], shape: tuple[int, ...]) -> Array:
+    """Sums of dQ as [batch, heads, rows, columns] of a shape, from blocks in the order of threads, whose
+    halves have the columns of one warpgroup each.
+    """
+    rows, columns = block
+    half = columns // CONSUMERS
+    where = thread_order(np.arange(rows * half), half)
+    blocks = sums.reshape(*shape[:2], -1, CONSUMERS, rows * half)
+    whole = np.empty((*blocks.shape[:3], rows, columns), sums.dtype)
+    for group in range(CONSUMERS):
+        whole[..., where.row, group * half + where.column] = blocks[:, :, :, group]
+    return whole.reshape(*shape[:2], -1, columns)[:, :, : shape[2], : shape[3]]
 
 
 def _step(settings: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:

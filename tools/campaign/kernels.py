@@ -350,6 +350,14 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "owner": KEYS,
         "attention": {"target": "sm_90a", "dtype": "f16", "head_dim": 192, "head_dim_v": 64, "causal": True},
     },
+    # One sweep, whose CTAs add to sums of dQ in any order, and in a fixed one.
+    "f16-sm_90a-dkv-adds": {"owner": KEYS, "one_sweep": True, "attention": _HOPPER_HALF},
+    "f16-sm_90a-dkv-ordered": {
+        "owner": KEYS,
+        "one_sweep": True,
+        "in_order": True,
+        "attention": _HOPPER_HALF | {"causal": "bottom_right"},
+    },
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {
         "owner": SCORES,
