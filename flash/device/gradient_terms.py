@@ -36,14 +36,16 @@ class RowTerms:
                 self.k.add(total, more, into=total)
 
     @marked("gradient of queries: terms")
-    def write(self, terms: Terms, my_query: Value, in_quad: Value, seq_q: Value) -> None:
-        """Write each row's sum; `my_query` is this thread's first row."""
+    def write(self, terms: Terms, my_query: Value, in_quad: Callable[[], Value], seq_q: Value) -> None:
+        """Write each row's sum; `my_query` is this thread's first row, and `in_quad()` its number among the
+        lanes of a row.
+        """
         k = self.k
         for name, totals in self._sums.items():
             for down, total in zip(self.rows, totals, strict=True):
                 whole = over_lanes(k, total, QUAD, operator.add)
                 exists = my_query + down < seq_q
-                with k.when(exists & (in_quad == 0)):
+                with k.when(exists & (in_quad() == 0)):
                     terms.write(k, f"row_{name}", my_query + down, whole)
 
 
@@ -77,15 +79,15 @@ class KeyTerms:
     def write(
         self,
         terms: Terms,
-        my_key: Value,
+        my_key: Callable[[], Value],
         writes: Callable[[Value], Value],
         over_queries: Callable[[Sequence[Var]], Iterable[Value]],
     ) -> None:
-        """Write each key's sum over the lanes and warps that `over_queries` sums; `my_key` is this thread's
-        first key, and `writes(key)` whether this thread writes that of a key.
+        """Write each key's sum over the lanes and warps that `over_queries` sums; `my_key()` is this
+        thread's first key, and `writes(key)` whether this thread writes that of a key.
         """
         for name, totals in self._sums.items():
             for down, whole in zip(self.keys, over_queries(totals), strict=True):
-                key = my_key + down
+                key = my_key() + down
                 with self.k.when(writes(key)):
                     terms.write(self.k, name, key, whole)

@@ -275,7 +275,9 @@ class _Head:
             result = (key < part.parameters.seq_k) & (cta.me.in_quad == 0)
             return result if cta.passed is None else result & (cta.passed.part == 0)
 
-        my_key = cta.my_first_key + k.signed(cta.me.lane // 4)
+        def my_key() -> Value:
+            return cta.my_first_key + k.signed(cta.me.lane // 4)
+
         self._key_terms.write(terms, my_key, writes, self._over_queries)
 
     def _over_queries(self, totals: Sequence[Value]) -> Iterator[Value]:

@@ -136,7 +136,8 @@ class _Cta:
 
     def write_terms(self) -> None:
         """Write each row's sum for the gradients of arrays of scores."""
-        self._row_terms.write(self.terms, self.my_query, self.me.in_quad, self.part.parameters.seq_q)
+        seq_q = self.part.parameters.seq_q
+        self._row_terms.write(self.terms, self.my_query, lambda: self.me.in_quad, seq_q)
 
     @marked("gradient of queries: results")
     def store_sum(self, parameters: GradientParameters) -> None:

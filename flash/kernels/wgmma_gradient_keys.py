@@ -319,7 +319,7 @@ class _Consumer(_Walk):
             result = (key < part.parameters.seq_k) & (self.in_quad == 0)
             return result if self.group is None else result & (self.group == 0)
 
-        terms.write(to, self.my_key, writes, over_queries)
+        terms.write(to, lambda: self.my_key, writes, over_queries)
 
     @marked("wgmma gradient of keys: results")
     def _store(self) -> None:

@@ -134,7 +134,7 @@ class _Consumer:
         k, part, pipeline = self.k, self.part, self.pipeline
         self.owned = pipeline.owned.acquire()
         _tiles(k, self.config, part).each(k, self._take)
-        self.terms.write(self.to_terms, self.my_query, self.in_quad, part.parameters.seq_q)
+        self.terms.write(self.to_terms, self.my_query, lambda: self.in_quad, part.parameters.seq_q)
         k.note("dQ")
         pipeline.consumer.barrier.sync()  # all have read Q
         for value in self.dQ.all():
