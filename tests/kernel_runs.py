@@ -18,7 +18,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
 from ptxgen import interpreter, ir
 from ptxgen.errors import BackendError, ConfigError, LaunchError
-from ptxgen.interpreter import Result, run
+from ptxgen.interpreter import Result
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
 
@@ -129,7 +129,7 @@ def run_forward(
     values = {**config.numbers, **arguments, **own_sizes}
     tickets = counters(kernel)
     numbers = [np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers]
-    result = run(
+    result = interpreter.run(
         module,
         kernel.name,
         grid=(_blocks(kernel, q, k) if ctas is None else ctas, 1, 1),

@@ -591,6 +591,7 @@ def test_a_rehearsal_does_all_parts(
         "serving",
     }
     ran = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert any(line["source"].startswith("tests/flash/kernels") for line in ran)  # drawn tests ran on the GPU
     assert {line["device"] for line in ran} == {"Fake H100"}
 
 
