@@ -19,14 +19,15 @@ from collections.abc import Iterator
 from typing import ClassVar, Final, NamedTuple
 
 from flash.families.precision import HALF, Operands
-from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS, WIDTHS, width_of
+from flash.families.wgmma import LEAST_STAGES, WARPGROUP, WGMMA_ROWS, width_of
 from flash.operands.dtypes import F32_BYTES
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 CONSUMERS: Final = 2  # warpgroups that compute
-# Registers of a thread of the producer, and of a consumer: all threads together have 65536. Where warpgroups
-# split columns, or slabs are narrow, the producer starts more copies for a tile.
+# Registers of a thread of the producer, and of a consumer: all threads together have 65536. By keys the
+# producer works on tiles; only sums of 128 columns leave it no more than 24.
+_WIDEST_SUMS: Final = 128
 _REGISTERS: Final = (24, 240)
 _REGISTERS_TO_WORK: Final = (40, 232)
 _STEP_BYTES: Final = 1024  # tiles begin at multiples of this many bytes
@@ -77,7 +78,7 @@ class WgmmaGradientTiling:
     @property
     def registers_of_roles(self) -> tuple[int, int]:
         """Registers of a thread of the producer, and of a consumer."""
-        narrow = self.adds_queries and max(self.widths) <= WIDTHS[0]
+        narrow = self.by_keys and max(self.widths) < _WIDEST_SUMS
         return _REGISTERS_TO_WORK if self.splits_columns or narrow else _REGISTERS
 
     @property
