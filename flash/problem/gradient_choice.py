@@ -127,9 +127,9 @@ WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
     },
     KEYS: {
         64: (WgmmaTiles(96, 0), WgmmaTiles(64, 1), WgmmaTiles(48, 2), WgmmaTiles(32)),
-        96: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32)),
-        128: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
-        192: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32)),
+        96: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
+        128: (WgmmaTiles(64, 0), WgmmaTiles(32, 3), WgmmaTiles(16)),
+        192: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
         256: (WgmmaTiles(48, 0), WgmmaTiles(32, 2), WgmmaTiles(16)),
     },
 }
