@@ -129,8 +129,8 @@ def backward(gpu: Gpu, call: Call, rounds: int, batch: int) -> Rows:
         for way in WAYS if name not in WAYS else ():
             if way in samples:
                 ratio = ratios(rounds_of_one, samples[way])
-                what = f"gradients, speed of {way} / {name}"
-                results.append(measured(what, "x", ratio, config=call.settings, headline=True))
+                label = f"gradients, speed of {way} / {name}"
+                results.append(measured(label, "x", ratio, config=call.settings, headline=True))
     return results
 
 

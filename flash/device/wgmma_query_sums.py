@@ -46,7 +46,7 @@ class WgmmaQuerySums:
         group = self.pipeline.group()
         self.row, self.first_column = self.pipeline.group_row(), group * self.columns
         self.first = group * (WGMMA_ROWS * self.columns)
-        # Of the tile to which this warpgroup has added last; none at first.
+        # The head and the number of the tile to which this warpgroup has added last; -1 before the first.
         self.head, self.n = k.var(s32, 0), k.var(s32, -1)
 
     @marked("wgmma sums of queries: dS")

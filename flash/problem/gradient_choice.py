@@ -135,7 +135,7 @@ WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
 }
 
 
-# The same of kernels of one sweep by keys, whose tiles have the 64 queries of a product of dQ.
+# Tiles of kernels of one sweep by keys with `wgmma`, which have the 64 queries of a product of dQ.
 WGMMA_ADDING_TILES: Final[dict[int, tuple[WgmmaTiles, ...]]] = {
     64: (WgmmaTiles(64, 1),),
     128: (WgmmaTiles(64, 0),),
@@ -159,7 +159,7 @@ CLOCKS_OF_ONE_SWEEP: Final[dict[str, dict[int, Clocks]]] = {
     TF32.name: {64: Clocks(0.73, 0.73), 128: Clocks(0.69, 0.69), 192: Clocks(0.76, 0.76)},
     F32_GRADE.name: {64: Clocks(0.67, 0.72), 128: Clocks(0.76, 0.78)},
 }
-# The same fraction for kernels with `wgmma`, by the columns of `WGMMA_ADDING_TILES`.
+# The clocks of one sweep as a fraction of those of two, for kernels with `wgmma`, by their columns.
 WGMMA_CLOCKS_OF_ONE_SWEEP: Final[dict[int, float]] = {64: 0.96, 128: 0.95}
 _FAST: Final = 1024  # f16 multiply-adds in a clock, from which on tensor cores count as fast
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
@@ -275,8 +275,9 @@ def gradient_config(
             config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands
         )
         return _of_rows(tiling, config, owner, target, alignment, with_dlse=with_dlse, wanted=wanted)
+    of_problem = str(config.causal or ""), alignment, config.element, config.features, with_dlse, wanted
     if by_wgmma is not None:
-        return _config_of(by_wgmma, config, owner, target, alignment, with_dlse, wanted)
+        return GradientConfig(owner, target, by_wgmma, *of_problem)
     adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
@@ -307,21 +308,7 @@ def gradient_config(
         if t.warps * target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES)
         >= _WANTED_WARPS
     ]
-    return _config_of((together or fitting)[0], config, owner, target, alignment, with_dlse, wanted)
-
-
-def _config_of(
-    tiling: AnyGradientTiling,
-    config: AttentionConfig,
-    owner: str,
-    target: Target,
-    alignment: int,
-    with_dlse: bool,
-    wanted: tuple[str, ...],
-) -> GradientConfig:
-    """The kernel of gradients with a tiling."""
-    of_problem = str(config.causal or ""), alignment, config.element, config.features
-    return GradientConfig(owner, target, tiling, *of_problem, with_dlse, wanted)
+    return GradientConfig(owner, target, (together or fitting)[0], *of_problem)
 
 
 def against_order(config: AttentionConfig, target: str) -> str:

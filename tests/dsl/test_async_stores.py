@@ -144,7 +144,7 @@ def test_copies_run_on_while_threads_compute(
 
 
 def blocks(op: Any) -> KernelBuilder:
-    """Of each type of elements, two CTAs combine 2 x 64 elements each with a block of global memory by `op`;
+    """For each type of elements, two CTAs combine 2 x 64 elements each with a block of global memory by `op`;
     one of them stores the second half of its elements after that block.
     """
     k = KernelBuilder("blocks", target="sm_90", threads=64)

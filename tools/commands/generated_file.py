@@ -32,8 +32,8 @@ def write_or_check_each(
     files: Mapping[Path, Callable[[], str]],
     says: str,
 ) -> int:
-    """As `write_or_check`, for several files with the function that renders each. With `--file` the one with
-    that path's name is written there, or compared with it, and no other.
+    """Write or check several files, as `write_or_check` does one, with the function that renders each. With
+    `--file` the one with that path's name is written there, or compared with it, and no other.
     """
     parser = argparse.ArgumentParser(prog=script, description=about)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is outdated")

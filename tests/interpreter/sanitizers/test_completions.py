@@ -331,8 +331,8 @@ def test_other_threads_come_after_the_one_that_waits_for_a_bulk_group(
         text = hopper.kernel("u64 x, u64 y", body).replace(".version 8.3", ".version 8.6")
         args = [np.zeros(64, np.uint32), np.zeros(64, np.uint32)]
         for seed in (None, 0):
-            found = reported.reports(text, args, seed=seed, block=64, dynamic_smem=4096, sanitize="race,sync")
-            assert [touch in r.message for r in found] == ([] if is_right else [True]), (touch, found)
+            reports = reported.reports(text, args, seed=seed, block=64, dynamic_smem=4096, sanitize="race,sync")
+            assert [touch in r.message for r in reports] == ([] if is_right else [True]), (touch, reports)
 
 
 def test_parts_of_a_warp_may_wait_for_a_cp_async_that_reads_for_some_lanes_only() -> None:
