@@ -331,7 +331,9 @@ def test_other_threads_come_after_the_one_that_waits_for_a_bulk_group(
         text = hopper.kernel("u64 x, u64 y", body).replace(".version 8.3", ".version 8.6")
         args = [np.zeros(64, np.uint32), np.zeros(64, np.uint32)]
         for seed in (None, 0):
-            reports = reported.reports(text, args, seed=seed, block=64, dynamic_smem=4096, sanitize="race,sync")
+            reports = reported.reports(
+                text, args, seed=seed, block=64, dynamic_smem=4096, sanitize="race,sync"
+            )
             assert [touch in r.message for r in reports] == ([] if is_right else [True]), (touch, reports)
 
 
