@@ -25,11 +25,8 @@ from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 CONSUMERS: Final = 2  # warpgroups that compute
-# Registers of a thread of the producer, and of a consumer: all threads together have 65536. By keys the
-# producer works on tiles; only sums of 128 columns leave it no more than 24.
-_WIDEST_SUMS: Final = 128
-_REGISTERS: Final = (24, 240)
-_REGISTERS_TO_WORK: Final = (40, 232)
+_REGISTERS: Final = 504  # of a thread of the producer and of two of consumers, at most: an SM has 65536
+_LEAST_REGISTERS: Final = 24  # of a thread of a producer that only copies
 _STEP_BYTES: Final = 1024  # tiles begin at multiples of this many bytes
 _OTHER_STEPS: Final = 3  # barriers, LSE and D of rows, and the way to the first multiple
 
@@ -42,6 +39,7 @@ class WgmmaTiles(NamedTuple):
 
     tile: int
     load: int = 4
+    producer_registers: int = _LEAST_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,7 @@ class WgmmaGradientTiling:
     tile: int
     by_keys: bool
     stages: int = LEAST_STAGES
+    producer_registers: int = _LEAST_REGISTERS
     splits_columns: bool = False
     adds_queries: bool = False
     in_order: bool = False
@@ -78,8 +77,7 @@ class WgmmaGradientTiling:
     @property
     def registers_of_roles(self) -> tuple[int, int]:
         """Registers of a thread of the producer, and of a consumer."""
-        narrow = self.by_keys and max(self.widths) < _WIDEST_SUMS
-        return _REGISTERS_TO_WORK if self.splits_columns or narrow else _REGISTERS
+        return self.producer_registers, (_REGISTERS - self.producer_registers) // CONSUMERS
 
     @property
     def widths(self) -> tuple[int, int]:

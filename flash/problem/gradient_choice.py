@@ -116,7 +116,8 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 
 
 # Tiles of kernels with `wgmma` by owner and by the columns of Q or V, whichever are more (at most the key):
-# the widest that were seen not to spill.
+# the widest that were seen not to spill. By keys the producer also works on tiles, for which it has 40
+# registers where the consumers need no more than the others.
 WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
     QUERIES: {
         64: (WgmmaTiles(128, 1), WgmmaTiles(96, 3), WgmmaTiles(48)),
@@ -126,18 +127,18 @@ WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
         256: (WgmmaTiles(48, 2), WgmmaTiles(32, 3), WgmmaTiles(16)),
     },
     KEYS: {
-        64: (WgmmaTiles(96, 0), WgmmaTiles(64, 1), WgmmaTiles(48, 2), WgmmaTiles(32)),
-        96: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
-        128: (WgmmaTiles(64, 0), WgmmaTiles(32, 3), WgmmaTiles(16)),
-        192: (WgmmaTiles(64, 0), WgmmaTiles(48, 1), WgmmaTiles(32, 3), WgmmaTiles(16)),
-        256: (WgmmaTiles(48, 0), WgmmaTiles(32, 2), WgmmaTiles(16)),
+        64: (WgmmaTiles(96, 0, 40), WgmmaTiles(64, 1, 40), WgmmaTiles(48, 2, 40), WgmmaTiles(32, 4, 40)),
+        96: (WgmmaTiles(64, 0, 40), WgmmaTiles(48, 1, 40), WgmmaTiles(32, 3, 40), WgmmaTiles(16, 4, 40)),
+        128: (WgmmaTiles(64, 0), WgmmaTiles(32, 2, 40), WgmmaTiles(32, 3), WgmmaTiles(16)),
+        192: (WgmmaTiles(64, 0, 40), WgmmaTiles(48, 1, 40), WgmmaTiles(32, 3, 40), WgmmaTiles(16, 4, 40)),
+        256: (WgmmaTiles(48, 0, 40), WgmmaTiles(32, 2, 40), WgmmaTiles(16, 4, 40)),
     },
 }
 
 
 # Tiles of kernels of one sweep by keys with `wgmma`, which have the 64 queries of a product of dQ.
 WGMMA_ADDING_TILES: Final[dict[int, tuple[WgmmaTiles, ...]]] = {
-    64: (WgmmaTiles(64, 1),),
+    64: (WgmmaTiles(64, 1, 40),),
     128: (WgmmaTiles(64, 0),),
 }
 
@@ -206,7 +207,7 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
     if both is None:
         return Sweeps(2, "because the table has no tiles for one")
     if target.name == WGMMA_TARGET and operands_of(config.element, config.precision) is HALF:
-        if _adding_tile(config) is None:
+        if _adding_tiles(config) is None:
             return Sweeps(2, "because only two sweeps have kernels with wgmma for these columns and features")
         clocks = WGMMA_CLOCKS_OF_ONE_SWEEP[width_of(config.head_dim)]
     else:
@@ -315,7 +316,7 @@ def against_order(config: AttentionConfig, target: str) -> str:
     """Why the CTAs of one sweep cannot add to sums of dQ in a fixed order; the empty string if they can."""
     if target != WGMMA_TARGET:
         return f"a fixed order is for kernels with wgmma, which is of {WGMMA_TARGET} alone"
-    if operands_of(config.element, config.precision) is not HALF or _adding_tile(config) is None:
+    if operands_of(config.element, config.precision) is not HALF or _adding_tiles(config) is None:
         return "a fixed order is for kernels of one sweep with wgmma, and there is none for this config"
     if any(f.hides for f in config.scores):
         return "a CTA whose keys a mask hides would be missing in a fixed order"
@@ -334,18 +335,18 @@ def against_wgmma(
         return "kernels of gradients with wgmma are for f16 and bf16"
     if alignment < MAP_ALIGN:
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
-    if one_sweep and _adding_tile(config) is None:
+    if one_sweep and _adding_tiles(config) is None:
         return "one sweep with wgmma has no tiles for these columns and features"
     return ""
 
 
-def _adding_tile(config: AttentionConfig) -> int | None:
-    """The rows of a tile of one sweep by keys with `wgmma`; None if there is none."""
+def _adding_tiles(config: AttentionConfig) -> WgmmaTiles | None:
+    """The tiles of one sweep by keys with `wgmma`; None if there are none."""
     columns, load = {width_of(config.head_dim), width_of(config.value_dim)}, _wgmma_load(config)
     if len(columns) > 1:
         return None
     offered = WGMMA_ADDING_TILES.get(columns.pop(), ())
-    return next((of.tile for of in offered if of.load >= load), None)
+    return next((of for of in offered if of.load >= load), None)
 
 
 def _wgmma_load(config: AttentionConfig) -> int:
@@ -360,18 +361,20 @@ def _wgmma_tiling(
     config: AttentionConfig, owner: str, *, one_sweep: bool, in_order: bool
 ) -> WgmmaGradientTiling | WgmmaSumsTiling:
     """The tiling of a kernel with `wgmma`."""
+    dims = config.head_dim, config.value_dim
     if one_sweep:
-        tile = _adding_tile(config)
-        assert tile is not None  # there is no reason against it
-        dims = config.head_dim, config.value_dim
+        tiles = _adding_tiles(config)
+        assert tiles is not None  # there is no reason against it
         if owner == SUMS:
-            return WgmmaSumsTiling(*dims, tile)
-        return WgmmaGradientTiling(*dims, tile, by_keys=True, adds_queries=True, in_order=in_order)
-    columns, load = max(config.head_dim, config.value_dim), _wgmma_load(config)
-    offered = next(tiles for most, tiles in WGMMA_GRADIENT_TILES[owner].items() if columns <= most)
-    tile = next(of.tile for of in offered if of.load >= load)
-    splits = owner == KEYS and columns > _UNSPLIT
-    return WgmmaGradientTiling(config.head_dim, config.value_dim, tile, owner == KEYS, splits_columns=splits)
+            return WgmmaSumsTiling(*dims, tiles.tile)
+        how = {"adds_queries": True, "in_order": in_order}
+    else:
+        load = _wgmma_load(config)
+        offered = next(of for most, of in WGMMA_GRADIENT_TILES[owner].items() if max(dims) <= most)
+        tiles = next(of for of in offered if of.load >= load)
+        how = {"splits_columns": owner == KEYS and max(dims) > _UNSPLIT}
+    registers = tiles.producer_registers
+    return WgmmaGradientTiling(*dims, tiles.tile, owner != QUERIES, producer_registers=registers, **how)
 
 
 def _load(config: AttentionConfig) -> int:
