@@ -86,7 +86,6 @@ class WgmmaQuerySums:
     def end(self, parameters: GradientParameters, batch: Value) -> None:
         """Wait until the last reduction has read shared memory, and in a fixed order let the next CTA add."""
         self._finish_reduction(parameters, batch)
-        self.stores.wait_read()
 
     @marked("wgmma sums of queries: order")
     def _finish_reduction(self, parameters: GradientParameters, batch: Value) -> None:
@@ -100,7 +99,6 @@ class WgmmaQuerySums:
             return
         self.stores.wait_written(meet=False)
         with k.when(self.stores.leads & (self.n >= 0)):
-            k.fence_proxy_async(space="global")  # the release comes after what the reduction has written
             counter, one = self._counter(parameters, batch), k.mov(1, type=u32)
             k.red(counter, one, sem="release", scope="gpu", space="global", op="add")
 

@@ -217,6 +217,11 @@ def _add_problems(group: argparse._ArgumentGroup) -> None:
     add("--expect", metavar="MODULE:FUNCTION", help="says what is right, see below")
     add("--rtol", type=tolerance, default=0.0, metavar="R", help="relative error that floats may have")
     add("--atol", type=tolerance, default=0.0, metavar="A", help="absolute error that floats may have")
+    add(
+        "--deterministic",
+        action="store_true",
+        help="sums of floats whose order nothing fixes are wrong, even with the right result",
+    )
 
 
 def _add_choice(group: argparse._ArgumentGroup) -> None:

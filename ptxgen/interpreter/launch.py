@@ -90,8 +90,8 @@ def run(
     `arena` keep the values of these variables.
 
     `sanitize` is true for all sanitizers, or names some of `bounds`, `init`, `race`, `sync`,
-    `proxy` (`ptxgen.interpreter.sanitizers.watch`), `all`, or `mbarrier_init`, which `all` does not
-    include (`ptxgen.interpreter.sanitizers.shown_mbarriers`), in a list or separated by commas. If
+    `proxy` (`ptxgen.interpreter.sanitizers.watch`), `all`, or what `all` does not include: `mbarrier_init`
+    (`ptxgen.interpreter.sanitizers.shown_mbarriers`) and `determinism` (`sum_order` there), in a list or separated by commas. If
     they report anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
     kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
     cooperatively if all its CTAs fit into one batch; otherwise, or if `cooperative` is false, it is

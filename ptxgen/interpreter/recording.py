@@ -370,9 +370,18 @@ class _Bulk(BulkObserver):
         return self._recorder.start_bulk(at, lane, nbytes * len(first), position)
 
     def start_global_write(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
+        self,
+        at: int,
+        lane: int,
+        buffer: Buffer,
+        first: Lanes,
+        nbytes: int,
+        *,
+        atomic: bool,
+        sums: bool,
+        again: bool,
     ) -> Tell | None:
-        del at, lane, buffer, first, nbytes, atomic, again
+        del at, lane, buffer, first, nbytes, atomic, sums, again
         return None
 
 

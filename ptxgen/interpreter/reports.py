@@ -24,8 +24,9 @@ class Report:
     on a register that nothing has written, or on what a shuffle has read from a lane that does not take
     part), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used against its rules), `proxy` (an
     asynchronous operation on data that an ordinary instruction wrote, without `fence.proxy.async`),
-    `mbarrier_init` (a bulk copy that completes on an mbarrier of its own CTA that no fence shows to it) or
-    `bounds` (an access outside the shared variable that its address is computed from).
+    `mbarrier_init` (a bulk copy that completes on an mbarrier of its own CTA that no fence shows to it),
+    `determinism` (sums of floating-point numbers whose order nothing fixes) or `bounds` (an access outside
+    the shared variable that its address is computed from).
 
     `address` is in bytes; in shared memory it counts from the beginning of the CTA's. `region` is
     the variable or array at the address, or the register. `threads` are indices within the CTA, x

@@ -89,6 +89,11 @@ def unreduced(op: str, type: ScalarType) -> str:
     return "" if type in types else f"{op} combines elements of {', '.join(map(str, types))}, got {type}"
 
 
+def sums_floats(reduce: Any, type: ScalarType) -> bool:
+    """Whether `reduce`, one of `REDUCTIONS` or None, adds floating-point numbers: their order shows."""
+    return reduce is REDUCTIONS["add"] and type.kind in ("f", "x")
+
+
 _ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90}
 
 # ---------------------------------------- copies of consecutive bytes

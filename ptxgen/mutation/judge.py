@@ -10,6 +10,7 @@ from typing import Any, Final
 from ptxgen.check.prove import Proof, prove
 from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
+from ptxgen.interpreter.sanitizers.names import ALL, DETERMINISM, MBARRIER_INIT
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 from ptxgen.ir import Module
 from ptxgen.mutation.argument import Reason
@@ -37,7 +38,7 @@ NOT_INFECTED: Final = "no other result"
 NOT_PROPAGATED: Final = "the same bits"
 WITHIN_TOLERANCE: Final = "other bits, within what is allowed"
 
-_WATCHED: Final = "all,mbarrier_init"  # the sanitizers
+_WATCHED: Final = (ALL, MBARRIER_INIT)  # the sanitizers
 
 _PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
 _LEAST_PATIENCE: Final = 2000
@@ -88,6 +89,7 @@ class Judge:
         self.kernel = kernel
         self.reasons = tuple(reasons)
         self.mutants: list[Mutant] = mutants(kernel.module, kernel.entry)
+        self._watched = (*_WATCHED, *((DETERMINISM,) if kernel.deterministic else ()))
         self._right = functools.lru_cache(maxsize=256)(self._run_right)
         self._reach = functools.lru_cache(maxsize=256)(self._run_probed)
 
@@ -126,7 +128,7 @@ class Judge:
 
     def _run_right(self, problem: Any, schedule: str) -> Ran:
         try:
-            ran = self.kernel.run(self.kernel.module, problem, sanitize=_WATCHED, schedule=schedule)
+            ran = self.kernel.run(self.kernel.module, problem, sanitize=self._watched, schedule=schedule)
         except TrapError as error:
             raise self._wrong(f" on {problem}: {error}") from error
         for what in _noticed(ran).values():
@@ -194,7 +196,7 @@ class Judge:
     ) -> tuple[_Finding | None, Ran | None]:
         """The finding of the checks in one run, None if they find nothing; and the run if it completed."""
         limit = max(_LEAST_PATIENCE, _PATIENCE * self.right(problem, schedule).dispatched)
-        how: dict[str, Any] = {"sanitize": _WATCHED, "schedule": schedule, "max_instructions": limit}
+        how: dict[str, Any] = {"sanitize": self._watched, "schedule": schedule, "max_instructions": limit}
         try:
             ran = self.kernel.run(module, problem, **how)
         except TrapError as error:

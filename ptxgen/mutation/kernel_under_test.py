@@ -46,7 +46,8 @@ class KernelUnderTest:
     `scheduled` problems also run in random schedules, with these `seeds`. `block` is the threads of a CTA.
     For the proof `params` has a tensor map for each parameter that is one, and may have bounds of others, and
     `dynamic_smem` is the bytes of dynamic shared memory, if the kernel's regions do not say it. `sampled` is
-    the number of kinds of which a short campaign has a mutant; None: the same as for other kernels.
+    the number of kinds of which a short campaign has a mutant; None: the same as for other kernels. In a
+    `deterministic` kernel a sum of floating-point numbers whose order nothing fixes is a mistake.
     """
 
     name: str
@@ -60,6 +61,7 @@ class KernelUnderTest:
     params: Mapping[str, Bound] = field(default_factory=dict)
     sampled: int | None = None
     dynamic_smem: int | None = None
+    deterministic: bool = False
 
     def run(
         self, module: ir.Module, problem: Any, *, launch: Callable[..., Result] = interpreter.run, **how: Any

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +45,11 @@ class Nth:
 
 
 def kernels_under_test(
-    problems: Sequence[Problem], expect: Expect | None = None, tolerance: Tolerance = _EXACT
+    problems: Sequence[Problem],
+    expect: Expect | None = None,
+    tolerance: Tolerance = _EXACT,
+    *,
+    deterministic: bool = False,
 ) -> list[KernelUnderTest]:
     """The kernels under test of problems: one for each different PTX text, block and dynamic shared memory,
     since static parameters and compilers specialise a kernel for its arguments.
@@ -54,6 +58,7 @@ def kernels_under_test(
     `expect`, judged by it. It is called after each run with the arguments as the run left them, in order,
     and raises AssertionError where they are wrong, or returns the right arrays by the names of their
     parameters. If it has a parameter `before`, it gets there the arguments as they were before the run, too.
+    With `deterministic`, a sum of floating-point numbers whose order nothing fixes is wrong.
 
     Raises `LaunchError` for arguments that do not fit, and for an `expect` that fails otherwise or returns
     something else.
@@ -68,7 +73,8 @@ def kernels_under_test(
         name = of_kernel[0].launch.kernel.name
         earlier = sum(kernel.name.partition(" #")[0] == name for kernel in kernels)
         name += f" #{earlier + 1}" if earlier else ""
-        kernels.append(_kernel(name, [_Repeated(p, expect, tolerance) for p in of_kernel]))
+        repeated = [_Repeated(p, expect, tolerance) for p in of_kernel]
+        kernels.append(replace(_kernel(name, repeated), deterministic=deterministic))
     return kernels
 
 

@@ -30,6 +30,7 @@ def judges(
     expect: Expect | None = None,
     rtol: float = 0.0,
     atol: float = 0.0,
+    deterministic: bool = False,
     reasons: Sequence[Reason] = (),
     block: Any = None,
     entry: str | None = None,
@@ -42,7 +43,8 @@ def judges(
     is (grid, arguments) or (grid, arguments, statics), the latter a mapping of static parameters, which
     Triton calls constexprs. Without `expect`, what the kernel writes on a problem is right, and floats may
     err by `atol + rtol * |right|`; `expect` is that of `ptxgen.mutation.problems.kernels_under_test`.
-    `reasons` say why some mutants are equivalent (`reasons_of`). `how` are further arguments of the front
+    With `deterministic`, sums of floating-point numbers whose order nothing fixes are wrong, too. `reasons`
+    say why some mutants are equivalent (`reasons_of`). `how` are further arguments of the front
     end and of `ProgramKernel.run`.
 
     Raises `LaunchError` for arguments that do not fit, and what the front end raises.
@@ -50,7 +52,7 @@ def judges(
     launched = [_problem(kernel, n, each, block, entry, how) for n, each in enumerate(problems)]
     if not launched:
         raise LaunchError("mutation testing needs a problem to run the kernel on, got none")
-    tests = kernels_under_test(launched, expect, Tolerance(rtol, atol))
+    tests = kernels_under_test(launched, expect, Tolerance(rtol, atol), deterministic=deterministic)
     return {test.name: Judge(test, reasons) for test in tests}
 
 

@@ -76,9 +76,10 @@ def launch(
 def is_noticed(k: KernelBuilder, program: str, *arguments: Any, **how: Any) -> bool:
     """Whether a changed program of a kernel is trapped or reported in one of the orders of its warps."""
     for schedule in SCHEDULES:
+        fresh = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
         try:
             (result,) = launch(
-                k, *arguments, program=program, schedules=(schedule,), raise_on_report=False, **how
+                k, *fresh, program=program, schedules=(schedule,), raise_on_report=False, **how
             )
         except TrapError:
             return True

@@ -137,8 +137,6 @@ def test_copies_and_ordinary_accesses_follow_each_other() -> None:
         (r"ld.acquire.gpu.global", "ld.acquire.cta.global"),
         (r"red.release.gpu.global", "red.release.cta.global"),
         (r"fence.proxy.async.global;", ""),
-        (r"fence.proxy.async.global;(\s*and)", r"\1"),  # after the acquire
-        (r"fence.proxy.async.global;(\s*mov)", r"\1"),  # before the release
         (r"cp.async.bulk.wait_group 0;", "cp.async.bulk.wait_group.read 0;"),
     ],
 )

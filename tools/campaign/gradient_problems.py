@@ -157,6 +157,7 @@ def _of_batches(settings: GradientSettings) -> list[Problem]:
         *(Problem(block, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
         Problem(_TILE - 3, tile + _TILE - 3, times=0.0, heads=1),
         Problem(2 * block, 3 * tile, scores="growing", heads=1),
+        *([Problem(2 * block + 6, 2 * block + 10, heads=2)] if settings.in_order else []),  # three CTAs
         replace(first, reverse=True),
         replace(first, alike=True),
         *(Problem(block + end, n, heads=1, reverse=True) for end, n in ends),

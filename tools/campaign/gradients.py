@@ -60,6 +60,7 @@ def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -
         scheduled=2 if options.owner == SCORES else 1,
         params=build.smallest_maps,
         sampled=SAMPLED if options.has_wgmma else None,
+        deterministic=options.in_order or not options.one_sweep,
     )
 
 

@@ -59,6 +59,7 @@ def judges(arguments: argparse.Namespace) -> dict[str, Judge]:
         expect=_callable(arguments.expect) if arguments.expect else None,
         rtol=arguments.rtol,
         atol=arguments.atol,
+        deterministic=arguments.deterministic,
         reasons=_reasons(kernel, arguments.reasons),
         **how,
     )

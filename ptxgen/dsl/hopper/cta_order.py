@@ -30,7 +30,9 @@ def in_order(k: Roles, counter: Pointer, ticket: Scalar) -> Iterator[None]:
     k.repeat_until(
         lambda: k.ld_ordered(counter, sem="acquire", scope="gpu", space="global", type=u32) == ticket
     )
-    k.fence_proxy_async(space="global")  # copies of the body come after the acquire
+    # Copies of the body come after the acquire. The release needs no such fence: an implicit one follows the
+    # end of a copy (PTX ISA, "Async proxy").
+    k.fence_proxy_async(space="global")
     yield
     copy = k.pending_reads.unfinished(start)
     if copy is not None:
@@ -38,5 +40,4 @@ def in_order(k: Roles, counter: Pointer, ticket: Scalar) -> Iterator[None]:
             f"in_order: the copy of tile {copy.name!r} started at {copy.origin} may still write where the "
             "body ends and the next CTA begins; wait in the body with wait_written()"
         )
-    k.fence_proxy_async(space="global")  # the release comes after what copies of the body have written
     k.red(counter, k.mov(1, type=u32), sem="release", scope="gpu", space="global", op="add")

@@ -178,7 +178,7 @@ class BulkMachine(MemoryAccess):
             self._check_end(start, source, size)
 
             was_read = start.reads(np.array([source]), size)
-            start.writes_global(np.array([target]), size, atomic=reduce is not None, again=again[n])
+            start.writes_global(np.array([target]), size, reduce, type, again=again[n])
 
             def take(source: int = source, size: int = size) -> Lanes:
                 return self.shared.window.data[source : source + size].copy()
@@ -247,7 +247,7 @@ class BulkMachine(MemoryAccess):
             image, part = self._image(of, source), boxes.part_inside(of, corners[n])
             was_read = start.reads(image * _UNIT, _UNIT)
             if part is not None:
-                start.writes_global(*boxes.rows_of(part), atomic=reduce is not None, again=again[n])
+                start.writes_global(*boxes.rows_of(part), reduce, of.type, again=again[n])
 
             def take(image: Lanes = image) -> Lanes:
                 return self._chunks[image]

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ptxgen.errors import TrapError
+from ptxgen.isa.bulk import sums_floats
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer, DeviceArena
+    from ptxgen.interpreter.machine.boxes import Reduce
     from ptxgen.interpreter.machine.bulk_groups import BulkGroups
     from ptxgen.interpreter.machine.faults import Faults
     from ptxgen.interpreter.machine.observer import Observer, Tell
+    from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -66,15 +69,17 @@ class Start:
         if self.watch is not None and buffer is not None:
             self.source = self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
 
-    def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool, again: bool) -> None:
-        """Tell the sanitizers of a copy to global memory, or of a reduction into it, in the thread's bulk
-        group. `again`: an earlier lane of the warp starts the same copy with this instruction.
+    def writes_global(
+        self, first: Lanes, nbytes: int, reduce: Reduce | None, type: ScalarType, *, again: bool
+    ) -> None:
+        """Tell the sanitizers of a copy to global memory, or of a reduction of numbers of `type` into it, in
+        the thread's bulk group. `again`: an earlier lane of the warp starts the same copy with this
+        instruction.
         """
         buffer = self._array(first, nbytes)
         if self.watch is not None and buffer is not None:
-            ended = self.watch.bulk.start_global_write(
-                self.at, self.lane, buffer, first, nbytes, atomic=atomic, again=again
-            )
+            how = {"atomic": reduce is not None, "sums": sums_floats(reduce, type), "again": again}
+            ended = self.watch.bulk.start_global_write(self.at, self.lane, buffer, first, nbytes, **how)
             if ended is not None:
                 self.groups.finish(self.lane, ended)
 

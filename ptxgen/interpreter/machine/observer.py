@@ -98,11 +98,21 @@ class BulkObserver(Protocol):
         return 0
 
     def start_global_write(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
+        self,
+        at: int,
+        lane: int,
+        buffer: Buffer,
+        first: Lanes,
+        nbytes: int,
+        *,
+        atomic: bool,
+        sums: bool,
+        again: bool,
     ) -> Tell | None:
         """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the addresses
-        `first`. `again`: an earlier lane of the warp has started the same copy with this instruction. Returns
-        the message for the time when the lane has waited for it.
+        `first`; `sums` says whether it adds floating-point numbers. `again`: an earlier lane of the warp has
+        started the same copy with this instruction. Returns the message for the time when the lane has
+        waited for it.
         """
 
 

@@ -12,7 +12,7 @@ from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
-from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT
 from ptxgen.interpreter.sanitizers.objects import Objects
 from ptxgen.interpreter.sanitizers.operations import Operations
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
@@ -34,6 +34,7 @@ _OF_KIND: Final = {
     "pending": {"race", "sync"},
     "proxy": {"proxy"},
     MBARRIER_INIT: {MBARRIER_INIT},
+    DETERMINISM: {DETERMINISM},
 }
 
 
@@ -68,7 +69,7 @@ class Detectors:
         products = any(x.opcode.startswith("wgmma.mma") for x in instrs)
         self.race = RaceDetector(self.clocks, self.operations, batch.ctas, units, products=products)
         self.global_races = GlobalRaces(self.clocks, self.operations, global_grain)
-        wanted = {"race", *({"sync", "proxy"} if asynchronous else ())}
+        wanted = {"race", DETERMINISM, *({"sync", "proxy"} if asynchronous else ())}
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
         self.grids: GridOrder | None = None  # if the previous grid may still run
@@ -115,6 +116,8 @@ class Detectors:
             return "its thread has not waited for its group"
         if not conflict.twin or conflict.kind in ("proxy", MBARRIER_INIT):
             return ""
+        if conflict.kind == DETERMINISM:
+            return self._unordered_sum(conflict.twin)
         other = conflict.other_thread // WARP
         opcode = self.instrs[conflict.other].opcode
         if opcode.startswith("wgmma"):
@@ -132,6 +135,12 @@ class Detectors:
         if conflict.kind == "pending" or other in self.operations.waited(conflict.twin):
             return ""
         return "its thread has not waited for it with cp.async.bulk.wait_group.read"
+
+    def _unordered_sum(self, number: int) -> str:
+        """What would order a sum after the asynchronous reduction `number`, in words."""
+        if not self.operations.waited(number):
+            return "its thread has not waited for it with cp.async.bulk.wait_group"
+        return "nothing, with a fence.proxy.async, orders the two, so the sum may differ from run to run"
 
 
 def _is_asynchronous(opcode: str) -> bool:

@@ -5,17 +5,20 @@ an address.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ptxgen.interpreter.machine.faults import Faults
 from ptxgen.interpreter.reports import Report, origin_of, where_from
-from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT
 from ptxgen.ir import NOWHERE, Instr, Note
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.program.linking import Linked
     from ptxgen.interpreter.sanitizers.conflicts import Conflict
+
+# The kinds of conflicts that name another thread.
+_OF_TWO: Final = ("race", "proxy", MBARRIER_INIT, DETERMINISM)
 
 Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other instruction
 
@@ -86,7 +89,7 @@ class Findings(Faults):
             f"{conflict.kind}: {space} address {address:#x}{inside}{where} "
             f"{what}{self._whom(conflict, other, lane, lacking)}"
         )
-        met = conflict.other_thread if conflict.kind in ("race", "proxy", MBARRIER_INIT) else -1
+        met = conflict.other_thread if conflict.kind in _OF_TWO else -1
         self._add(_Problem(conflict.kind, at, conflict.other, lane, why, space, address, region, met))
 
     def sync(
@@ -159,6 +162,7 @@ class Findings(Faults):
             lacking
             or {
                 "race": "no barrier orders the two",
+                DETERMINISM: "nothing orders the two, so the sum may differ from run to run",
                 "proxy": "no fence.proxy.async lets asynchronous operations see it",
                 MBARRIER_INIT: "neither fence.mbarrier_init nor fence.proxy.async by that thread, before "
                 "this one comes after it, lets asynchronous operations see the mbarrier",

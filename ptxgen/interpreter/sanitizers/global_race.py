@@ -38,12 +38,14 @@ from ptxgen.interpreter.sanitizers.stamps import (
     stamps_now,
     twin_stamps,
 )
+from ptxgen.interpreter.sanitizers.sum_order import ADDED, unordered
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.sanitizers.clocks import Clocks
     from ptxgen.interpreter.sanitizers.exchanges import Exchanges
     from ptxgen.interpreter.sanitizers.operations import Operations
+    from ptxgen.interpreter.sanitizers.sum_order import SumOrder
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -92,13 +94,17 @@ class GlobalRaces:
         self._volatile: Lanes = np.zeros(1, np.bool_)
         self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
         self._exchanges: Exchanges | None = None
+        self._sums: SumOrder | None = None  # if their order is judged
         self._shadows: dict[int, _Shadow] = {}
 
-    def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
+    def follow(
+        self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges, sums: SumOrder | None
+    ) -> None:
         """Take `volatile`, by instruction whether it is a volatile access to an address that is not a flag;
-        `scopes`, the scope of each strong access (None: all scopes include all threads); and `exchanges`,
-        those between lanes of a warp.
+        `scopes`, the scope of each strong access (None: all scopes include all threads); `exchanges`, those
+        between lanes of a warp; and `sums`, if their order is judged.
         """
+        self._sums = sums
         self._volatile, self._scopes, self._exchanges = volatile, scopes, exchanges
 
     def read(
@@ -136,14 +142,18 @@ class GlobalRaces:
         if not atomic:
             conflicts = conflicts or shadow.updates.conflicts(access)
             shadow.updates.written(access)
+        conflicts += self._unordered_sums(access, stamps, at)
         assert shadow.written is not None
         units, mine = access.units(), stamps_now(self._clocks, access.ids, at)
         mine = mine | (ATOMIC if strong else 0)
         shadow.written[units] = mine[:, None]
-        if not strong:
+        adds = self._sums is not None and self._sums.adds(at)
+        if adds or not strong:
             last = shadow.written[units]
             twice = last != mine[:, None]
-            if twice.any():
+            if twice.any() and adds:
+                conflicts += unordered(first_conflict("race", twice, access, last, ""))
+            elif twice.any():
                 twice = differing(access, twice, values)
                 conflicts += first_conflict("race", twice, access, last, "is written at the same time by")
         return conflicts
@@ -184,10 +194,10 @@ class GlobalRaces:
         return conflicts
 
     def start_write(
-        self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool
+        self, buffer: Buffer, access: Access, at: int, number: int, *, atomic: bool, sums: bool
     ) -> list[Conflict]:
-        """The conflicts of a write by the asynchronous operation `number`, or of a reduction; it is under way
-        until `finish_write`.
+        """The conflicts of a write by the asynchronous operation `number`, or of a reduction, which `sums`
+        floating-point numbers or not; it is under way until `finish_write`.
         """
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
@@ -197,6 +207,9 @@ class GlobalRaces:
         if atomic:
             conflicts = conflicts or self._hidden(access, stamps)
             shadow.updates.start(access.units(), number, at, int(access.ids[0]))
+            if sums and self._sums is not None:
+                self._sums.started(at)
+                conflicts += self._unordered_sums(access, stamps, at, proxy=True)
         else:
             conflicts = conflicts or shadow.updates.conflicts(access)
             shadow.updates.written(access)
@@ -214,6 +227,21 @@ class GlobalRaces:
         mine = (there >> CLOCK & CLOCK_MASK == number) & (there >= PENDING)
         mine &= (there & LANE_MASK) == access.ids[:, None]
         written[units] = np.where(mine, there & ~PENDING, there)
+
+    def _unordered_sums(
+        self, access: Access, stamps: Lanes, at: int, *, proxy: bool = False
+    ) -> list[Conflict]:
+        """The conflicts of an addition, with `proxy` by an asynchronous operation, with earlier ones."""
+        earlier = None if self._sums is None else self._sums.earlier(at, stamps)
+        if earlier is None:
+            return []
+        conflicts = self._unordered(access, earlier, at, ADDED, strong=False)
+        if proxy and not conflicts:
+            copied = earlier >= ASYNC
+            ids = np.broadcast_to(access.ids[:, None], copied.shape)[copied]
+            copied[copied] = self._operations.hidden(ids, earlier[copied] >> CLOCK & CLOCK_MASK)
+            conflicts = first_conflict("race", copied, access, earlier, ADDED)
+        return unordered(conflicts)
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
         """The conflicts with ordinary writes that no fence has made visible to asynchronous operations."""

@@ -14,13 +14,15 @@ ALL: Final = "all"
 # An mbarrier that asynchronous operations may not see: not one of all, because kernels of Triton rely on
 # a barrier alone, and the PTX manual does not say that it is wrong.
 MBARRIER_INIT: Final = "mbarrier_init"
+# Sums of floating-point numbers whose order nothing fixes: no mistake unless a kernel promises the same bits.
+DETERMINISM: Final = "determinism"
 
 
 def sanitizers(asked: object) -> frozenset[str]:
     """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
     if isinstance(asked, bool):
         return frozenset(SANITIZERS) if asked else frozenset()
-    known = (*SANITIZERS, MBARRIER_INIT, ALL)
+    known = (*SANITIZERS, MBARRIER_INIT, DETERMINISM, ALL)
     names: list[object] = [asked]
     if isinstance(asked, str):
         names = [*asked.split(",")]

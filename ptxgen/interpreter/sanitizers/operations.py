@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
 
 if TYPE_CHECKING:
@@ -82,6 +83,21 @@ class Operations:
             of_lanes = [self._lane_is_after(lane, number) for lane, number in lanes.tolist()]
             after[some] = np.array(of_lanes, np.bool_)[inverse.reshape(-1)]
         return after
+
+    def hidden(self, ids: Lanes, numbers: Lanes) -> Lanes:
+        """Whether asynchronous operations of lanes may come before others, in bulk groups, that the lanes
+        come after: those of other lanes, if no `fence.proxy.async` lies between; elementwise, bool.
+        """
+        keys, inverse = np.unique(np.stack([ids, numbers], axis=1), axis=0, return_inverse=True)
+        hidden = [self._is_hidden(lane, number) for lane, number in keys.tolist()]
+        return np.array(hidden, np.bool_)[inverse.reshape(-1)]
+
+    def _is_hidden(self, lane: int, number: int) -> bool:
+        waits, clock = self._group_waits[number]
+        if waits == lane:
+            return False
+        shown = self._clocks.seen(np.array([lane // WARP]), np.array([waits // WARP]), SHOWN["global"])
+        return bool(shown[0] < clock)
 
     def _is_after(self, key: int) -> int:
         """Whether the lanes of a warp come after an operation: `_AFTER`, `_SOME` of them, or `_NONE`."""

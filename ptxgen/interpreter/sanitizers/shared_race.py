@@ -39,11 +39,13 @@ from ptxgen.interpreter.sanitizers.stamps import (
     stamps_now,
     twin_stamps,
 )
+from ptxgen.interpreter.sanitizers.sum_order import unordered
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
     from ptxgen.interpreter.sanitizers.exchanges import Exchanges
     from ptxgen.interpreter.sanitizers.operations import Operations
+    from ptxgen.interpreter.sanitizers.sum_order import SumOrder
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,6 +70,7 @@ class RaceDetector:
         # By instruction: whether it is a volatile access to an address that is not a flag.
         self._volatile: Lanes = np.zeros(1, np.bool_)
         self._scopes: Lanes | None = None  # by instruction, of strong accesses; None: all include all threads
+        self._sums: SumOrder | None = None  # if their order is judged
 
     def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
         """The conflicts of a load by instruction `at`. A strong load may race with strong writes; a
@@ -119,6 +122,8 @@ class RaceDetector:
         if not atomic:
             conflicts = conflicts or self._updates.conflicts(access)
             self._updates.written(access)
+        elif self._sums is not None and (earlier := self._sums.earlier(at, stamps)) is not None:
+            conflicts += unordered(self._unordered_writes(access, earlier, at, atomic=False))
         mine = stamps_now(self._clocks, access.ids, at)
         mine |= (ATOMIC if strong else 0) | (PENDING if pending else 0)
         self._put(access, mine)
@@ -127,6 +132,8 @@ class RaceDetector:
         if not strong and twice.any():
             twice = differing(access, twice, values)
             conflicts += first_conflict("race", twice, access, last, "is written at the same time by")
+        elif twice.any() and self._sums is not None and self._sums.adds(at):
+            conflicts += unordered(first_conflict("race", twice, access, last, ""))
         return conflicts
 
     def end_copy(self, access: Access, at: int) -> None:
@@ -303,11 +310,14 @@ class RaceDetector:
             self._sources.written(access)
         return conflicts or self._reads.conflicts(access, at, volatile=volatile)
 
-    def follow(self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges) -> None:
+    def follow(
+        self, volatile: Lanes, scopes: Lanes | None, exchanges: Exchanges, sums: SumOrder | None
+    ) -> None:
         """Take `volatile`, by instruction whether it is a volatile access to an address that is not a flag;
-        `scopes`, the scope of each strong access (None: all scopes include all threads); and `exchanges`,
-        those between lanes of a warp.
+        `scopes`, the scope of each strong access (None: all scopes include all threads); `exchanges`, those
+        between lanes of a warp; and `sums`, if their order is judged.
         """
+        self._sums = sums
         self._volatile = self._reads.volatile = volatile
         self._reads.exchanges = exchanges
         self._scopes = scopes

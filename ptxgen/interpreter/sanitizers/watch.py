@@ -4,8 +4,8 @@ to them.
 `bounds` finds accesses outside the shared variable that their address is computed from; `race` finds
 accesses of two threads that nothing orders, in shared and global memory; `sync` finds barriers,
 asynchronous operations and `setmaxnreg` used against their rules; `proxy` finds ordinary writes that
-asynchronous operations may not see yet. An access outside all memory, or one that is not aligned, stops a
-kernel in any case.
+asynchronous operations may not see yet; `determinism` finds sums whose order nothing fixes. An access
+outside all memory, or one that is not aligned, stops a kernel in any case.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.exchanges import Exchanges, mixing
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
+from ptxgen.interpreter.sanitizers.names import DETERMINISM
 from ptxgen.interpreter.sanitizers.orders import (
     ALL,
     CLUSTER,
@@ -34,6 +35,7 @@ from ptxgen.interpreter.sanitizers.orders import (
 from ptxgen.interpreter.sanitizers.polls import tickets, unpolled
 from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
+from ptxgen.interpreter.sanitizers.sum_order import SumOrder
 from ptxgen.interpreter.sanitizers.unused_loads import unused_loads
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
 from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
@@ -310,8 +312,9 @@ class Watch(Accesses, Observer):
         self.exchanges = Exchanges(self.clocks, linked)
         self.unused = unused_loads(linked, self._batch.block)
         scopes = scopes_of(self.instrs)
-        self.race.follow(volatile, scopes, self.exchanges)
-        self.global_races.follow(volatile, scopes, self.exchanges)
+        sums = SumOrder(self.instrs) if self.wants(DETERMINISM) else None
+        self.race.follow(volatile, scopes, self.exchanges, sums)
+        self.global_races.follow(volatile, scopes, self.exchanges, sums)
         self._tickets = tickets(linked)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:

@@ -117,18 +117,28 @@ class BulkWatch(BulkObserver):
         return number
 
     def start_global_write(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool, again: bool
+        self,
+        at: int,
+        lane: int,
+        buffer: Buffer,
+        first: Lanes,
+        nbytes: int,
+        *,
+        atomic: bool,
+        sums: bool,
+        again: bool,
     ) -> Callable[[], None] | None:
         """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of these
-        addresses. `again`: an earlier lane of the warp has started the same copy with this instruction.
-        Returns the message for the time when the lane has waited for it.
+        addresses; `sums` says whether it adds floating-point numbers. `again`: an earlier lane of the warp
+        has started the same copy with this instruction. Returns the message for the time when the lane has
+        waited for it.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         self._early(at, lane, buffer, first, nbytes)
         if access is None:
             return None
         number = watch.operations.start()
-        conflicts = watch.global_races.start_write(buffer, access, at, number, atomic=atomic)
+        conflicts = watch.global_races.start_write(buffer, access, at, number, atomic=atomic, sums=sums)
         if not again:  # else it is judged with that one, and both write the same bytes
             watch.judge_global(at, conflicts, access, buffer)
 
