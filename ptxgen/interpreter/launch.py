@@ -89,10 +89,11 @@ def run(
     are values for the module's variables in global and constant memory; launches with the same
     `arena` keep the values of these variables.
 
-    `sanitize` is true for all sanitizers, or names some of `bounds`, `init`, `race`, `sync`,
-    `proxy` (`ptxgen.interpreter.sanitizers.watch`), `all`, or what `all` does not include: `mbarrier_init`
-    (`ptxgen.interpreter.sanitizers.shown_mbarriers`) and `determinism` (`sum_order` there), in a list or separated by commas. If
-    they report anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
+    `sanitize` is true for all sanitizers, or names some of `bounds`, `init`, `race`, `sync`, `proxy`
+    (`ptxgen.interpreter.sanitizers.watch`), `all`, or what `all` does not include: `mbarrier_init`
+    (`ptxgen.interpreter.sanitizers.shown_mbarriers`) and `determinism`
+    (`ptxgen.interpreter.sanitizers.sum_order`), in a list or separated by commas. If they report
+    anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
     kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
     cooperatively if all its CTAs fit into one batch; otherwise, or if `cooperative` is false, it is
     launched as any other kernel, and `grid.sync()` traps. With `profile`, the traffic of shared and

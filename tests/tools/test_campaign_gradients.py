@@ -22,6 +22,7 @@ SUM = "bf16-sm_80-sum"
 BY_QUERIES = "f16-sm_90a-dq"  # kernels with wgmma
 BY_KEYS = "f16-sm_90a-dkv"
 SPLIT = "f16-sm_90a-dkv-split"
+ORDERED = "f16-sm_90a-dkv-ordered"
 WINDOW = "bf16-sm_90a-dkv-varlen"
 
 
@@ -160,7 +161,7 @@ def test_problems_of_kernels_with_wgmma_have_tensor_maps_and_fill_rings_again(ke
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "catcher"),
     [
@@ -174,6 +175,9 @@ def test_problems_of_kernels_with_wgmma_have_tensor_maps_and_fill_rings_again(ke
         (BY_KEYS, "copy-wait", "deleted", "_Consumer._add_queries", "sanitizer"),
         (SPLIT, "barrier", "deleted", "_Consumer._store", "sanitizer"),  # both warpgroups read all keys
         (SPLIT, "descriptor", "stride offset +1", "_Consumer._add_queries", "sanitizer"),
+        # The order in which CTAs add to dQ: no other sanitizer, and no result, shows that it is missing.
+        (ORDERED, "memory-order", "made relaxed", "WgmmaQuerySums._finish_reduction", "sanitizer"),
+        (ORDERED, "fence", "deleted", "WgmmaQuerySums._await", "sanitizer"),
     ],
 )
 def test_a_mistake_in_a_kernel_of_gradients_with_wgmma_is_noticed(
