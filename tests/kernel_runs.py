@@ -285,7 +285,7 @@ class Kernels:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
-        self.options: dict[str, Any] = {"sanitize": ["all", "mbarrier_init"]}
+        self.options: dict[str, Any] = {"sanitize": ["all", "mbarrier_init", "determinism"]}
         self.edit: Callable[[ir.Module], Any] | None = None
         self._run = interpreter.run
         monkeypatch.setattr(interpreter, "run", self)
