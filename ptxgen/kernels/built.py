@@ -7,11 +7,10 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen import ir
 from ptxgen.arguments import integer
-from ptxgen.check.prove import Proofs
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract, Size
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify.budget import static_shared_bytes
@@ -29,6 +28,9 @@ from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.text import render
 from ptxgen.types import ScalarType, bf16, f16
+
+if TYPE_CHECKING:
+    from ptxgen.check.prove import Proofs
 
 GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
 _MOST_DIMENSIONS: Final = 3

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from command_line import Command
 
 import ptxgen as px
 from ptxgen import Pointer, f32, u32
-from ptxgen.check.prove import Proofs
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.prove.record import proofs_of, read_record, recorded
 from ptxgen.commands import cache as command
@@ -27,6 +26,9 @@ from ptxgen.runtime import proof_cache as proof_module
 from ptxgen.runtime.cache import CacheKey, CacheWarning, DiskCache, ModuleCache
 from ptxgen.runtime.proof_cache import Obligation, ProofCache, prover_version
 from ptxgen.tensormap import TensorMap
+
+if TYPE_CHECKING:
+    from ptxgen.check.prove import Proofs
 
 ROOT = Path(__file__).resolve().parents[2]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes of POSIX")
@@ -48,6 +50,13 @@ def guarded(k: Any, X: Pointer[f32], n: u32) -> None:
 
 def unguarded(k: Any, X: Pointer[f32], n: u32) -> None:
     with k.when(n > 0):
+        X[k.block_id() * BLOCK + k.thread_id()] = 1.0
+
+
+def outside(k: Any, X: Pointer[f32], n: u32) -> None:
+    row = k.shared("row", (1, BLOCK // 2))
+    row[0, k.thread_id()] = 1.0
+    with k.when(k.block_id() * BLOCK + k.thread_id() < n):
         X[k.block_id() * BLOCK + k.thread_id()] = 1.0
 
 
@@ -125,12 +134,14 @@ def test_without_a_contract_shared_memory_alone_is_stored(disk: DiskCache, prove
     assert (second, second.global_memory, prover.proofs) == (first, None, 1)
 
 
-def test_a_fault_is_not_stored(disk: DiskCache, prover: Prover) -> None:
-    about = obligation(unguarded)
+@pytest.mark.parametrize("function", [unguarded, outside])
+def test_a_fault_is_not_stored(disk: DiskCache, prover: Prover, function: Callable[..., None]) -> None:
+    about = obligation(function)
     for count in (1, 2):
         proofs = ProofCache(disk).proofs(about)
         assert proofs.global_memory is not None
-        assert proofs.global_memory.violations
+        assert bool(proofs.shared.violations) == (function is outside)
+        assert bool(proofs.global_memory.violations) == (function is unguarded)
         assert prover.proofs == count
     assert not ProofCache(disk).has(about)
     assert disk.info().total.entries == 0
@@ -151,6 +162,30 @@ def test_a_built_function_asks_the_cache(
         assert kernel.prove(X=("n",), grid="(n + 63) // 64").complete
         assert kernel.build().refutations() == ()
     assert prover.proofs == 2  # of all accesses with a contract, and before a launch
+
+
+FIRST_LAUNCH = """
+import os, sys
+sys.path[:0] = sys.argv[1:]
+import test_proof_cache as of
+built = of.px.kernel(threads=of.BLOCK)(of.guarded).build()
+print(built.refutations(), "ptxgen.check.prove.proof" in sys.modules)
+"""
+
+
+def test_a_launch_with_a_stored_proof_does_not_import_the_prover(tmp_path: Path) -> None:
+    folders = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
+    environment = {**os.environ, "PTXGEN_CACHE": "on", "PTXGEN_CACHE_DIR": str(tmp_path / "cache")}
+    for imported in (True, False):
+        ran = subprocess.run(
+            [sys.executable, "-c", FIRST_LAUNCH, *folders],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert ran.stdout == f"() {imported}\n"
 
 
 # Keys
@@ -223,8 +258,10 @@ def test_another_prover_proves_again(
     for text in ("x = 2\n", "x = 1\n"):
         source(tmp_path, "a.py", text)
         assert ProofCache(disk).has(obligation()) == (text == "x = 1\n")
-    files[0] = files[0].rename(tmp_path / "c.py")  # a file of another name with the same text
+    files[1] = files[1].rename(tmp_path / "c.py")  # a file of another name with the same text
     assert not ProofCache(disk).has(obligation())
+    files[1] = files[1].rename(tmp_path / "b.py")
+    assert ProofCache(disk).has(obligation())
     monkeypatch.setattr(np, "__version__", "0.1")
     ProofCache(disk).proofs(obligation())
     assert prover.proofs == 2
