@@ -88,7 +88,7 @@ def _is_row(row: object, counts: dict[str, int]) -> bool:
 
 def _instructions(module: Module) -> dict[str, list[Instr]]:
     """The instructions of each kernel and function, by its name."""
-    bodies = {item.name: item.body or () for item in (*module.functions, *module.kernels)}
+    bodies = {f.name: f.body or () for f in module.functions} | {k.name: k.body for k in module.kernels}
     return {name: [s for s in body if isinstance(s, Instr)] for name, body in bodies.items()}
 
 
