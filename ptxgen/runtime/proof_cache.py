@@ -35,7 +35,7 @@ _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _BEGAN: Final = time.time()  # a source file that is newer may not be what this process runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Obligation:
     """What a proof is about: a module of one kernel and its text, the threads of a CTA, the contract of its
     launches, and the bounds of its parameters. Without a contract, global memory is not proved. `steps`
