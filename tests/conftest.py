@@ -173,6 +173,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # a seventh of the time.
     gc.set_threshold(20_000, 20, 20)
     config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
+    _use_cache_of_tests(config)
     if config.getoption("--on-gpu"):
         importlib.import_module("on_gpu").install()
     file, unrun = config.getoption("--ledger"), config.getoption("--unrun")
@@ -182,6 +183,23 @@ def pytest_configure(config: pytest.Config) -> None:
         plugin = importlib.import_module("silicon_plugin").SiliconPlugin(Path(file).resolve(), unrun)
         config.pluginmanager.register(plugin)
         config.add_cleanup(plugin.close)
+
+
+def _use_cache_of_tests(config: pytest.Config) -> None:
+    """Keep compiled modules and proofs in pytest's cache folder, which `--cache-clear` empties, and not in
+    the user's. Without that plugin there is no disk: mutants of the prover are judged so, whose verdicts
+    nobody may store.
+    """
+    cache = getattr(config, "cache", None)
+    try:
+        if cache is None:
+            raise FileNotFoundError("pytest runs without its cache")
+        folder = cache.mkdir("ptxgen")
+        folder.chmod(0o700)
+    except OSError:
+        os.environ["PTXGEN_CACHE"] = "off"
+    else:
+        os.environ["PTXGEN_CACHE_DIR"] = str(folder)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

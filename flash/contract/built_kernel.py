@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ptxgen.check.prove.contract import GlobalContract
     from ptxgen.runtime.assembler_log import KernelUsage
     from ptxgen.runtime.plan import ParamSlot
+    from ptxgen.runtime.proof_cache import Obligation
 
 
 class BuiltKernel(ABC):
@@ -140,12 +141,19 @@ class BuiltKernel(ABC):
     @cached_property
     def proofs(self) -> Proofs:
         """The proofs of the kernel's accesses to memory and of its barriers, for every launch
-        that the contract allows.
+        that the contract allows; from the cache on disk if it has them.
         """
         # Imported here, because emitting text does not need it.
-        from ptxgen.check.prove import prove
+        from ptxgen.runtime.proof_cache import proof_cache
 
-        return prove(self.module, block=self.threads, contract=self.promised, params=self.smallest_maps)
+        return proof_cache().proofs(self._obligation)
+
+    @cached_property
+    def _obligation(self) -> Obligation:
+        """What the proofs of the kernel are about."""
+        from ptxgen.runtime.proof_cache import Obligation
+
+        return Obligation(self.module, self.text, self.threads, self.promised, self.smallest_maps)
 
     @property
     def proof(self) -> Proof:
@@ -160,7 +168,12 @@ class BuiltKernel(ABC):
 
     @cached_property
     def is_faulty(self) -> bool:
-        """Whether a proof shows a fault."""
+        """Whether a proof shows a fault. The cache on disk has no proof that does."""
+        # Imported here, because emitting text does not need it.
+        from ptxgen.runtime.proof_cache import proof_cache
+
+        if "proofs" not in vars(self) and proof_cache().has(self._obligation):
+            return False
         of_shared = bool(self.proof.problems or self.proof.violations)
         return of_shared or bool(self.global_proof.violations)
 

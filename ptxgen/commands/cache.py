@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(NAME, "Look after the cache of assembled modules.", _EPILOG)
+    parser = CommandParser(NAME, "Look after the cache of assembled modules and proofs.", _EPILOG)
     shared = CommandParser("", add_help=False)
     shared.add_argument("--dir", type=Path, metavar="DIRECTORY", help="the cache directory")
     shared.add_argument("--json", action="store_true", help="print JSON")

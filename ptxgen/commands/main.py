@@ -39,7 +39,7 @@ TOOLKIT: Final = {
         "break a kernel in every small way, and see which check notices",
         "ptxgen mutate kernels.py:softmax --example kernels.py:example",
     ),
-    "cache": Command("ptxgen.commands.cache", "look after the cache of assembled modules"),
+    "cache": Command("ptxgen.commands.cache", "look after the cache of assembled modules and proofs"),
     "completion": Command(
         "ptxgen.commands.completion",
         "how the shell completes these commands",

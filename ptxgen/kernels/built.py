@@ -7,11 +7,10 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen import ir
 from ptxgen.arguments import integer
-from ptxgen.check.prove import Proofs, prove, prove_shared
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract, Size
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify.budget import static_shared_bytes
@@ -24,10 +23,14 @@ from ptxgen.kernels.tensor_maps import described_array
 from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.plan import ParamSlot, param_slots
+from ptxgen.runtime.proof_cache import Obligation, proof_cache
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.text import render
 from ptxgen.types import ScalarType, bf16, f16
+
+if TYPE_CHECKING:
+    from ptxgen.check.prove import Proofs
 
 GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
 _MOST_DIMENSIONS: Final = 3
@@ -103,10 +106,8 @@ class BuiltFunction:
         if refutations is None:
             maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
             known: dict[str, Any] = {**maps, **dict(numbers)}
-            proof = prove_shared(self.module, block=self.threads, params=known, steps=_STEPS)
-            refutations = self._refutations.keep(
-                numbers, tuple(map(str, (*proof.problems, *proof.violations)))
-            )
+            obligation = Obligation(self.module, self.text, self.threads, params=known, steps=_STEPS)
+            refutations = self._refutations.keep(numbers, _refuted(obligation, is_stored=not numbers))
         return refutations
 
     def prove(
@@ -121,7 +122,7 @@ class BuiltFunction:
         """
         contract = self._contract(arrays, bounds, grid, align)
         maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
-        return prove(self.module, block=self.threads, contract=contract, params=maps)
+        return proof_cache().proofs(Obligation(self.module, self.text, self.threads, contract, maps))
 
     def _contract(
         self,
@@ -226,6 +227,17 @@ class BuiltFunction:
             "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
             "static_shared_bytes": static_shared_bytes(kernel),
         }
+
+
+def _refuted(obligation: Obligation, is_stored: bool) -> tuple[str, ...]:
+    """The problems and violations of a proof of shared memory, which the cache on disk may have if it
+    `is_stored`.
+    """
+    cache = proof_cache()
+    if is_stored and cache.has(obligation):
+        return ()
+    proof = (cache.proofs(obligation) if is_stored else obligation.prove()).shared
+    return tuple(map(str, (*proof.problems, *proof.violations)))
 
 
 def _names_in(expressions: Iterable[Size]) -> set[str]:

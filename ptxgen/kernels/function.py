@@ -7,13 +7,12 @@ import statistics
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from ptxgen import ir
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST
-from ptxgen.check.prove import Proofs
 from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
 from ptxgen.dsl import KernelBuilder, PointerType
@@ -37,6 +36,9 @@ from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.types import ScalarType
+
+if TYPE_CHECKING:
+    from ptxgen.check.prove import Proofs
 
 Threads = int | Callable[..., int]
 

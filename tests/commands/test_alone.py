@@ -139,7 +139,8 @@ def test_the_toolkit_checks_runs_and_reports_on_kernels(alone: Path) -> None:
     assert page[:2] == (0, "saxpy: 0 errors, 0 unproved, 0 lints; written to ptx.html\n")
     assert (alone / "ptx.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert json.loads(function[1])["run"]["clean"]
-    assert json.loads(cache[1])["entries"] == 0
+    targets = json.loads(cache[1])["targets"]
+    assert {name: usage["entries"] for name, usage in targets.items()} == {"proofs": 1}  # of the report
     assert "complete" in shell[1]
 
 

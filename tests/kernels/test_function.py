@@ -19,13 +19,13 @@ import ptxgen as px
 from ptxgen import Pointer, bf16, f16, f32, s32, u32
 from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, make_capsule
 from ptxgen.arrays.views import view
-from ptxgen.check.prove import prove_shared
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, TrapError, VerifyError
 from ptxgen.kernels import BuiltFunction, KernelFunction
 from ptxgen.kernels.launch import checked
 from ptxgen.parse import parse
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.proof_cache import Obligation
 from ptxgen.text import render
 from ptxgen.types import b16, f16x2
 
@@ -487,12 +487,14 @@ def test_what_the_proof_does_not_decide_in_its_steps_passes(monkeypatch: pytest.
 
 def test_the_proof_is_asked_once_for_a_build(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
+    known = Obligation.prove
 
-    def prove(*args: Any, **how: Any) -> Any:
-        asked.append(how["params"])
-        return prove_shared(*args, **how)
+    def prove(obligation: Obligation) -> Any:
+        asked.append(obligation.params)
+        return known(obligation)
 
-    monkeypatch.setattr("ptxgen.kernels.built.prove_shared", prove)
+    monkeypatch.setattr("ptxgen.runtime.proof_cache.default_cache", lambda: ModuleCache(None))
+    monkeypatch.setattr(Obligation, "prove", prove)
     scale = on_gpu(driver)
     for n in range(3):
         scale[1](on_device(driver, numbers()), N - n, 1.0)
