@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
+from flash.commands.parts.emit_kinds import KINDS, kind_of
 from flash.commands.parts.emit_options import (
     add_kernel_options,
     add_output_options,
@@ -43,7 +44,7 @@ NAME: Final = "ptxgen emit"
 _fail: Final = functools.partial(fail, NAME)
 
 FORWARD: Final = "forward"
-KERNELS: Final = (FORWARD, "decode", "append", "merge", "backward", "sum")
+KERNELS: Final = (FORWARD, *KINDS)
 
 _EPILOG = """\
 examples:
@@ -140,10 +141,8 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, BuiltK
     if kernel not in KERNELS:
         hint = did_you_mean(kernel, KERNELS)
         _parser().error(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}{hint}")
-    # Imported here, because emitting the forward kernel does not need it.
-    from flash.commands.parts.emit_kinds import KINDS
-
-    kind = KINDS[kernel]
+    with uncollected():
+        kind = kind_of(kernel)
     arguments = kind.arguments(kernel, argv)
     return arguments, kind.make(arguments)
 
