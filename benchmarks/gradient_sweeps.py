@@ -30,8 +30,8 @@ from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, GradientConfig
 from flash.reference import attention_reference
 from ptxgen.arrays.views import view
+from ptxgen.rates import DEVICES
 from ptxgen.report.limits import limits
-from ptxgen.report.rates import DEVICES
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 

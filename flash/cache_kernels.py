@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
 from flash.contract.catalogue import Build, build
-from flash.decode.kernel import DecodeKernel
-from flash.decode.plan import CacheCall, blocks_of, kernel_of, oldest_target
+from flash.decode.plan import CacheCall, blocks_of, kernel_of, oldest_target, require_cached
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
@@ -119,7 +118,7 @@ def decode(
     Raises `ConfigError` for a config that does not fit a cache, `VerifyError` for a fault of the
     generator.
     """
-    DecodeKernel(config)  # refuses a config that does not fit a cache
+    require_cached(config)
     for name, value in (("seq_q", seq_q), ("group", group)):
         _integer("decode", name, value, MAX_CTAS)
     if cache.kv_dtype is not None:

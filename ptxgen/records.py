@@ -1,9 +1,9 @@
 """`dataclass`, as that of the standard library, for classes whose creation a process waits for.
 
 The standard library compiles up to six methods of each class one by one, 0.3 to 0.7 ms together in Python
-3.11, and a process that emits PTX makes more than a hundred classes. Here only `__init__` is compiled with
-the class; `__eq__` and `__hash__` are compiled when they are first called, and the other methods are closures
-over the names of the fields. Classes behave the same, also in `fields`, `replace` and `asdict` of
+3.11, and a process that emits PTX makes more than a hundred classes. Here `__init__` is compiled when it is
+first read, `__eq__` and `__hash__` when they are first called, and the other methods are closures over the
+names of the fields. Classes behave the same, also in `fields`, `replace` and `asdict` of
 `dataclasses`, by which they are data classes.
 """
 
@@ -47,7 +47,8 @@ else:
                 cls
             )
             fields = dataclasses.fields(record)
-            _add(record, "__init__", _initializer(record, fields, frozen))
+            if "__init__" not in record.__dict__:
+                record.__init__ = _Initializer(record, fields, frozen)
             if repr:
                 _add(record, "__repr__", _representation(tuple(f.name for f in fields if f.repr)))
             if eq:
@@ -98,6 +99,22 @@ def _add(cls: type, name: str, method: Callable[..., Any]) -> None:
     if name not in cls.__dict__:
         method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
         setattr(cls, name, method)
+
+
+class _Initializer:
+    """The `__init__` of a class: compiles itself and replaces itself in the class when it is first read."""
+
+    def __init__(self, cls: type, fields: tuple[dataclasses.Field[Any], ...], frozen: bool) -> None:
+        self._of = (cls, fields, frozen)
+
+    def __get__(self, record: Any, _: type | None = None) -> Any:
+        cls = self._of[0]
+        compiled = cls.__dict__["__init__"]
+        if compiled is self:  # no other thread was quicker
+            compiled = _initializer(*self._of)
+            compiled.__name__, compiled.__qualname__ = "__init__", f"{cls.__qualname__}.__init__"
+            cls.__init__ = compiled  # type: ignore[misc]
+        return compiled if record is None else compiled.__get__(record)
 
 
 def _initializer(cls: type, fields: tuple[dataclasses.Field[Any], ...], frozen: bool) -> Callable[..., None]:

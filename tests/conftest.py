@@ -2,9 +2,9 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `compiled`, `nvrtc`,
-`triton`, `numba`, `cute`, `flash_attn_4`, `cc`, `rustc`). Nothing is looked for before a selected test asks
-for it.
+(`assembler`, `disassembler`, `matplotlib`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`,
+`transformers`, `compiled`, `nvrtc`, `triton`, `numba`, `cute`, `flash_attn_4`, `cc`, `rustc`). Nothing is
+looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,20 @@ from kernel_runs import Kernels
 
 from ptxgen.errors import BackendError, did_you_mean
 from ptxgen.runtime.assembler import Assembler, find_assembler
+from ptxgen.runtime.sass import Disassembler, find_disassembler
 
 
 def _no_assembler() -> str:
     try:
         find_assembler()
+    except BackendError as error:
+        return str(error)
+    return ""
+
+
+def _no_disassembler() -> str:
+    try:
+        find_disassembler()
     except BackendError as error:
         return str(error)
     return ""
@@ -103,6 +112,8 @@ def _no_recordings() -> str:
 # What may be required: its name, and what tells why it is missing ("" if it is there).
 WHY_MISSING: dict[str, Callable[[], str]] = {
     "assembler": functools.cache(_no_assembler),
+    "disassembler": _no_disassembler,
+    "matplotlib": functools.cache(lambda: _no_module("matplotlib")),
     "browser": functools.cache(_no_browser),
     "gpu": functools.cache(_no_gpu),
     "recordings": _no_recordings,
@@ -231,6 +242,20 @@ def assembler(pytestconfig: pytest.Config) -> Assembler:
     """The assembler that the package itself would use."""
     need("assembler", pytestconfig.stash[REQUIRED])
     return find_assembler()
+
+
+@pytest.fixture
+def disassembler(pytestconfig: pytest.Config) -> Disassembler:
+    """The disassembler that the package itself would use, of the extra `bench`."""
+    need("disassembler", pytestconfig.stash[REQUIRED])
+    return find_disassembler()
+
+
+@pytest.fixture
+def matplotlib(pytestconfig: pytest.Config) -> ModuleType:
+    """The module `matplotlib`, of the extra `bench`."""
+    need("matplotlib", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("matplotlib")
 
 
 @pytest.fixture(scope="session")

@@ -103,3 +103,32 @@ def test_without_the_users_cache_directory_the_cache_is_in_memory() -> None:
         "ptxgen cache: error: the cache has no directory: pip install platformdirs, which knows the user's "
         "cache directory, set PTXGEN_CACHE_DIR, or pass --dir\n"
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+def test_without_the_extra_bench_tests_skip_themselves(tmp_path: Path) -> None:
+    (tmp_path / "without_bench.py").write_text(
+        "import sys\n"
+        "from importlib.abc import MetaPathFinder\n"
+        "class Blocker(MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('matplotlib', 'psutil', 'rich'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+        "from ptxgen.runtime import sass\n"
+        "sass._packaged = lambda: None\n"  # which finds nvdisasm in the folder of its package
+    )
+    files = ("test_bench.py", "test_bench_hopper.py", "test_bench_plot.py", "test_bench_static.py")
+    tests = [*(f"tests/tools/{name}" for name in files), "tests/runtime/test_sass.py", "tests/report"]
+    kept = {name: value for name, value in os.environ.items() if name != "PTXGEN_REQUIRE"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "without_bench", "-m", "not nightly", *tests],
+        cwd=ROOT,
+        env={**kept, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "there is no nvdisasm" in ended.stdout
+    assert "matplotlib cannot be imported" in ended.stdout

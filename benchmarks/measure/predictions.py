@@ -33,8 +33,8 @@ from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
 from ptxgen.errors import BackendError
+from ptxgen.rates import DEVICES, Device
 from ptxgen.report.issue_model import Busy, modelled
-from ptxgen.report.rates import DEVICES, Device
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.target import Target
 from ptxgen.target import target as find_target

@@ -19,9 +19,9 @@ from flash.contract.catalogue import build
 from flash.operands.dtype_names import Precision
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import DEVICES
 from ptxgen.report.issue_model import Wait, modelled
 from ptxgen.report.issue_units import SCHEDULERS, Unit
-from ptxgen.report.rates import DEVICES
 from ptxgen.runtime.sass import SassInstr
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -61,7 +61,7 @@ FORWARD_REMARKS: Final = (
     "stalls and waits: the share of a warp's clocks that it waits for its own stall counts, then for shared "
     "and global memory, then for tensor cores; the rest are other units, copies, barriers and other warps",
     "TFLOP/s: those of the model on all multiprocessors of the device of the target in "
-    "ptxgen/report/rates.py, at its boost clock",
+    "ptxgen/rates.py, at its boost clock",
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, through the same assembler",
     f"FlashAttention-2's figures, f16, are those of {FLASH_ATTENTION_2}, which "
     "benchmarks/flash_attn_2_forward.py writes",

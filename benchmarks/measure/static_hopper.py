@@ -24,9 +24,9 @@ from flash.contract.catalogue import build
 from flash.families.wgmma import WARPGROUP, WGMMA, WGMMA_TARGET
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import SPECIAL_LANES
 from ptxgen.report.issue_model import modelled
 from ptxgen.report.issue_units import SCHEDULERS, Unit
-from ptxgen.report.rates import SPECIAL_LANES
 from ptxgen.target import WARP_SIZE
 from ptxgen.target import target as find_target
 

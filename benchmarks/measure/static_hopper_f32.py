@@ -15,8 +15,8 @@ from flash.families.wgmma import WGMMA_ROWS, WGMMA_TARGET
 from flash.families.wgmma_split import SPLIT, SplitWgmmaTiling
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import DEVICES
 from ptxgen.report.issue_units import WAVEFRONT_BYTES
-from ptxgen.report.rates import DEVICES
 from ptxgen.target import target as find_target
 
 PRECISE: Final = "f32_grade"

@@ -16,8 +16,8 @@ from flash.families.choice import WORKLOADS, possible_tiles
 from flash.families.wgmma import WGMMA_TARGET
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import DEVICES
 from ptxgen.report.issue_units import WAVEFRONT_BYTES
-from ptxgen.report.rates import DEVICES
 from ptxgen.target import target as find_target
 
 GOAL: Final = 85  # % of the clocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from flash.operands.dtypes import F32, F32_BYTES, DType
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView, view
-from ptxgen.runtime.cuda import CudaBackend
+
+if TYPE_CHECKING:
+    from ptxgen.runtime.cuda import CudaBackend
 
 # Libraries whose allocators give memory that was used on a stream to its next work again. Those of torch
 # keep apart what a captured CUDA graph uses.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from flash.operands.declared import Operand
 from flash.problem.config import ALIGNMENTS
 from flash.problem.limits import MAX_CTAS
 from flash.problem.tensor_maps import map_name
-from ptxgen import interpreter, ir
+from ptxgen import ir
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.tensormap import Boxes, TensorMap
+
+if TYPE_CHECKING:
+    from ptxgen import interpreter
 
 
 class Fill(NamedTuple):
@@ -57,6 +60,9 @@ class Step(NamedTuple):
         Another `module` may take the kernel's place; `how` are further arguments of
         `ptxgen.interpreter.run`.
         """
+        # Imported here, because launches on a GPU do without the interpreter.
+        from ptxgen import interpreter
+
         memory = [host_array(array) for array in self.arrays]
         for operand, array in zip(self.build.arrays, memory, strict=True):
             if operand.initial is not None:

@@ -8,8 +8,9 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from flash.commands.parts.emit_kinds import KINDS, kind_of
 from flash.commands.parts.emit_options import (
     add_kernel_options,
     add_output_options,
@@ -18,8 +19,6 @@ from flash.commands.parts.emit_options import (
     every_kernel_option,
 )
 from flash.commands.parts.emit_output import find_target, text_of, to_json
-from flash.contract.built_kernel import BuiltKernel
-from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.families.choice import tiles_that_fit
 from flash.problem.config import AttentionConfig
@@ -27,6 +26,7 @@ from flash.problem.persistence import why_grid
 from ptxgen.commands.parts.command_line import CommandParser
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail, note
 from ptxgen.commands.parts.files import deliver
+from ptxgen.commands.parts.imports import uncollected
 from ptxgen.errors import (
     AssemblerError,
     BackendError,
@@ -37,11 +37,14 @@ from ptxgen.errors import (
 )
 from ptxgen.target import KIB, TARGETS, Target
 
+if TYPE_CHECKING:
+    from flash.contract.built_kernel import BuiltKernel
+
 NAME: Final = "ptxgen emit"
 _fail: Final = functools.partial(fail, NAME)
 
 FORWARD: Final = "forward"
-KERNELS: Final = (FORWARD, "decode", "append", "merge", "backward", "sum")
+KERNELS: Final = (FORWARD, *KINDS)
 
 _EPILOG = """\
 examples:
@@ -138,10 +141,8 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, BuiltK
     if kernel not in KERNELS:
         hint = did_you_mean(kernel, KERNELS)
         _parser().error(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}{hint}")
-    # Imported here, because emitting the forward kernel does not need it.
-    from flash.commands.parts.emit_kinds import KINDS
-
-    kind = KINDS[kernel]
+    with uncollected():
+        kind = kind_of(kernel)
     arguments = kind.arguments(kernel, argv)
     return arguments, kind.make(arguments)
 
@@ -157,6 +158,10 @@ def _output(arguments: argparse.Namespace) -> str:
     config = config_of(arguments, chosen.name)
     if arguments.list_tiles:
         return _tiles(config, chosen, arguments.json)
+    # Imported here, because the help and the lists need nothing that builds kernels.
+    with uncollected():
+        from flash.contract.catalogue import build
+
     built = build(config.kernel())
     if config.scheduler not in ("auto", built.config.scheduler):
         why = why_grid(built.config.tiling, built.config.features.cached)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from flash.commands.parts.emit_kernel import Kind
-from flash.commands.parts.emit_kinds import KINDS
+from flash.commands.parts.emit_kinds import kind_of
 from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
 from flash.commands.parts.emit_output import find_target
 from flash.commands.parts.example_launch import example_launch
@@ -32,7 +32,7 @@ def subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
     if name == ATTENTION:
         arguments = _attention_arguments(argv)
         return arguments, _of_attention(arguments)
-    kind = KINDS[name]
+    kind = kind_of(name)
     arguments = _kind_arguments(name, kind, argv)
     return arguments, _of_built(kind.make(arguments), arguments)
 

@@ -8,7 +8,7 @@ from flash.calls.gpu import Launcher
 from flash.calls.operation import Known, Result
 from flash.decode.checks import CALLER, longest_of, problems_of, problems_of_narrow
 from flash.decode.operation import Decode
-from flash.decode.plan import SCALES, CacheCall, new_operands
+from flash.decode.plan import SCALES, CacheCall, new_operands, require_cached
 from flash.host import results
 from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.checks import scale as scale_of
@@ -20,7 +20,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened
-from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
+from flash.scores.features import CACHE_ARRAYS, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, shown
@@ -32,7 +32,6 @@ from ptxgen.runtime.settings import AUTO
 _OUT: Final = ("out",)
 _CACHES: Final = ("out", "k_cache", "v_cache")  # what a call with new rows writes
 _NEEDED: Final = ("q", "k_cache", "v_cache")
-_NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
 
 
 class DecodeKernel:
@@ -49,19 +48,7 @@ class DecodeKernel:
     def __init__(
         self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
     ) -> None:
-        if not isinstance(config, AttentionConfig):
-            raise ConfigError(
-                f"DecodeKernel: config must be an AttentionConfig, got {shown(config)}; "
-                "make one with flash.AttentionConfig(head_dim=64, causal=True)"
-            )
-        wrong = [name for name in _NOT_CACHED if getattr(config, name)]
-        wrong += [f"dtype={config.dtype!r}"] if config.is_fp8 else []
-        wrong += ["causal='top_left'"] if config.causal == "top_left" else []
-        if wrong:
-            raise ConfigError(
-                f"DecodeKernel: config must be one that goes with a cache, got {', '.join(wrong)}; "
-                "use AttentionKernel, or leave that out"
-            )
+        require_cached(config)
         self.config = config
         gpu = Launcher(gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache))
         self._decode = Decode(config, gpu, Caller(CALLER))

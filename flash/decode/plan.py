@@ -32,8 +32,9 @@ from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS,
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import LSE, OUTPUTS, and_lse
 from flash.problem.row_bits import by_rows
+from flash.scores.features import SCORES
 from ptxgen.arrays.views import ArrayView
-from ptxgen.errors import LaunchError
+from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -49,6 +50,24 @@ SCALES: Final = ("k_scale", "v_scale")
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
 _GOOD_ENOUGH: Final = 0.85
+_NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
+
+
+def require_cached(config: object) -> None:
+    """Raise `ConfigError` unless `config` is an `AttentionConfig` of attention to a cache."""
+    if not isinstance(config, AttentionConfig):
+        raise ConfigError(
+            f"DecodeKernel: config must be an AttentionConfig, got {shown(config)}; "
+            "make one with flash.AttentionConfig(head_dim=64, causal=True)"
+        )
+    wrong = [name for name in _NOT_CACHED if getattr(config, name)]
+    wrong += [f"dtype={config.dtype!r}"] if config.is_fp8 else []
+    wrong += ["causal='top_left'"] if config.causal == "top_left" else []
+    if wrong:
+        raise ConfigError(
+            f"DecodeKernel: config must be one that goes with a cache, got {', '.join(wrong)}; "
+            "use AttentionKernel, or leave that out"
+        )
 
 
 def new_operands(views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:

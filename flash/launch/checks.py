@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from flash.device.cta_order import heads_per_section
 from flash.families.request import natural_alignment
@@ -42,7 +43,9 @@ from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown
-from ptxgen.runtime.cuda_driver import DeviceProperties
+
+if TYPE_CHECKING:
+    from ptxgen.runtime.cuda_driver import DeviceProperties
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, as a dict key

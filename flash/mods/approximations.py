@@ -5,13 +5,16 @@ logistic function. `flash/mods/hyperbolic.py` has tanh.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl import KernelBuilder, Value
+from ptxgen import dsl
 from ptxgen.types import f32, s32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 _LOG2E: Final = math.log2(math.e)
 
@@ -50,7 +53,7 @@ def _series(k: KernelBuilder, x: Value, coefficients: tuple[float, ...]) -> Valu
     total: Value | float = coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         total = k.fma(x, total, coefficient)
-    assert isinstance(total, Value)  # there are at least two coefficients
+    assert isinstance(total, dsl.Value)  # there are at least two coefficients
     return total
 
 

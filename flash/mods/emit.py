@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flash.mods.operations import OPERATIONS, Emission
 from flash.mods.reach import factor_of_key, ranges
 from flash.mods.trace import SCORE, AuxArray, Step, Trace
 from flash.operands.dtypes import BOOL
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen import dsl
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 _COMPARISONS: Final[dict[str, Callable[[Value, int], Value]]] = {
     "lt": operator.lt,
@@ -174,7 +177,7 @@ class Elements:
 
     def _value(self, x: Any, kind: ScalarType) -> Value:
         """A constant in a register; a value unchanged."""
-        return x if isinstance(x, Value) else self.k.mov(x, type=kind)
+        return x if isinstance(x, dsl.Value) else self.k.mov(x, type=kind)
 
     def _computed(self, step: Step, args: list[Any]) -> Any:
         of = self.of
@@ -227,9 +230,9 @@ def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
     """
     scalar = array.dtype.scalar
     if scalar is u8:
-        byte = k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32)
+        byte = k.cvt(k.ld_nc(dsl.Pointer(at, "global", u8), type=u8), dtype=u32)
         return byte != 0 if array.dtype is BOOL else byte.as_(s32)
     if scalar.bits == u16.bits:
-        return k.cvt(k.ld_nc(Pointer(at, "global", u16), type=u16).as_(scalar), dtype=f32)
-    element = k.ld_nc(Pointer(at, "global", scalar), type=scalar)
+        return k.cvt(k.ld_nc(dsl.Pointer(at, "global", u16), type=u16).as_(scalar), dtype=f32)
+    element = k.ld_nc(dsl.Pointer(at, "global", scalar), type=scalar)
     return k.cvt(element, dtype=s32, sat=True) if scalar is s64 else element

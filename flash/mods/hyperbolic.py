@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl.source_regions import marked
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 # tanh(y) = y + y³ P(y²) where |y| is at most this, fitted by least squares of the relative error;
 # beyond, 1 - 2 / (exp(2y) + 1), whose subtraction loses at most a bit. Both are within 3 units in

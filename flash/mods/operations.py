@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from flash.mods.approximations import (
 )
 from flash.mods.hyperbolic import tanh
 from flash.mods.trace import Step, Trace
-from ptxgen.dsl import KernelBuilder, Value
+from ptxgen import dsl
 from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, u32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 LEAST, MOST = -(2**31), 2**31 - 1  # of s32
 MOST_SHIFT: Final = 31  # bits of an s32
@@ -44,7 +47,7 @@ class Emission(NamedTuple):
 
     def value(self, x: Any) -> Value:
         """A constant in a register, of the type of the step; a value unchanged."""
-        return x if isinstance(x, Value) else self.k.mov(x, type=self.step.kind)
+        return x if isinstance(x, dsl.Value) else self.k.mov(x, type=self.step.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,18 +89,18 @@ def _of_magnitude(units: float) -> Callable[..., Any]:
 
 
 def _chosen(e: Emission, condition: Any, a: Any, b: Any) -> Any:
-    if not isinstance(condition, Value):
+    if not isinstance(condition, dsl.Value):
         return a if condition else b
     if e.step.kind in (f32, s32):
         return e.k.selp(a, b, condition, type=e.step.kind)
-    shown = condition & a if isinstance(a, Value) else condition if a else None
-    otherwise = ~condition & b if isinstance(b, Value) else ~condition if b else None
+    shown = condition & a if isinstance(a, dsl.Value) else condition if a else None
+    otherwise = ~condition & b if isinstance(b, dsl.Value) else ~condition if b else None
     parts = [part for part in (shown, otherwise) if part is not None]
     return parts[0] | parts[1] if len(parts) > 1 else parts[0] if parts else False
 
 
 def _divided(_: Emission, a: Value, b: Any) -> Value:
-    is_power = not isinstance(b, Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
+    is_power = not isinstance(b, dsl.Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
     # For a power of two the product with 1 / b, which is an f32, is the quotient.
     quotient: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
     return quotient
@@ -136,7 +139,7 @@ def _quotients(a: Any, b: Any) -> Any:
 
 def _amount(bits: Any) -> Any:
     """The number of bits of a shift; u32 in a kernel, whose shift instructions clamp it."""
-    return bits.as_(u32) if isinstance(bits, Value) else bits
+    return bits.as_(u32) if isinstance(bits, dsl.Value) else bits
 
 
 def _shifted_left(a: Any, bits: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,12 @@ from flash.mods.emit import AuxElements, loaded
 from flash.mods.operations import LEAST, MOST
 from flash.mods.reach import Interval
 from flash.mods.trace import AuxArray
-from ptxgen.dsl import KernelBuilder, Value
+from ptxgen import dsl
 from ptxgen.records import dataclass
 from ptxgen.types import s32, s64, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class OfCta:
         k, of = self.k, self.arrays[array.name]
         at = of.first
         for index, step, last in zip(indices, of.steps, of.last, strict=True):
-            value = index.low if isinstance(index.low, Value) else k.mov(index.low, type=s32)
+            value = index.low if isinstance(index.low, dsl.Value) else k.mov(index.low, type=s32)
             inside = k.min(k.max(value, 0).as_(u32), last).as_(s32)
             at = at + (k.cvt(inside, dtype=s64) * step).as_(u64)
         return loaded(k, array, at)
@@ -65,15 +68,15 @@ class OfCta:
         return self._chosen("max", a, b)
 
     def _chosen(self, op: str, a: Any, b: Any) -> Any:
-        if isinstance(a, Value):
+        if isinstance(a, dsl.Value):
             return getattr(self.k, op)(a, b)
-        if isinstance(b, Value):
+        if isinstance(b, dsl.Value):
             return getattr(self.k, op)(b, a)
         return min(a, b) if op == "min" else max(a, b)
 
     def floor_divided(self, a: Any, by: int) -> Any:
         """See `Calls.floor_divided`."""
-        if not isinstance(a, Value):
+        if not isinstance(a, dsl.Value):
             return a // by
         if by & (by - 1) == 0:
             return a >> (by.bit_length() - 1)

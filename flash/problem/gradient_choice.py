@@ -23,7 +23,7 @@ from flash.problem.gradients import (
     GradientTiling,
 )
 from ptxgen.errors import ConfigError, shown
-from ptxgen.report.rates import DEVICES
+from ptxgen.rates import DEVICES
 from ptxgen.target import Target
 
 

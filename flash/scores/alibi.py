@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -26,9 +26,11 @@ from flash.scores.feature import (
 )
 from flash.scores.heads import PackedNumbers
 from flash.scores.score_coordinates import ScoreCoordinates
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.records import dataclass
 from ptxgen.types import f32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 
 _SLOPES: Final = "alibi_slopes"
 _FACTORS: Final = 2.0  # roundings of the slope and of log2(e)

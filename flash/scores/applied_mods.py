@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from flash.mods.emit import Elements, Emitted
 from flash.mods.reach import (
@@ -26,9 +26,12 @@ from flash.mods.tile_bounds import OfCta
 from flash.mods.trace import SCORE
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
 from flash.scores.score_coordinates import ScoreCoordinates
-from ptxgen.dsl import Fragment, Value
+from ptxgen import dsl
 from ptxgen.dsl.source_regions import marked
 from ptxgen.records import dataclass
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, Value
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class AppliedScoreMod(Applied):
         for i, j, elements in of.each():
             score = S[i, j]
             result = elements.at(i, j, {**of.indices(i, j), SCORE: functools.partial(_itself, score)})
-            if isinstance(result, Value):
+            if isinstance(result, dsl.Value):
                 k.mul(result, LOG2E, into=score)
             else:
                 score.set(result * LOG2E)
@@ -146,7 +149,7 @@ class AppliedMaskMod(Applied):
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, coordinates)
         for i, j, elements in of.each():
             seen = elements.at(i, j, of.indices(i, j))
-            if isinstance(seen, Value):
+            if isinstance(seen, dsl.Value):
                 k.selp(S[i, j], NEG_INF, seen, into=S[i, j])
             elif not seen:
                 S[i, j].set(NEG_INF)
@@ -164,7 +167,7 @@ class AppliedMaskMod(Applied):
                 "key": lambda: key,
             }
         )
-        if isinstance(seen, Value):
+        if isinstance(seen, dsl.Value):
             return ~seen
         return None if seen else key == key
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from flash.scores.feature import (
 )
 from flash.scores.options import type_of_array
 from flash.scores.score_coordinates import ScoreCoordinates, ScorePlane
-from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from flash.scores.options import is_scale, number
 from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, keep_mask, threshold
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl.source_regions import marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 _HALF_BITS: Final = 16
 _HALF_BLOCK: Final = KEYS_PER_BLOCK // 2

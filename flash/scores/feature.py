@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.options import flag
 from flash.scores.score_coordinates import ScoreCoordinates, ScorePlane
 from ptxgen.arguments import in_numbers
-from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 LOG2E: Final = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
 LN2: Final = math.log(2)

@@ -4,9 +4,14 @@
 
 from __future__ import annotations
 
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from typing import TYPE_CHECKING
+
+from ptxgen import dsl
 from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 
 @dataclass(frozen=True)
@@ -54,4 +59,4 @@ class PackedNumbers:
     def of_head(self, k: KernelBuilder, head: Value) -> Value:
         """The f32 of a head, counted from the first of the group."""
         across = k.cvt(head, dtype=s64) * self.step_bytes
-        return k.load(Pointer(self.first + across.as_(u64), "global", f32))
+        return k.load(dsl.Pointer(self.first + across.as_(u64), "global", f32))

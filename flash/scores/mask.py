@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ, PER_SCORE, Number, Operand
 from flash.operands.dtype_names import AnyArray
 from flash.operands.dtypes import BOOL
 from flash.scores.feature import NEG_INF, Applied, Array, Block, Inputs, Scored, ScoreFeature
 from flash.scores.score_coordinates import ScoreCoordinates, ScorePlane
-from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.records import dataclass
 from ptxgen.types import u32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 
 class MaskArguments(TypedDict, total=False):

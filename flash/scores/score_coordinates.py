@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from flash.scores.heads import Packing
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen import dsl
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,10 @@ class ScorePlane:
 
     def _load(self, k: KernelBuilder, at: Value) -> Value:
         if self.dtype is u8:
-            return k.cvt(k.load(Pointer(at, "global", u8)), dtype=u16)
+            return k.cvt(k.load(dsl.Pointer(at, "global", u8)), dtype=u16)
         if self.dtype is f32:
-            return k.load(Pointer(at, "global", f32))
-        return k.cvt(k.load(Pointer(at, "global", u16)).as_(self.dtype), dtype=f32)
+            return k.load(dsl.Pointer(at, "global", f32))
+        return k.cvt(k.load(dsl.Pointer(at, "global", u16)).as_(self.dtype), dtype=f32)
 
 
 @dataclass(frozen=True, kw_only=True)

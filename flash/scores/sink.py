@@ -5,7 +5,7 @@ head (gpt-oss; arXiv:2309.17453).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from flash.operands.dtype_names import AnyArray
 from flash.operands.dtypes import F32
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
 from flash.scores.heads import PackedNumbers
-from ptxgen.dsl import KernelBuilder, Value
+from ptxgen import dsl
 from ptxgen.records import dataclass
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Value
 
 
 class SinkArguments(TypedDict, total=False):
@@ -58,7 +61,7 @@ class Sink(ScoreFeature):
     def applied(self, inputs: Inputs) -> Applied:
         """The sinks in a kernel, loaded, except those of packed rows."""
         logit = inputs.of_head("sink")
-        return AppliedSink(inputs.k, logit * LOG2E if isinstance(logit, Value) else logit)
+        return AppliedSink(inputs.k, logit * LOG2E if isinstance(logit, dsl.Value) else logit)
 
     @classmethod
     def sinks(cls, batch: int, heads: slice, of: Scored) -> Array:
@@ -99,13 +102,13 @@ class AppliedSink(Applied):
     def first_gradient(self, lse: Value, delta: Value) -> Value:
         """See `Applied.first_gradient`: -exp(sink - LSE) D, 0 of a row without keys."""
         k = self.k
-        assert isinstance(self.logit, Value)  # not packed
+        assert isinstance(self.logit, dsl.Value)  # not packed
         weight = k.ex2(k.fma(lse, -LOG2E, self.logit), ftz=True)
         return k.selp(0.0, -(weight * delta), lse == NEG_INF)
 
     def first_logits(self, rows: Sequence[Value] | None) -> list[Value]:
         """See `Applied.first_logits`."""
-        if isinstance(self.logit, Value):
+        if isinstance(self.logit, dsl.Value):
             return [self.logit]
         assert rows is not None  # packed
         return [self.logit.of_row(self.k, row) * LOG2E for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Sco
 from flash.scores.options import is_scale, number
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers
-from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.types import f32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 # The limits of softcap: scores are divided by it, and tanh multiplied, in f32 without overflow or
 # underflow.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
 
@@ -15,11 +15,13 @@ from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature, Ty
 from flash.scores.options import number
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers, integer
-from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.source_regions import marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.types import s32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 Sides = tuple[int | None, int | None] | None
 

@@ -7,7 +7,6 @@ is not one of the toolkit's: `ptxgen --version` needs none of them.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -19,6 +18,7 @@ import ptxgen
 from ptxgen.commands import registry
 from ptxgen.commands.parts.command_line import COMPLETING, CommandParser, words_to_complete
 from ptxgen.commands.parts.exits import USAGE, fail
+from ptxgen.commands.parts.imports import uncollected
 from ptxgen.commands.parts.quiet import quietly
 from ptxgen.commands.registry import NAME, Command
 from ptxgen.errors import did_you_mean
@@ -97,17 +97,11 @@ def commands(wanted: str = "") -> Mapping[str, Command]:
 
 
 def _module(full: str) -> ModuleType:
-    """The module of a command. The objects of its import live as long as the process and are hidden from the
-    garbage collector, which would take a tenth of the time of emitting a kernel for them.
-    """
-    if full in sys.modules or not gc.isenabled():
+    """The module of a command, imported if it is not."""
+    if full in sys.modules:
+        return sys.modules[full]
+    with uncollected():
         return importlib.import_module(full)
-    gc.disable()
-    try:
-        return importlib.import_module(full)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _without_command(words: Sequence[str]) -> int:

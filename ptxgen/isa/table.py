@@ -34,11 +34,19 @@ def recognise(opcode: str) -> tuple[Op, ...]:
     ops = RECOGNISED.get(opcode)
     if ops is None:
         words = opcode.split(".")
-        candidates = [_match(row, words, _next_word) for row in HEADS.get(words[0], ())]
+        rows = [row for row in HEADS.get(words[0], ()) if _has_words(row, words)]
+        candidates = [_match(row, words, _next_word) for row in rows]
         if not any(candidates):
-            candidates = [_match(row, words, _any_word) for row in HEADS.get(words[0], ())]
+            candidates = [_match(row, words, _any_word) for row in rows]
         ops = RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
     return ops
+
+
+def _has_words(row: Inst, words: list[str]) -> bool:
+    """Whether the words of an opcode are no more than the pieces of the row, and hold its fixed pieces."""
+    if len(words) > len(row.pieces):
+        return False
+    return all(piece.slot or piece.name in words for piece in row.pieces)
 
 
 def op_of(instr: Instr) -> Op:

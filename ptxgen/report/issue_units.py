@@ -3,8 +3,8 @@
 Clocks of a warp instruction on one of the four schedulers of a multiprocessor:
 
 * tensor cores, f32, integers, special functions: 32 lanes, or the multiply-adds, by the rates of
-  `ptxgen.report.rates`;
-* shared memory serves 128 bytes in a clock to all four schedulers (`ptxgen.report.rates`, `WAVEFRONTS`).
+  `ptxgen.rates`;
+* shared memory serves 128 bytes in a clock to all four schedulers (`ptxgen.rates`, `WAVEFRONTS`).
   What a product of a warpgroup reads of it is in the instruction: B always, A where a descriptor names it,
   a row of K elements being 32 bytes for each type. A chain of products m64n8k16, n16, n32 and n64 with both
   operands in shared memory takes 18, 20, 24 and 32 clocks each by this, and by measurement on an H800
@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ptxgen.report.rates import DEVICES, INTEGER_LANES, SPECIAL_LANES, tensor_factor
+from ptxgen.rates import DEVICES, INTEGER_LANES, SPECIAL_LANES, tensor_factor
 from ptxgen.runtime.sass import SassInstr
 from ptxgen.target import WARP_SIZE, Target
 

@@ -11,9 +11,7 @@ import re
 from typing import Final
 
 from ptxgen.interpreter import Counters
-from ptxgen.report.classes import FLOAT, INTEGER, SPECIAL, class_of
-from ptxgen.report.data import Bound, Limits, Roofline
-from ptxgen.report.rates import (
+from ptxgen.rates import (
     DEVICES,
     INTEGER_LANES,
     ISSUED,
@@ -23,6 +21,8 @@ from ptxgen.report.rates import (
     Device,
     tensor_factor,
 )
+from ptxgen.report.classes import FLOAT, INTEGER, SPECIAL, class_of
+from ptxgen.report.data import Bound, Limits, Roofline
 from ptxgen.target import WARP_SIZE, Target
 
 _SECTOR_BYTES: Final = 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ptxgen.rates import DEVICES, tensor_factor
 from ptxgen.report import charts
 from ptxgen.report.classes import (
     CONTROL,
@@ -18,7 +19,6 @@ from ptxgen.report.classes import (
     class_of,
 )
 from ptxgen.report.data import Lane, Pipeline, PtxLine, Roofline, Stage
-from ptxgen.report.rates import DEVICES, tensor_factor
 
 LANE = Lane((0, 1, 2, 8), 10, ((3, 0, 6), (-1, 6, 2), (0, 8, 2)), ((6, 2, 5, "barrier"),), ((2, 8, 512, 4),))
 

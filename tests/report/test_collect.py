@@ -10,12 +10,11 @@ from report.kernels import BARRIER, CONFLICTS, HEAD, RACE, report_on, softmax_re
 
 import ptxgen as px
 from ptxgen import Pointer, f32, u32
-from ptxgen.errors import BackendError, LaunchError, ParseError
+from ptxgen.errors import LaunchError, ParseError
 from ptxgen.report import STEPS, Launch, Subject, collect, subject_of_function
 from ptxgen.report.arguments import copies, words_of
 from ptxgen.report.data import ERROR, PtxLine, SourceLine
 from ptxgen.report.machine_code import with_lines
-from ptxgen.runtime.sass import find_disassembler
 from ptxgen.tensormap import TensorMap
 
 
@@ -337,10 +336,10 @@ def test_progress_is_told_each_step() -> None:
 
 
 @pytest.mark.ptxas
+@pytest.mark.usefixtures("disassembler")
 def test_machine_code_is_mapped_to_lines_of_ptx() -> None:
     result = softmax_report()
-    if result.code is None or result.code.why_not:
-        pytest.skip("no disassembler is installed")
+    assert result.code is not None
     text = {line.number: line.text for line in result.ptx}
     rows = [row for row in result.code.rows if "MUFU.EX2" in row.text]
     assert rows
@@ -352,16 +351,12 @@ def test_machine_code_is_mapped_to_lines_of_ptx() -> None:
 
 
 @pytest.mark.ptxas
-def test_a_line_table_changes_no_instruction(assembler) -> None:
+def test_a_line_table_changes_no_instruction(assembler, disassembler) -> None:
     text = "\n".join(line.text for line in softmax_report().ptx) + "\n"
     numbers = [line.number for line in softmax_report().ptx if line.kind == "instruction"]
     plain = assembler.assemble(text, "sm_80")
     lined = assembler.assemble(with_lines(text, numbers), "sm_80", line_info=True)
     assert plain.kernels == lined.kernels
-    try:
-        disassembler = find_disassembler()
-    except BackendError as error:
-        pytest.skip(str(error))
     assert disassembler.instructions(plain.cubin) == disassembler.instructions(lined.cubin)
     assert {row.source for row in disassembler.listing(lined.cubin, "softmax")} <= {0, *numbers}
 

@@ -189,11 +189,7 @@ def test_a_failing_nvdisasm_is_told(
 
 
 @pytest.mark.ptxas
-def test_a_real_listing_is_read(assembler: Assembler) -> None:
-    try:
-        disassembler = find_disassembler()
-    except BackendError as error:
-        pytest.skip(str(error))
+def test_a_real_listing_is_read(assembler: Assembler, disassembler: Disassembler) -> None:
     text = (
         ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u32 n)\n{\n"
         ".reg .b32 %r<4>;\n.reg .pred %p;\nld.param.u32 %r1, [n];\nloop:\n"

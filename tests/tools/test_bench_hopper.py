@@ -158,6 +158,7 @@ def test_latents_have_a_job_for_each_tile() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
+@pytest.mark.usefixtures("disassembler")
 def test_the_producer_of_pages_is_counted() -> None:
     result = {m.name: m for m in measurements(gathered.gathered_quality(64, 1))}
     for_tile = result["instructions of the producer for a tile"].median

@@ -30,6 +30,7 @@ def test_points_have_size_work_and_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("matplotlib")
 def test_the_same_result_gives_the_same_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "a.json"
     source.write_text(json.dumps(result(TIMES)))

@@ -6,8 +6,6 @@ import pytest
 
 from benchmarks.measure import static_row_bits as splits
 from flash.commands.measure.record import Measurement
-from ptxgen.errors import BackendError
-from ptxgen.runtime.sass import find_disassembler
 
 
 def test_launches_are_of_both_kinds_of_keys_and_say_so() -> None:
@@ -27,12 +25,8 @@ def test_the_kernels_are_those_of_launches() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.ptxas
-@pytest.mark.usefixtures("assembler")
+@pytest.mark.usefixtures("assembler", "disassembler")
 def test_clocks_of_one_kernel_are_the_same_and_a_row_has_both() -> None:
-    try:
-        find_disassembler()
-    except BackendError as error:
-        pytest.skip(str(error))
     row, ratio = splits.row_bits_cost(splits.Call("sm_80", 128, 4096, 4096))
     assert isinstance(row, str)
     cells = row.split(" | ")

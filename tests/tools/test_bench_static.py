@@ -204,10 +204,10 @@ def test_every_gradient_has_a_kernel_of_tritons() -> None:
 
 
 @pytest.mark.ptxas
+@pytest.mark.usefixtures("disassembler")
 @pytest.mark.nightly
 @pytest.mark.parametrize("owner", OWNERS)
 def test_kernels_of_gradients_are_set_beside_tritons(owner: str) -> None:
-    pytest.importorskip("cuda.pathfinder")
     result = static_gradients.gradient_quality(AttentionConfig(64, dtype="f16"), owner, "sm_80")
     if isinstance(result[0], str):
         pytest.skip(result[0])
@@ -219,9 +219,9 @@ def test_kernels_of_gradients_are_set_beside_tritons(owner: str) -> None:
 
 
 @pytest.mark.ptxas
+@pytest.mark.usefixtures("disassembler")
 @pytest.mark.nightly
 def test_a_kernel_of_tritons_that_does_not_fit_is_told_and_not_compared() -> None:
-    pytest.importorskip("cuda.pathfinder")
     result = static_gradients.gradient_quality(AttentionConfig(256, dtype="f16"), KEYS, "sm_120")
     if len(result) == 1:
         pytest.skip(str(result[0]))
@@ -233,10 +233,10 @@ def test_a_kernel_of_tritons_that_does_not_fit_is_told_and_not_compared() -> Non
 
 
 @pytest.mark.ptxas
+@pytest.mark.usefixtures("disassembler")
 @pytest.mark.nightly
 @pytest.mark.parametrize("owner", OWNERS)
 def test_kernels_of_gradients_with_wgmma_keep_tensor_cores_busy(owner: str) -> None:
-    pytest.importorskip("cuda.pathfinder")
     result = static_gradients.gradient_quality(AttentionConfig(128, dtype="f16"), owner, "sm_90a")
     if isinstance(result[0], str):
         pytest.skip(result[0])

@@ -198,7 +198,9 @@ def test_a_kernel_with_a_violation_never_leaves_the_tool(
     kernel = built.kernel
     small = tuple(replace(r, nbytes=r.nbytes - 256) for r in kernel.regions)
     module = replace(built.module, kernels=(replace(kernel, regions=small),))
-    monkeypatch.setattr(tool, "build", lambda config: flash.contract.catalogue.Build(config, module))
+    monkeypatch.setattr(
+        flash.contract.catalogue, "build", lambda config: flash.contract.catalogue.Build(config, module)
+    )
     out = tmp_path / "out.ptx"
     assert tool.main([*SMALL, "--prove", "-o", str(out)]) == 1
     assert "violation: bytes " in capsys.readouterr().err

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from typing import TYPE_CHECKING, Final
 
-from flash.commands.parts import emit_cache, emit_gradients
-from flash.commands.parts.emit_kernel import Kind
+if TYPE_CHECKING:
+    from flash.commands.parts.emit_kernel import Kind
 
-KINDS: Final[dict[str, Kind]] = {**emit_cache.KINDS, **emit_gradients.KINDS}
+_CACHE: Final = "flash.commands.parts.emit_cache"
+_GRADIENTS: Final = "flash.commands.parts.emit_gradients"
+_MODULES: Final = {
+    "decode": _CACHE,
+    "append": _CACHE,
+    "merge": _CACHE,
+    "backward": _GRADIENTS,
+    "sum": _GRADIENTS,
+}
+KINDS: Final = tuple(_MODULES)
+
+
+def kind_of(name: str) -> Kind:
+    """The kernel of this name, one of `KINDS`. Its module is imported here, because a kernel of caches needs
+    nothing that emits gradients, and the reverse.
+    """
+    kind: Kind = importlib.import_module(_MODULES[name]).KINDS[name]
+    return kind

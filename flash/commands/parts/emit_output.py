@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flash.commands.parts.emit_stub import example_of, stub_of
-from flash.contract.built_kernel import BuiltKernel
 from ptxgen.commands.parts.exits import FAILED, NO_GPU, USAGE, StopError
 from ptxgen.commands.parts.files import write_file
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target, target, target_for_device
 
 if TYPE_CHECKING:
+    from flash.contract.built_kernel import BuiltKernel
     from ptxgen.runtime.assembler import Assembly
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flash.contract.built_kernel import BuiltKernel
 from ptxgen.contract import LANGUAGES
+
+if TYPE_CHECKING:
+    from flash.contract.built_kernel import BuiltKernel
 
 
 def add_stub_options(group: argparse._ArgumentGroup) -> None:

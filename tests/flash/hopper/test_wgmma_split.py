@@ -21,7 +21,7 @@ from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.assembler import Assembler
-from ptxgen.runtime.sass import find_disassembler
+from ptxgen.runtime.sass import Disassembler
 from ptxgen.target import target
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
@@ -134,12 +134,14 @@ def test_a_sink_takes_no_digit_from_the_weights_that_it_exceeds(sink: float, tar
 @pytest.mark.ptxas
 @pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [64, nightly(128)])
-def test_each_element_is_multiplied_three_times(head_dim: int, assembler: Assembler) -> None:
+def test_each_element_is_multiplied_three_times(
+    head_dim: int, assembler: Assembler, disassembler: Disassembler
+) -> None:
     config = AttentionConfig(head_dim, precision="f32_grade", target="sm_90a")
     built = assembler.assemble(build(config.kernel()).text, "sm_90a")
     assert built.advisories == ()
     t = config.kernel().tiling
-    result = find_disassembler().instructions(built.cubin)
+    result = disassembler.instructions(built.cubin)
     products = sum(one.name == "HGMMA" for one in result)
     steps = (t.score_columns + t.tile) // 16
     assert products % (3 * steps) == 0
