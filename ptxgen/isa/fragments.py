@@ -213,9 +213,12 @@ class ActiveWarps:
     @classmethod
     def of(cls, machine: Machine) -> ActiveWarps:
         """The warps with a lane that executes the machine's instruction."""
-        by_warp = machine.active().reshape(-1, WARP)
-        active: Lanes = np.logical_or.reduce(by_warp, axis=1)
-        return cls(len(active), None if active.all() else np.flatnonzero(active))
+        lanes = machine.active()
+        count = lanes.size // WARP
+        if lanes.all():
+            return cls(count, None)
+        active: Lanes = np.logical_or.reduce(lanes.reshape(-1, WARP), axis=1)
+        return cls(count, None if active.all() else np.flatnonzero(active))
 
     def joined(self, layout: Layout, registers: Sequence[Lanes]) -> Lanes:
         """The concatenated registers of the active warps, in a new array; of registers that repeat
