@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from ptxgen.errors import BackendError, ModifierError, did_you_mean
@@ -59,9 +60,14 @@ class ScalarType:
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """The numpy dtype of the value that one lane (thread) holds."""
-        import numpy as np
+        return _dtype(self.dtype_name)
 
-        return narrow_dtype(self.dtype_name) if self.dtype_name == "bfloat16" else np.dtype(self.dtype_name)
+
+@cache
+def _dtype(name: str) -> np.dtype[np.generic]:
+    import numpy as np
+
+    return narrow_dtype(name) if name == "bfloat16" else np.dtype(name)
 
 
 def narrow_dtype(name: str) -> np.dtype[np.generic]:

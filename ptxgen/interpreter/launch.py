@@ -14,6 +14,7 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from ptxgen.arguments import integer
+from ptxgen.collector import uncollected
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
 from ptxgen.interpreter.machine.address_map import CONST_START, LOCAL_START, PARAM_START
@@ -393,10 +394,15 @@ def _program(
     key = id(kernel), functions, addresses, dynamic_smem, checks, stepwise, cut_each
     cached = _programs.get(key)
     if cached is None:
-        linked = link(module, kernel, dynamic_smem, memory.addresses)
-        program = compile_program(
-            linked, follows="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
-        )
+        with uncollected():
+            linked = link(module, kernel, dynamic_smem, memory.addresses)
+            program = compile_program(
+                linked,
+                follows="init" in checks,
+                touches="sync" in checks,
+                stepwise=stepwise,
+                cut_each=cut_each,
+            )
         allocations = allowed_allocations(module, linked, dynamic_smem) if "bounds" in checks else None
         cached = _programs[key] = module, program, allocations
         instructions = sum(len(program.instrs) for _, program, _ in _programs.values())

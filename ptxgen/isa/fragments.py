@@ -192,26 +192,65 @@ def _targets(layout: Layout, warps: int) -> Lanes:
     return targets
 
 
-def joined(machine: Machine, registers: Sequence[Lanes]) -> Lanes:
-    """The concatenated registers, in a new array."""
+def joined(lanes: int, registers: Sequence[Lanes]) -> Lanes:
+    """The concatenated registers of this many lanes, in a new array."""
     try:
         return np.concatenate(registers)
     except ValueError:  # a literal has no lanes
-        lanes = machine.active().size
         return np.concatenate([np.broadcast_to(r, lanes) for r in registers])
 
 
-def gathered(machine: Machine, layout: Layout, registers: Sequence[Lanes]) -> Lanes:
-    """The matrices of all warps, flat, as units of the layout; of registers that repeat others,
-    only the first are read.
+@dataclass(frozen=True, slots=True, eq=False)
+class ActiveWarps:
+    """The warps that execute an instruction of whole warps. `numbers` are their indices among the
+    `count` warps of the machine's lanes, None if all execute it. Registers of other warps are
+    neither read nor computed; those of results are zero.
     """
-    flat = joined(machine, registers[: layout.registers])
-    warps = flat.size // (layout.registers * WARP)
+
+    count: int
+    numbers: Lanes | None
+
+    @classmethod
+    def of(cls, machine: Machine) -> ActiveWarps:
+        """The warps with a lane that executes the machine's instruction."""
+        lanes = machine.active()
+        count = lanes.size // WARP
+        if lanes.all():
+            return cls(count, None)
+        active: Lanes = np.logical_or.reduce(lanes.reshape(-1, WARP), axis=1)
+        return cls(count, None if active.all() else np.flatnonzero(active))
+
+    def joined(self, layout: Layout, registers: Sequence[Lanes]) -> Lanes:
+        """The concatenated registers of the active warps, in a new array; of registers that repeat
+        others, only the first are read.
+        """
+        flat = joined(self.count * WARP, registers[: layout.registers])
+        return self.picked(flat.reshape(-1, self.count, WARP), 1).reshape(-1)
+
+    def picked(self, by_warp: Lanes, axis: int) -> Lanes:
+        """The active warps of an array with an index for each warp along `axis`."""
+        return by_warp if self.numbers is None else by_warp.take(self.numbers, axis, mode="clip")
+
+    def as_registers(self, layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:
+        """One array for each register, with all lanes, from the concatenated registers of the active
+        warps.
+        """
+        if self.numbers is None:
+            return tuple(flat.reshape(layout.registers, -1))
+        wide = np.zeros((layout.registers, self.count, WARP), flat.dtype)
+        wide[:, self.numbers] = flat.reshape(layout.registers, -1, WARP)
+        return tuple(wide.reshape(layout.registers, -1))
+
+
+def gathered(warps: ActiveWarps, layout: Layout, registers: Sequence[Lanes]) -> Lanes:
+    """The matrices of the active warps, flat, as units of the layout."""
+    flat = warps.joined(layout, registers)
+    active = flat.size // (layout.registers * WARP)
     per = layout.index.shape[2]
     if layout.unit != per:
         flat = flat.view(f"u{flat.itemsize // per}")
     # Never out of range; `wrap` is the fastest mode.
-    return flat.take(_sources(layout, warps), mode="wrap")
+    return flat.take(_sources(layout, active), mode="wrap")
 
 
 def scattered(layout: Layout, units: Lanes) -> Lanes:
@@ -245,11 +284,10 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
     return targets.reshape(-1)
 
 
-def elements_across(machine: Machine, layout: Layout, registers: Sequence[Lanes], *, k_first: bool) -> Lanes:
-    """The elements of the matrices of all warps as bits, indexed by row, column and matrix; with
-    `k_first`, by column of A (row of B), row (column) and matrix.
+def elements_across(layout: Layout, flat: Lanes, *, k_first: bool) -> Lanes:
+    """The elements of matrices in concatenated registers as bits, indexed by row, column and matrix;
+    with `k_first`, by column of A (row of B), row (column) and matrix.
     """
-    flat = joined(machine, registers[: layout.registers])
     warps = flat.size // (layout.registers * WARP)
     elements = flat.view(f"u{flat.itemsize // layout.per}")
     return elements.take(_sources_across(layout, warps, k_first), mode="wrap")
@@ -260,11 +298,6 @@ def registers_across(layout: Layout, elements: Lanes) -> Lanes:
     warps = elements.size // layout.index.size
     flat = elements.take(_targets_across(layout, warps), mode="wrap")
     return flat if layout.per == 1 else flat.view(np.uint32)
-
-
-def as_registers(layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:
-    """One array for each register, from the concatenated registers."""
-    return tuple(flat.reshape(layout.registers, -1))
 
 
 def as_lanes(address: Lanes) -> Lanes:

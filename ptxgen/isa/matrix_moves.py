@@ -128,7 +128,7 @@ def stmatrix(
 ) -> tuple[()]:
     """<does>."""
     machine.warp_sync(EVERY_LANE)
-    words = joined(machine, a)
+    words = joined(machine.active().size, a)
     if trans:
         words = _transposed(words)
     giver, start, source = _fragment_to_word(words.size // len(a), len(a))
@@ -152,4 +152,4 @@ def stmatrix(
 def movmatrix(machine: Machine, a: Lanes) -> Lanes:
     """d = the fragment of the transpose of the matrix whose fragment is a."""
     machine.warp_sync(EVERY_LANE)
-    return _transposed(joined(machine, (a,)))
+    return _transposed(joined(machine.active().size, (a,)))

@@ -1,4 +1,4 @@
-"""D = A * B + C on the fragments of `mma` and `wmma`, for all warps at once.
+"""D = A * B + C on the fragments of `mma` and `wmma`, for all warps that execute an instruction at once.
 
 Sums of f16, bf16, tf32 and fp8 are computed as on the target's tensor cores
 (`ptxgen.isa.tensor_core`); the manual does not define their order and rounding (PTX ISA, "mma",
@@ -17,11 +17,10 @@ import numpy as np
 from ptxgen.isa import numeric_f64
 from ptxgen.isa.fragments import (
     EVERY_LANE,
+    ActiveWarps,
     Layout,
-    as_registers,
     elements_across,
     gathered,
-    joined,
     layout_quad,
     layout_quad_c,
     operand_layout,
@@ -116,16 +115,17 @@ def multiply(
     one type for C and D: if they differ, the sums are in f32, and C is widened or D is rounded.
     """
     machine.warp_sync(EVERY_LANE)
+    warps = ActiveWarps.of(machine)
     how = adder(machine.sm, family, of.type_a)
-    left = factors(of.type_a, elements_across(machine, of.a, a, k_first=True), how)
-    right = factors(of.type_b, elements_across(machine, of.b, b, k_first=True), how)
-    sums = elements_across(machine, of.c, c, k_first=False)
+    left = factors(of.type_a, elements_across(of.a, warps.joined(of.a, a), k_first=True), how)
+    right = factors(of.type_b, elements_across(of.b, warps.joined(of.b, b), k_first=True), how)
+    sums = elements_across(of.c, warps.joined(of.c, c), k_first=False)
     sums = sums.view(ACCUMULATORS[of.c.per])
     if of.d.per == 1:
         sums = sums.astype(np.float32, copy=False)
     sums = multiplied(how, of.type_a, left, right, sums)
     registers = registers_across(of.d, sums.astype(ACCUMULATORS[of.d.per], copy=False))
-    return as_registers(of.d, registers)
+    return warps.as_registers(of.d, registers)
 
 
 def _matrices(layout: Layout, elements: Lanes) -> Lanes:
@@ -138,10 +138,11 @@ def multiply_integers(
 ) -> tuple[Lanes, ...]:
     """The registers of D, s32."""
     machine.warp_sync(EVERY_LANE)
-    left = _matrices(of.a, INTEGERS[of.type_a](gathered(machine, of.a, a)))
-    right = _matrices(of.b, INTEGERS[of.type_b](gathered(machine, of.b, b)))
+    warps = ActiveWarps.of(machine)
+    left = _matrices(of.a, INTEGERS[of.type_a](gathered(warps, of.a, a)))
+    right = _matrices(of.b, INTEGERS[of.type_b](gathered(warps, of.b, b)))
     sums = np.matmul(left, right.swapaxes(1, 2)).reshape(-1)
-    return _accumulated(machine, of.d, scattered(of.d, sums), c, saturate)
+    return _accumulated(warps, of.d, scattered(of.d, sums), c, saturate)
 
 
 def multiply_bits(
@@ -149,24 +150,25 @@ def multiply_bits(
 ) -> tuple[Lanes, ...]:
     """The registers of D, s32: the number of ones in `a op b` along K, plus C."""
     machine.warp_sync(EVERY_LANE)
+    warps = ActiveWarps.of(machine)
     words = of.a.shape[2] // 32
-    left = gathered(machine, of.a, a).reshape(-1, of.a.shape[1], 1, words)
-    right = gathered(machine, of.b, b).reshape(-1, 1, of.b.shape[1], words)
+    left = gathered(warps, of.a, a).reshape(-1, of.a.shape[1], 1, words)
+    right = gathered(warps, of.b, b).reshape(-1, 1, of.b.shape[1], words)
     both = np.bitwise_xor(left, right) if op == "xor" else np.bitwise_and(left, right)
     ones = np.bitwise_count(both).sum(axis=-1, dtype=np.int32).reshape(-1)
-    return _accumulated(machine, of.d, scattered(of.d, ones), c, saturate=False)
+    return _accumulated(warps, of.d, scattered(of.d, ones), c, saturate=False)
 
 
 def _accumulated(
-    machine: Machine, layout: Layout, products: Lanes, c: Sequence[Lanes], saturate: bool
+    warps: ActiveWarps, layout: Layout, products: Lanes, c: Sequence[Lanes], saturate: bool
 ) -> tuple[Lanes, ...]:
-    sums = joined(machine, c)
+    sums = warps.joined(layout, c)
     if saturate:
         exact = sums.astype(np.int64) + products
         sums = np.clip(exact, _INT32.min, _INT32.max).astype(np.int32)
     else:
         sums += products  # wraps around
-    return as_registers(layout, sums)
+    return warps.as_registers(layout, sums)
 
 
 def multiply_f64(
@@ -179,11 +181,12 @@ def multiply_f64(
 ) -> tuple[Lanes, ...]:
     """The registers of D, f64."""
     machine.warp_sync(EVERY_LANE)
-    left = _matrices(of.a, gathered(machine, of.a, a))[:, :, None, :]
-    right = _matrices(of.b, gathered(machine, of.b, b))[:, None, :, :]
-    sums = gathered(machine, of.c, c)
+    warps = ActiveWarps.of(machine)
+    left = _matrices(of.a, gathered(warps, of.a, a))[:, :, None, :]
+    right = _matrices(of.b, gathered(warps, of.b, b))[:, None, :, :]
+    sums = gathered(warps, of.c, c)
     shape = (len(left), left.shape[1], right.shape[2])
     for k in range(left.shape[3]):
         x, y = (np.broadcast_to(v[..., k], shape).reshape(-1) for v in (left, right))
         sums = numeric_f64.fma_f64(x, y, sums, rnd or "rn")
-    return as_registers(of.d, scattered(of.d, sums))
+    return warps.as_registers(of.d, scattered(of.d, sums))

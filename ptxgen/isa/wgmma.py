@@ -20,8 +20,9 @@ from ptxgen.isa.declare import each, inst
 from ptxgen.isa.descriptors import read_matrix
 from ptxgen.isa.fragments import (
     EVERY_LANE,
+    WARP,
+    ActiveWarps,
     Layout,
-    as_registers,
     elements_across,
     joined,
     operand_layout,
@@ -54,29 +55,35 @@ def _in_memory(
     return np.ascontiguousarray(elements.transpose((1, 2, 0) if transposed else (2, 1, 0)))
 
 
-def _addend(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
-    """The registers of D, `[registers, lanes]`; zeros in threads that do not keep them."""
-    sums = joined(machine, d).reshape(len(d), -1)
+def _addend(warps: ActiveWarps, layout: Layout, d: Sequence[Lanes], keep: Lanes) -> Lanes:
+    """The concatenated registers of D in the active warps; zeros in threads that do not keep them."""
+    sums = warps.joined(layout, d)
     if not keep.all():
-        sums[:, ~keep] = 0
+        dropped = ~warps.picked(keep.reshape(-1, WARP), 0).reshape(-1)
+        sums.reshape(len(d), -1)[:, dropped] = 0
     return sums
 
 
 def _multiplied(
     machine: Machine, of: Operands, read: tuple[Factors, Factors], d: Sequence[Lanes], keep: Lanes, how: Adder
 ) -> tuple[Lanes, ...]:
-    old = elements_across(machine, of.c, tuple(_addend(machine, d, keep)), k_first=False)
-    sums = multiplied(how, of.type_a, *read, old.view(ACCUMULATORS[of.c.per]))
-    return as_registers(of.d, registers_across(of.d, sums))
+    """The registers of D of the warps that are active now; the factors are those of all warps."""
+    warps = ActiveWarps.of(machine)
+    left, right = (Factors(*(warps.picked(x, 2) for x in matrix)) for matrix in read)
+    old = elements_across(of.c, _addend(warps, of.c, d, keep), k_first=False)
+    sums = multiplied(how, of.type_a, left, right, old.view(ACCUMULATORS[of.c.per]))
+    return warps.as_registers(of.d, registers_across(of.d, sums))
 
 
 def _added_s32(
-    machine: Machine, of: Operands, product: Lanes, d: Sequence[Lanes], keep: Lanes, finite: bool
+    machine: Machine, of: Operands, read: tuple[Lanes, Lanes], d: Sequence[Lanes], keep: Lanes, finite: bool
 ) -> tuple[Lanes, ...]:
-    exact = _addend(machine, d, keep).reshape(-1) + product.astype(np.int64)
+    warps = ActiveWarps.of(machine)
+    product = _product_s32(of, *(warps.picked(x, 2) for x in read))
+    exact = _addend(warps, of.d, d, keep) + product.astype(np.int64)
     if finite:
         exact = np.clip(exact, _INT32.min, _INT32.max)
-    return as_registers(of.d, exact.astype(np.int32))  # wraps around
+    return warps.as_registers(of.d, exact.astype(np.int32))  # wraps around
 
 
 def _shapes(k: int, ns: Iterable[int] = range(8, 257, 8)) -> tuple[str, ...]:
@@ -157,17 +164,13 @@ def wgmma_mma_async(
     def read() -> tuple[Lanes, Lanes]:
         """The elements of A and B as bits, `[K, rows of A or columns of B, warps]`."""
         if isinstance(a, tuple):
-            left = elements_across(machine, of.a, a, k_first=True)
+            left = elements_across(of.a, joined(machine.active().size, a), k_first=True)
         else:
             left = _in_memory(machine, of.a, a, 64, bool(ta), parted=True)
         return left, _in_memory(machine, of.b, b, n, bool(tb), parted=False)
 
     if dtype == "s32":
-        return machine.multiply(
-            lambda: _product_s32(of, *read()),
-            lambda sums, d: _added_s32(machine, of, sums, d, keep, satfinite),
-            d,
-        )
+        return machine.multiply(read, lambda read, d: _added_s32(machine, of, read, d, keep, satfinite), d)
     how = adder(machine.sm, "wgmma", atype)
     return machine.multiply(
         lambda: _factors(of, *read(), how, negated=ia != ib),

@@ -23,10 +23,7 @@ Every error is a `ParseError` with line, column, the line's text and a caret.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
+from ptxgen.collector import uncollected
 from ptxgen.errors import LaunchError, ParseError, shown
 from ptxgen.ir import Module
 from ptxgen.parse.locations import Sources
@@ -45,7 +42,7 @@ def parse(text: str, sources: Sources | None = None) -> Module:
     for parts of PTX that are not modelled. The types of operands are not checked here, but by
     `verify`.
     """
-    with _uncollected():
+    with uncollected():
         return Modules(_text(text), sources).module()
 
 
@@ -53,22 +50,8 @@ def parse_on_use(text: str, sources: Sources | None = None) -> Module:
     """The module that `parse` gives; but of several kernels, each has its body read when it is first used,
     if nothing else of the module depends on it. A mistake in such a body raises `ParseError` then.
     """
-    with _uncollected():
+    with uncollected():
         return Modules(_text(text), sources, on_use=True).module()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A context without Python's garbage collector, which would traverse the growing module again and again,
-    for a third of the time, although a module has no reference cycles.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _text(text: object) -> str:

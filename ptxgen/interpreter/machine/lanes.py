@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WARP: Final = 32
 
 # If a larger part of the warps takes part, masking is cheaper than picking their lanes out.
-_WORTH_PICKING: Final = 0.75
+_WORTH_PICKING: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,29 +179,29 @@ class LateProducts:
 
     def _read(self, one: _Started) -> Matrices:
         if one.value is None:
-            one.value = self._as_started(one, one.read)
+            one.value = self._as_started(one, one.mask, one.read)
         return one.value
 
     def _finish(self, one: _Started, warps: Lanes) -> None:
-        """Compute the sums of these warps."""
+        """Compute the sums of these warps, and of no others."""
         value, ids = self._read(one), one.selection.ids
         sums = [self._sums[n] for n in one.numbers.tolist()]
         d = tuple(s[ids] for s in sums)
-        new = self._as_started(one, lambda: one.multiplied(value, d))
         here = self._of_warps(ids, warps)
         if one.mask is not None:
             here &= one.mask
+        new = self._as_started(one, here, lambda: one.multiplied(value, d))
         for old, result in zip(sums, new, strict=True):
             old[ids[here]] = np.asarray(result)[here].view(old.dtype)
         one.left[warps] = False
 
-    def _as_started(self, one: _Started, action: Callable[[], Any]) -> Any:
-        """The result of `action`, done by the lanes that started the multiplication and without the
-        sanitizers, to which it has been reported.
+    def _as_started(self, one: _Started, mask: Lanes | None, action: Callable[[], Any]) -> Any:
+        """The result of `action`, done by the lanes of `mask` among those that started the
+        multiplication and without the sanitizers, to which it has been reported.
         """
         machine = self._machine
         before = machine.selection, machine.mask, machine.at, machine.watch
-        machine.selection, machine.mask, machine.at = one.selection, one.mask, one.at
+        machine.selection, machine.mask, machine.at = one.selection, mask, one.at
         machine.watch = None
         try:
             return action()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ptxgen.collector import uncollected
 from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.program.calls import Call, call_of
 from ptxgen.interpreter.program.fast import FAST
@@ -66,7 +67,8 @@ class Block:
         take.
         """
         if self.make is not None:
-            self.make(self)
+            with uncollected():
+                self.make(self)
             self.make = None
         return self
 

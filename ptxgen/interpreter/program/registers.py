@@ -53,13 +53,14 @@ class Named:
             guarded = step.written if step.instr.guard is not None else ()  # keep their values in some lanes
             for register in (*step.read, *guarded, *_old_results(step), *settled):
                 name = prefix + register.name
-                dtypes[name] = TYPES[register.declared].dtype
-                if name not in written:
+                if name not in written and name not in read:
                     read.add(name)
+                    dtypes[name] = TYPES[register.declared].dtype
             for register in (*step.written, *settled):
                 name = prefix + register.name
-                dtypes[name] = TYPES[register.declared].dtype
-                written.add(name)
+                if name not in written:
+                    written.add(name)
+                    dtypes[name] = TYPES[register.declared].dtype
         names = frozenset(prefix + p.name for p in results)
         return cls(dtypes, frozenset(read), frozenset(written), names)
 
@@ -74,6 +75,9 @@ def _specials(step: Step) -> Iterator[str]:
 
 def _old_results(step: Step) -> Iterator[Reg]:
     """The result registers whose old values an instruction may keep, and therefore reads."""
+    parameters = step.op.row.parameters
+    if not any(want.name in parameters for want in step.op.dests):
+        return
     for want, got in zip(step.op.flat, step.instr.operands, strict=False):
-        if want.written and want.name in step.op.row.parameters:
+        if want.written and want.name in parameters:
             yield from registers_of(got)

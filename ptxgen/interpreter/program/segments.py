@@ -56,13 +56,19 @@ class Step:
     @cached_property
     def copied(self) -> tuple[Reg, ...]:
         """The registers that the instruction reads, without its guard."""
-        pairs = zip(self.op.flat, self.instr.operands, strict=False)
-        return tuple(r for want, got in pairs if not want.written for r in registers_of(got))
+        registers: list[Reg] = []
+        for want, got in zip(self.op.flat, self.instr.operands, strict=False):
+            if not want.written:
+                registers += registers_of(got)
+        return tuple(registers)
 
     @cached_property
     def written(self) -> tuple[Reg, ...]:
         """The registers that the instruction writes; none if it waits before it has results."""
-        return tuple(r for _, got in self.results for r in registers_of(got))
+        registers: list[Reg] = []
+        for _, got in self.results:
+            registers += registers_of(got)
+        return tuple(registers)
 
     @cached_property
     def use(self) -> Use:
@@ -72,10 +78,15 @@ class Step:
     @cached_property
     def results(self) -> tuple[tuple[BoundOperand, Operand], ...]:
         """The written operands, a pair as two; none of an instruction that waits before it has results."""
-        if self.waits and self.op.row.resume is not None:
+        op = self.op
+        if not op.dests or (self.waits and op.row.resume is not None):
             return ()
+        if not op.pairs:
+            return tuple(
+                (want, got) for want, got in zip(op.flat, self.instr.operands, strict=False) if want.written
+            )
         results: list[tuple[BoundOperand, Operand]] = []
-        operands = iter(self.op.operands)
+        operands = iter(op.operands)
         for got in self.instr.operands:
             want = next(operands)
             halves = (got.first, got.second) if isinstance(got, Pair) else (got,)

@@ -4,8 +4,8 @@ The function takes the machine and the registers that it reads, as lanes. It ret
 take the branch at its end (None: there is no guard), the index of an indirect branch or the data of
 a call, and the registers that it wrote and that are still live. A function that follows undefined bits
 takes the shadows of registers, too, and returns those of the registers that it wrote. Inactive lanes compute,
-too: their results are dropped when the registers are written back, and the machine masks their accesses
-to memory.
+too, but for products of matrices: their results are dropped when the registers are written back, and the
+machine masks their accesses to memory.
 """
 
 from __future__ import annotations
