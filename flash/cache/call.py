@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from flash.decode.checks import (
     problems_of_size,
     widening_problems,
 )
-from flash.decode.operation import Decode, append_to, decode_to
+from flash.decode.operation import Decode, Launches, append_to, decode_to
 from flash.decode.plan import CacheCall
 from flash.host import results
 from flash.host.caller import Caller, outputs_of, raise_problems
@@ -54,6 +55,7 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView, view
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 
@@ -93,7 +95,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 _ALL_DEFAULTS: Final[dict[str, Any]] = {**dict.fromkeys(CachedArguments.__annotations__), **DEFAULTS}
 _NOT_COMPARED: Final = ("cache_batch_idx", "leftpad", "backend", "stream", AUX)
 _ARRAYS: Final = ("out", *ANGLES, *CACHE_ARRAYS)
-_CHOICES: Final = tuple([name for name in _ALL_DEFAULTS if name not in (*_ARRAYS, *_NOT_COMPARED)])
+_CHOICES: Final = frozenset(_ALL_DEFAULTS) - {*_ARRAYS, *_NOT_COMPARED}
 _NO_SCORES: Final = frozenset(("q", "k", "v", "out", *ANGLES))  # the arrays that no score depends on
 _WRITTEN: Final = ("out",)
 _CAUSAL: Final = (True, False, "bottom_right")
@@ -111,23 +113,41 @@ class Results(NamedTuple):
         return (self.out, *self.others.values()) if self.others else self.out
 
 
+class Asked(NamedTuple):
+    """The checked choices of a call: config, scale, splits and outputs; its operation; and the launches of
+    calls that ask for the same with arrays that differ in addresses alone, by what else these depend on.
+    """
+
+    config: AttentionConfig
+    scale: float
+    splits: int | None
+    outputs: tuple[Output, ...]
+    decode: Decode
+    launches: BoundedCache[tuple[object, ...], Launches]
+
+
 class Task(NamedTuple):
     """A checked call. `caller` is the name of the called function, for messages. `sequences` holds the
     sequence of each item, `padding` how many of its first rows are no keys, and `views` the arrays of the
-    call by name. `call` attends without new rows and rotation, and has no operands of the cache yet, which
-    say where the rows are. `stream` is None for the current stream of q's library. A task that `is_repeated`
-    has its own memory for its small arrays (lengths, indices); that of others may be reused by the next call.
+    call by name, of which `q` has the device of the cache also if it is empty; `out` and `outputs` are what
+    the call writes. No sequence has more than `longest` keys. `stream` is None for the current stream of q's
+    library. A task that `is_repeated` has its own memory for its small arrays (lengths, indices); that of
+    others may be reused by the next call.
     """
 
     caller: str
     cache: KVCache
     layer: int
     backend: str
-    decode: Decode
+    asked: Asked
     sequences: list[int]
     padding: list[int]
     views: Mapping[str, ArrayView]
-    call: CacheCall
+    q: ArrayView
+    out: ArrayView
+    outputs: Mapping[str, ArrayView]
+    longest: int
+    interleaved: bool
     stream: int | None
     results: Results
     is_repeated: bool
@@ -136,6 +156,38 @@ class Task(NamedTuple):
     def new_rows(self) -> int:
         """The number of new rows of each item."""
         return self.views["k"].shape[2] if "k" in self.views else 0
+
+    @property
+    def call(self) -> CacheCall:
+        """The call that attends without new rows and rotation. It has no operands of the cache, which say
+        where the rows are.
+        """
+        asked, of_layer = self.asked, self.cache.memory.arrays(self.layer)
+        return CacheCall(
+            asked.config,
+            self.q,
+            of_layer.k,
+            of_layer.v,
+            self.out,
+            self.outputs,
+            {name: array for name, array in self.views.items() if name not in _NO_SCORES},
+            self.cache.page_size or 0,
+            self.longest,
+            asked.scale,
+            asked.splits,
+            self.interleaved,
+        )
+
+    @property
+    def arrays(self) -> dict[str, ArrayView]:
+        """The arrays of launches that write new rows and attend, by name, without those of the cache that say
+        where the rows are.
+        """
+        views, of_layer = self.views, self.cache.memory.arrays(self.layer)
+        arrays = {**views, **self.outputs, "q": self.q, "out": self.out, "k": of_layer.k, "v": of_layer.v}
+        if "k" in views:
+            arrays["k_new"], arrays["v_new"] = views["k"], views["v"]
+        return arrays
 
 
 def checked(
@@ -166,50 +218,61 @@ def checked(
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
     operation = append_to(cache.cuda, caller)
     views = operation.read(arrays, None)
-    if name == "cuda":
+    on_gpu = name == "cuda"
+    if on_gpu:
         operation.require_located(views.values())
         if repeated:  # later writes are ordered by the stream
             views = {key: array._replace(stream=None) for key, array in views.items()}
     which = cache.check_sequences(caller, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
-    asked = _asked(caller, cache, name, arguments, views, len(which))
-    new = views["k"].shape[2] if "k" in views else 0
-    ends = [length + new for length in cache.ledger.of(layer, which)]
+    # Geometries that passed all checks are known: for these, only numbers are checked again.
+    key = _key(caller, name, len(which), options, arguments)
+    known: Asked | None = None if key is None else cache.known_calls.get(key, views, _WRITTEN)
+    asked = known or _asked(caller, cache, name, arguments, views, len(which))
+    ends = cache.ledger.of(layer, which)
+    if "k" in views:
+        new = views["k"].shape[2]
+        ends = [length + new for length in ends]
     padding = _padding_of(caller, ends, arguments["leftpad"])
     if ANGLES[0] in views:
-        raise_problems(problems_of_rotary(cache, views, ends, padding), caller)
+        require_angles(caller, cache, views, ends, padding, is_known=known is not None)
+    # Arrays of types that a later check refuses are not compared.
+    if known is None and key is not None and all(array.dtype in OF_ARRAYS for array in views.values()):
+        cache.known_calls.keep(key, views, _WRITTEN, asked)
 
-    like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
-    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, caller)
-    shape = (*like.shape[:3], cache.head_dim_v)
+    like = views["q"]
+    if like.device != cache.memory.device:  # an empty q may not have its device
+        like = like._replace(device=cache.memory.device)
+    explicit = None if not on_gpu or stream is None else streams.stream_handle(stream, caller)
     room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
+    shape = (*like.shape[:3], cache.head_dim_v)
     into = room(shape, asked.config.element) if out is None else out
-    others = {o.name: room(o.shape(*shape[:3], packed=False), F32) for o in asked.outputs}
-    outputs = {name: _new(array, name) for name, array in others.items()}
-    if 0 in shape[:3]:
-        for output in asked.outputs:
-            array = outputs[output.name]._replace(device=like.device)
-            set_initial(cache.cuda, array, output.initial, cache.stream_of(caller, explicit, like))
-    of_layer = cache.memory.arrays(layer)
-    call = CacheCall(
-        asked.config,
+    others, outputs = dict[str, object](), dict[str, ArrayView]()
+    for output in asked.outputs:
+        array = others[output.name] = room(output.shape(*shape[:3], packed=False), F32)
+        of_output = outputs[output.name] = _new(array, output.name)
+        if 0 in shape[:3]:
+            there = of_output._replace(device=like.device)
+            set_initial(cache.cuda, there, output.initial, cache.stream_of(caller, explicit, like))
+    return Task(
+        caller,
+        cache,
+        layer,
+        name,
+        asked,
+        which,
+        padding,
+        views,
         like,
-        of_layer.k,
-        of_layer.v,
         _new(into, "out") if out is None else views["out"],
         outputs,
-        {name: array for name, array in views.items() if name not in _NO_SCORES},
-        cache.page_size or 0,
         cache.capacity if repeated else max(ends, default=0),
-        asked.scale,
-        asked.splits,
         arguments["rotary_interleaved"],
-    )
-    returned = Results(
-        results.deliver(into, like) if out is None else into,
-        {name: results.deliver(array, like) for name, array in others.items()},
-    )
-    return Task(
-        caller, cache, layer, name, asked.decode, which, padding, views, call, explicit, returned, repeated
+        explicit,
+        Results(
+            results.deliver(into, like) if out is None else into,
+            {name: results.deliver(array, like) for name, array in others.items()} if others else others,
+        ),
+        repeated,
     )
 
 
@@ -218,14 +281,22 @@ def _new(array: object, name: str) -> ArrayView:
     return view(array, name)._replace(stream=None)
 
 
-class Asked(NamedTuple):
-    """The checked choices of a call: config, scale, splits and outputs; and its operation."""
-
-    config: AttentionConfig
-    scale: float
-    splits: int | None
-    outputs: tuple[Output, ...]
-    decode: Decode
+def _key(
+    caller: str, backend: str, items: int, options: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> tuple[object, ...] | None:
+    """A key of all that the checks of a call of `items` sequences read in addition to its arrays and their
+    contents, `options` being those of its `arguments` that its caller names; None if calls like it are not
+    compared.
+    """
+    if arguments[AUX] is not None:  # the arrays of functions are not compared
+        return None
+    choices = [(n, arguments[n], type(arguments[n])) for n in options if n in _CHOICES]
+    key = caller, backend, items, *choices
+    try:
+        hash(key)
+    except TypeError:  # no valid choice: the config refuses it
+        return None
+    return key
 
 
 def _asked(
@@ -236,37 +307,25 @@ def _asked(
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
-    """What a call of `items` sequences asks for, which is cached for calls that ask for the same with arrays
-    that differ in addresses alone. Raises `LaunchError` with the problems of its arrays, `ConfigError` for
-    what a config refuses.
+    """What a call of `items` sequences asks for. Raises `LaunchError` with the problems of its arrays,
+    `ConfigError` for what a config refuses.
     """
-    choices = [arguments[name] for name in _CHOICES]
-    key = (caller, backend, items, *choices, *map(type, choices))
-    is_known = arguments[AUX] is None  # the arrays of functions are not compared
-    config_of: Callable[..., AttentionConfig] = _config_of
-    try:
-        hash(key)
-    except TypeError:  # no valid choice: the config refuses it
-        is_known, config_of = False, _config_of.__wrapped__
-    asked: Asked | None = cache.known_calls.get(key, views, _WRITTEN) if is_known else None
-    if asked is not None:
-        return asked
     raise_problems(together_problems(views, ("k", "v"), ANGLES), caller)
     splits = splits_of(caller, arguments["splits"])
     outputs = outputs_of(caller, arguments)
     raise_problems(_problems_of_rows(cache, views, items), caller)
     dtype = OF_ARRAYS[views["q"].dtype].name
     settings = settings_of_call(arguments, _no_type)
-    config = config_of(caller, cache.head_dim, cache.head_dim_v, dtype, arguments["causal"], *settings)
+    of_call = (caller, cache.head_dim, cache.head_dim_v, dtype, arguments["causal"], *settings)
+    try:
+        config = _config_of(*of_call)
+    except TypeError:  # a setting without a hash, which the config refuses
+        config = _config_of.__wrapped__(*of_call)
     raise_problems(_problems_of_others(config, views), caller)
     if backend not in WITHOUT_KERNELS:
         raise_problems(_problems_of_kernels(cache, config, views, backend), caller)
     scale = scale_of(config, arguments["softmax_scale"], Caller(caller, has_config=False))
-    asked = Asked(config, scale, splits, outputs, decode_to(cache.cuda, caller, config))
-    # Rotary tables of another type are refused later.
-    if is_known and all(array.dtype in OF_ARRAYS for array in views.values()):
-        cache.known_calls.keep(key, views, _WRITTEN, asked)
-    return asked
+    return Asked(config, scale, splits, outputs, decode_to(cache.cuda, caller, config), BoundedCache())
 
 
 def _no_type(array: object, name: str) -> str:
@@ -426,7 +485,9 @@ def _problems_of_rotation(cache: KVCache, views: Mapping[str, ArrayView]) -> Ite
 
 def _padding_of(caller: str, ends: list[int], leftpad: object) -> list[int]:
     """How many of the rows of each sequence, whose lengths are `ends`, are padding. Raises `LaunchError`."""
-    padding = [0] * len(ends) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(ends))
+    if leftpad is None:
+        return [0] * len(ends)
+    padding = integers(leftpad, 0, INT32_MAX, len(ends))
     if padding is None or any(n > end for n, end in zip(padding, ends, strict=True)):
         raise LaunchError(
             f"{caller}: leftpad must be {len(ends)} integers, from 0 to the lengths of their "
@@ -435,14 +496,28 @@ def _padding_of(caller: str, ends: list[int], leftpad: object) -> list[int]:
     return padding
 
 
-def problems_of_rotary(
-    cache: KVCache, views: Mapping[str, ArrayView], ends: Iterable[int], padding: Iterable[int]
-) -> Iterator[str]:
-    """Say what is wrong with rotary_cos and rotary_sin for sequences of `ends` rows with `padding`."""
+def require_angles(
+    caller: str,
+    cache: KVCache,
+    views: Mapping[str, ArrayView],
+    ends: Iterable[int],
+    padding: Iterable[int],
+    *,
+    is_known: bool,
+) -> None:
+    """Raise `LaunchError` for rotary tables that do not serve sequences of `ends` rows with `padding`. Of
+    tables that `is_known` says were checked before, only the number of positions is compared.
+    """
+    needed = max(map(operator.sub, ends, padding), default=0)
+    if not is_known or views[ANGLES[0]].shape[0] < needed:
+        raise_problems(_problems_of_rotary(cache, views, needed), caller)
+
+
+def _problems_of_rotary(cache: KVCache, views: Mapping[str, ArrayView], needed: int) -> Iterator[str]:
+    """Say what is wrong with rotary_cos and rotary_sin for `needed` positions."""
     declared = [Argument(name, ANGLE_AXES, tuple(DTYPES.values())) for name in ANGLES]
     yield from (p for argument in declared for p in argument.type_problems(views[argument.name]))
     wrong = list(problems_of_shapes(declared, views, {}))
     yield from wrong
     if not wrong:
-        needed = max((end - n for end, n in zip(ends, padding, strict=True)), default=0)
         yield from angle_problems(views, cache.head_dim, needed)
