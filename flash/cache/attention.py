@@ -10,15 +10,8 @@ from typing import Any, Literal, Unpack, overload
 import numpy as np
 
 from flash.cache.cache import KVCache
-from flash.cache.call import (
-    DEFAULTS,
-    CachedArguments,
-    CachedOptions,
-    Task,
-    checked,
-    joins_by_kernel,
-    require_angles,
-)
+from flash.cache.call import DEFAULTS, CachedArguments, CachedOptions, Task, checked
+from flash.cache.checks import joins_by_kernel, require_angles
 from flash.cache.row_locations import RowLocations, write_rows
 from flash.calls.gpu import Prepared
 from flash.decode.operation import Launches, append_to, joined_on_cpu

@@ -125,7 +125,8 @@ class Operation(ABC, Generic[C]):
     def require_located(self, views: Iterable[ArrayView]) -> None:
         """Raise `LaunchError` for an array whose memory is on no GPU of this process."""
         for array in views:
-            self.gpu.located(array, self.caller.name)
+            if array.device[1] == UNKNOWN_DEVICE:
+                self.gpu.located(array, self.caller.name)
 
     def choose(self, backend: object, like: ArrayView, stream: int | None) -> tuple[str, str]:
         """The backend of a call with arrays like `like`, and why. Raises `LaunchError` for a stream, or
