@@ -18,6 +18,7 @@ from flash.cache.attention import DecodeStep, attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.commands.measure.record import US, Goal, Job, Rows, Setting, Work, measured
 from flash.commands.measure.report import ROOT
+from flash.functions import attention
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import view
@@ -26,8 +27,11 @@ from ptxgen.runtime.cuda import CudaBackend
 
 GOAL_US: Final = 20.0
 OPERATOR_GOAL_US: Final = 15.0
+SDPA_GOAL_US: Final = 30.0
+TINY_GOAL_US: Final = 60.0
 SHAPE: Final = (2, 4, 200, 64)
 STEP_GOAL_US: Final = 30.0
+CALL_GOAL_US: Final = 40.0
 HEADS, KV_HEADS, DIM, SPLITS = 32, 8, 128, 4
 PAGE_SIZES: Final = (0, 64)
 CALLS_PER_SAMPLE: Final = 500
@@ -41,7 +45,7 @@ LAUNCH_REMARKS: Final = (
     "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects "
     "with __cuda_array_interface__ only, which does not say the device; out and stream are given",
     "decoding is of one token of one sequence with cupy arrays: by a DecodeStep, and by the "
-    "function that checks everything again; appends, attends, merges",
+    "function, which checks its arguments; appends, attends, merges",
     "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy "
     "make it; if not, it is pushed and popped",
 )
@@ -49,7 +53,7 @@ LAUNCH_REMARKS: Final = (
 
 def launch_jobs(quick: bool) -> list[Job]:
     """Jobs: repeated launches with arrays of three kinds, the share of reading torch tensors, the
-    operator of PyTorch, and decoding.
+    calls of the adapter of PyTorch and on the CPU, and decoding.
     """
     samples = 5 if quick else 20
     cases = [(kind, True) for kind in _KINDS] + [("torch", False)]
@@ -60,6 +64,7 @@ def launch_jobs(quick: bool) -> list[Job]:
         ),
         Job("read tensors", functools.partial(readings, samples)),
         Job("torch operator", functools.partial(operator_calls, samples)),
+        Job("tiny calls", functools.partial(tiny_calls, samples)),
         *(
             Job(
                 f"decode page {page_size}" + (" turned" if rotary else ""),
@@ -129,12 +134,12 @@ def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_
     results: Rows = []
     for name, work, goal in (
         ("Python of one decode step", step, Goal("<=", STEP_GOAL_US)),
-        ("Python of one attention_with_kvcache", once, None),
+        ("Python of one attention_with_kvcache", once, Goal("<=", CALL_GOAL_US)),
     ):
         times, names = _measured(driver, work, True, samples, calls)
         settings: dict[str, Setting] = {"page": page_size, "splits": SPLITS, "turned": rotary}
         results += [
-            measured(name, "us", times, config=settings, goal=goal, headline=goal is not None),
+            measured(name, "us", times, config=settings, goal=goal, headline=True),
             f"driver calls of it with page={page_size}, turned={rotary}: {', '.join(names)}",
         ]
     return results
@@ -195,7 +200,7 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
 
 
 def operator_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
-    """Microseconds that a call of `flash.adapters.torch.attention` takes beyond
+    """Microseconds that calls of the adapter's `attention` and `scaled_dot_product_attention` take beyond
     `AttentionKernel.launch`, on tensors without a query, for which nothing is computed.
     """
     try:
@@ -207,12 +212,28 @@ def operator_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
     q, k = (torch.empty(batch, heads, n, dim, device="cpu") for n in (0, rows))
     kernel = AttentionKernel(AttentionConfig(dim))
     direct = _repeated(lambda: kernel.launch(q, k, k, backend="cpu"), calls)
-    through = _repeated(lambda: adapter.attention(q, k, k, backend="cpu"), calls)
-    direct()
-    through()
-    times = [(_cpu_seconds(through) - _cpu_seconds(direct)) / calls * US for _ in range(samples)]
-    goal = Goal("<=", OPERATOR_GOAL_US)
-    return [measured("Python of torch's operator beyond a launch", "us", times, goal=goal, headline=True)]
+    adapter_calls: dict[str, tuple[Work, float]] = {
+        "torch's operator": (lambda: adapter.attention(q, k, k, backend="cpu"), OPERATOR_GOAL_US),
+        "scaled_dot_product_attention": (lambda: adapter.scaled_dot_product_attention(q, k, k), SDPA_GOAL_US),
+    }
+    results: Rows = []
+    for name, (call, most) in adapter_calls.items():
+        through = _repeated(call, calls)
+        direct()
+        through()
+        times = [(_cpu_seconds(through) - _cpu_seconds(direct)) / calls * US for _ in range(samples)]
+        goal = Goal("<=", most)
+        results.append(measured(f"Python of {name} beyond a launch", "us", times, goal=goal, headline=True))
+    return results
+
+
+def tiny_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
+    """Microseconds of `flash.attention` of one query and one key on the CPU, where little is computed."""
+    q, k, v = (np.ones((1, 1, 1, DIM), np.float32) for _ in range(3))
+    work = _repeated(lambda: attention(q, k, v, backend="cpu"), calls)
+    work()
+    times = [_cpu_seconds(work) / calls * US for _ in range(samples)]
+    return [measured("a tiny call on the CPU", "us", times, goal=Goal("<=", TINY_GOAL_US), headline=True)]
 
 
 def load_fake_driver() -> ModuleType:

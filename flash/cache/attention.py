@@ -4,27 +4,22 @@ step that is repeated for each new token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
 from flash.cache.cache import KVCache
-from flash.cache.call import (
-    DEFAULTS,
-    CachedArguments,
-    CachedOptions,
-    Task,
-    checked,
-    joins_by_kernel,
-    problems_of_rotary,
-)
+from flash.cache.call import DEFAULTS, CachedArguments, CachedOptions, Task, checked
+from flash.cache.checks import joins_by_kernel, require_angles
 from flash.cache.row_locations import RowLocations, write_rows
-from flash.decode.operation import append_to, joined_on_cpu
+from flash.calls.gpu import Prepared
+from flash.decode.operation import Launches, append_to, joined_on_cpu
 from flash.decode.plan import appending, new_operands
-from flash.host.caller import raise_problems
 from flash.operands.dtype_names import A, AnyArray
 from flash.pages.placement import Journal, Stretch
+from flash.problem.config import ALIGNMENTS
+from flash.problem.features import ANGLES
 from flash.scores.features import takes
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import LaunchError
@@ -132,6 +127,7 @@ class CachedWork:
 
     def __init__(self, task: Task) -> None:
         self._task, cache, on_gpu = task, task.cache, task.backend == "cuda"
+        self._rows = task.new_rows
         self._write: Callable[[int], object] = _nothing
         self._attend: Callable[[int], object] = _nothing
         self._locations = None
@@ -139,8 +135,17 @@ class CachedWork:
             return
         rows = cache.memory, task.layer, task.sequences, task.padding
         self._locations = RowLocations(*rows, self._stream(), shared=not task.is_repeated)
-        alone = task.call._replace(operands={**task.call.operands, **self._locations.operands})
-        new, is_empty = new_operands(task.views), 0 in task.call.out.shape[:3]
+        located = self._locations.operands
+        key = task.layer, task.out.pointer % ALIGNMENTS[0], *located
+        launches = task.asked.launches.get(key)
+        if launches is not None:
+            prepared = launches.prepared.get(launches.splits(task.longest))
+            if prepared is not None:
+                self._attend = self._known(prepared, launches.names)
+                return
+        alone = task.call
+        alone = alone._replace(operands={**alone.operands, **located})
+        new, is_empty = new_operands(task.views), 0 in task.out.shape[:3]
         call = alone._replace(operands={**alone.operands, **new})
         backend = "cpu" if is_empty and not on_gpu else task.backend
         by_call = backend in WITHOUT_KERNELS or joins_by_kernel(cache, task.views, backend)
@@ -153,20 +158,36 @@ class CachedWork:
         elif "k_new" in new and on_gpu and is_empty:
             append = appending(call, None if call.rotation is None else call.q)
             self._write = append_to(cache.cuda, task.caller).bound(append, backend, cache.memory.workspace)
+        decode = task.asked.decode
         if not (is_empty and on_gpu):
-            self._attend = task.decode.bound(call, backend, cache.memory.workspace)
+            self._attend = decode.bound(call, backend, cache.memory.workspace)
+        if on_gpu and by_call and not is_empty:
+            ordinal, arrays = cache.memory.device[1], decode.arrays(call)
+            if launches is None:
+                splits = decode.splits_by_keys(call, ordinal)
+                launches = task.asked.launches.keep(key, Launches(tuple(arrays), splits, {}))
+            launches.prepared[launches.splits(call.longest)] = decode.prepared(call, arrays, ordinal)
+
+    def _known(self, prepared: Prepared, names: Sequence[str]) -> Callable[[int], object]:
+        """The function that attends, of launches that are prepared for calls like this one."""
+        task, located = self._task, self._locations
+        assert located is not None
+        arrays, memory = task.arrays | located.operands, task.cache.memory
+        views = [arrays[name] for name in names]
+        return task.asked.decode.bound_to(prepared, views, memory.workspace, memory.device[1])
 
     def __call__(self) -> Any:
         """Append and attend: `out`, or (out, lse). If anything is raised, the lengths of the cache
         are as they were.
         """
+        stream = self._stream()
 
         def work(journal: Journal) -> Any:
-            self._advance(journal)
-            self.launch()
+            self._advance(journal, stream)
+            self._launch(stream)
             return self._task.results.returned
 
-        return self._task.cache.whole(work, self._stream(), self._follow)
+        return self._task.cache.whole(work, stream, self._follow)
 
     def advance(self) -> None:
         """Make room in the cache for the new rows, and add them to its lengths; on a GPU, lengths
@@ -175,14 +196,15 @@ class CachedWork:
         Raises `CacheFullError` if there is no room, `LaunchError` for positions beyond the rotary
         tables; the cache is then as it was.
         """
-        self._task.cache.whole(self._advance, self._stream(), self._follow)
+        stream = self._stream()
+        self._task.cache.whole(lambda journal: self._advance(journal, stream), stream, self._follow)
 
-    def _advance(self, journal: Journal) -> None:
-        task, cache, stream = self._task, self._task.cache, self._stream()
-        n, sequences = task.new_rows, task.sequences
-        if "rotary_cos" in task.views:
+    def _advance(self, journal: Journal, stream: int) -> None:
+        task, cache = self._task, self._task.cache
+        n, sequences = self._rows, task.sequences
+        if ANGLES[0] in task.views:
             ends = [length + n for length in cache.ledger.of(task.layer, sequences)]
-            raise_problems(problems_of_rotary(cache, task.views, ends, task.padding), task.caller)
+            require_angles(task.caller, cache, task.views, ends, task.padding, is_known=True)
         if n:
             cache.advance(task.caller, task.layer, sequences, [n] * len(sequences), journal, stream)
         self._follow(stream)
@@ -203,27 +225,30 @@ class CachedWork:
 
         Raises `LaunchError` if a sequence has fewer rows than k has new ones.
         """
-        task, stream = self._task, self._stream()
-        if task.new_rows:
+        task, n = self._task, self._rows
+        if n:
             lengths = task.cache.ledger.of(task.layer, task.sequences)
-            least = min(lengths, default=task.new_rows)
-            if least < task.new_rows:
+            least = min(lengths, default=n)
+            if least < n:
                 raise LaunchError(
-                    f"{task.caller}: {task.new_rows} new rows must count before they are written, but "
+                    f"{task.caller}: {n} new rows must count before they are written, but "
                     f"sequence {task.sequences[lengths.index(least)]} has {least} tokens in layer "
                     f"{task.layer}; call advance() or KVCache.grow before launch()"
                 )
-        if self._locations is not None and task.backend != "cuda":
+        self._launch(self._stream())
+
+    def _launch(self, stream: int) -> None:
+        if self._locations is not None and self._task.backend != "cuda":
             self._locations.follow(stream)
         self._write(stream)
         self._attend(stream)
 
     def _stream(self) -> int:
-        return self._task.cache.stream_of(self._task.caller, self._task.stream, self._task.call.q)
+        return self._task.cache.stream_of(self._task.caller, self._task.stream, self._task.q)
 
     def _fill(self, stream: int) -> None:
         """Copy the new rows from the host to the GPU, and write them to the cache."""
-        task, n = self._task, self._task.new_rows
+        task, n = self._task, self._rows
         ends = task.cache.ledger.of(task.layer, task.sequences)
         stretches = [Stretch(which, end - n, end) for which, end in zip(task.sequences, ends, strict=True)]
         rows = task.views["k"], task.views["v"]

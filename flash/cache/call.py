@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from flash.cache.cache import KVCache
+from flash.cache.checks import (
+    padding_of,
+    problems_of_kernels,
+    problems_of_others,
+    problems_of_rows,
+    require_angles,
+)
 from flash.calls.backend import stream_without_gpu
 from flash.calls.operation import set_initial
-from flash.decode.checks import (
-    QUERY_AXES,
-    matrix_of_config,
-    problems_of_operands,
-    problems_of_size,
-    widening_problems,
-)
-from flash.decode.operation import Decode, append_to, decode_to
+from flash.decode.operation import Decode, Launches, append_to, decode_to
 from flash.decode.plan import CacheCall
 from flash.host import results
 from flash.host.caller import Caller, outputs_of, raise_problems
-from flash.launch.arguments import (
-    Argument,
-    address_problems,
-    heads_problems,
-    out_problems,
-    problems_of_shapes,
-    sharing_problems,
-    together_problems,
-    type_and_row_problems,
-)
+from flash.launch.arguments import together_problems
 from flash.launch.checks import scale as scale_of
-from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.mods.trace import AUX
 from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal
-from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
-from flash.pages.numbers import integers
+from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.problem.config import AttentionConfig, config_of_call
 from flash.problem.features import ANGLES
-from flash.problem.limits import INT32_MAX
 from flash.problem.outputs import OUTPUTS, Output
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened, with_captured
@@ -54,6 +42,7 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView, view
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 
 
@@ -93,9 +82,10 @@ DEFAULTS: Final[dict[str, Any]] = {
 _ALL_DEFAULTS: Final[dict[str, Any]] = {**dict.fromkeys(CachedArguments.__annotations__), **DEFAULTS}
 _NOT_COMPARED: Final = ("cache_batch_idx", "leftpad", "backend", "stream", AUX)
 _ARRAYS: Final = ("out", *ANGLES, *CACHE_ARRAYS)
-_CHOICES: Final = tuple([name for name in _ALL_DEFAULTS if name not in (*_ARRAYS, *_NOT_COMPARED)])
+_CHOICES: Final = frozenset(_ALL_DEFAULTS) - {*_ARRAYS, *_NOT_COMPARED}
 _NO_SCORES: Final = frozenset(("q", "k", "v", "out", *ANGLES))  # the arrays that no score depends on
 _WRITTEN: Final = ("out",)
+_NO_ARRAYS: Final[dict[str, Any]] = {}
 _CAUSAL: Final = (True, False, "bottom_right")
 
 
@@ -111,23 +101,41 @@ class Results(NamedTuple):
         return (self.out, *self.others.values()) if self.others else self.out
 
 
+class Asked(NamedTuple):
+    """The checked choices of a call: config, scale, splits and outputs; its operation; and the launches of
+    calls that ask for the same with arrays that differ in addresses alone, by what else these depend on.
+    """
+
+    config: AttentionConfig
+    scale: float
+    splits: int | None
+    outputs: tuple[Output, ...]
+    decode: Decode
+    launches: BoundedCache[tuple[object, ...], Launches]
+
+
 class Task(NamedTuple):
     """A checked call. `caller` is the name of the called function, for messages. `sequences` holds the
     sequence of each item, `padding` how many of its first rows are no keys, and `views` the arrays of the
-    call by name. `call` attends without new rows and rotation, and has no operands of the cache yet, which
-    say where the rows are. `stream` is None for the current stream of q's library. A task that `is_repeated`
-    has its own memory for its small arrays (lengths, indices); that of others may be reused by the next call.
+    call by name, of which `q` has the device of the cache also if it is empty; `out` and `outputs` are what
+    the call writes. No sequence has more than `longest` keys. `stream` is None for the current stream of q's
+    library. A task that `is_repeated` has its own memory for its small arrays (lengths, indices); that of
+    others may be reused by the next call.
     """
 
     caller: str
     cache: KVCache
     layer: int
     backend: str
-    decode: Decode
+    asked: Asked
     sequences: list[int]
     padding: list[int]
     views: Mapping[str, ArrayView]
-    call: CacheCall
+    q: ArrayView
+    out: ArrayView
+    outputs: Mapping[str, ArrayView]
+    longest: int
+    interleaved: bool
     stream: int | None
     results: Results
     is_repeated: bool
@@ -136,6 +144,38 @@ class Task(NamedTuple):
     def new_rows(self) -> int:
         """The number of new rows of each item."""
         return self.views["k"].shape[2] if "k" in self.views else 0
+
+    @property
+    def call(self) -> CacheCall:
+        """The call that attends without new rows and rotation. It has no operands of the cache, which say
+        where the rows are.
+        """
+        asked, of_layer = self.asked, self.cache.memory.arrays(self.layer)
+        return CacheCall(
+            asked.config,
+            self.q,
+            of_layer.k,
+            of_layer.v,
+            self.out,
+            self.outputs,
+            {name: array for name, array in self.views.items() if name not in _NO_SCORES},
+            self.cache.page_size or 0,
+            self.longest,
+            asked.scale,
+            asked.splits,
+            self.interleaved,
+        )
+
+    @property
+    def arrays(self) -> dict[str, ArrayView]:
+        """The arrays of launches that write new rows and attend, by name, without those of the cache that say
+        where the rows are.
+        """
+        views, of_layer = self.views, self.cache.memory.arrays(self.layer)
+        arrays = {**views, **self.outputs, "q": self.q, "out": self.out, "k": of_layer.k, "v": of_layer.v}
+        if "k" in views:
+            arrays["k_new"], arrays["v_new"] = views["k"], views["v"]
+        return arrays
 
 
 def checked(
@@ -160,72 +200,113 @@ def checked(
     stream, out = arguments["stream"], arguments["out"]
     name = _backend_of(caller, cache, arguments)
     layer = cache.check_layer(caller, layer)
-    arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
-    if arguments[AUX] is not None:
-        arrays |= flattened(caller, {AUX: arguments[AUX]})
-    arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
-    operation = append_to(cache.cuda, caller)
-    views = operation.read(arrays, None)
-    if name == "cuda":
+    on_gpu, operation = name == "cuda", append_to(cache.cuda, caller)
+    views = operation.read(_arrays(caller, q, k, v, arguments), None)
+    if on_gpu:
         operation.require_located(views.values())
         if repeated:  # later writes are ordered by the stream
             views = {key: array._replace(stream=None) for key, array in views.items()}
     which = cache.check_sequences(caller, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
-    asked = _asked(caller, cache, name, arguments, views, len(which))
-    new = views["k"].shape[2] if "k" in views else 0
-    ends = [length + new for length in cache.ledger.of(layer, which)]
-    padding = _padding_of(caller, ends, arguments["leftpad"])
+    # Geometries that passed all checks are known: for these, only numbers are checked again.
+    key = _key(caller, name, len(which), options, arguments)
+    known: Asked | None = None if key is None else cache.known_calls.get(key, views, _WRITTEN)
+    asked = known or _asked(caller, cache, name, arguments, views, len(which))
+    ends = cache.ledger.of(layer, which)
+    if "k" in views:
+        new = views["k"].shape[2]
+        ends = [length + new for length in ends]
+    padding = padding_of(caller, ends, arguments["leftpad"])
     if ANGLES[0] in views:
-        raise_problems(problems_of_rotary(cache, views, ends, padding), caller)
+        require_angles(caller, cache, views, ends, padding, is_known=known is not None)
+    if known is None and key is not None:
+        cache.known_calls.keep(key, views, _WRITTEN, asked)
 
-    like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
-    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, caller)
-    shape = (*like.shape[:3], cache.head_dim_v)
-    room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
-    into = room(shape, asked.config.element) if out is None else out
-    others = {o.name: room(o.shape(*shape[:3], packed=False), F32) for o in asked.outputs}
-    outputs = {name: _new(array, name) for name, array in others.items()}
-    if 0 in shape[:3]:
-        for output in asked.outputs:
-            array = outputs[output.name]._replace(device=like.device)
-            set_initial(cache.cuda, array, output.initial, cache.stream_of(caller, explicit, like))
-    of_layer = cache.memory.arrays(layer)
-    call = CacheCall(
-        asked.config,
-        like,
-        of_layer.k,
-        of_layer.v,
-        _new(into, "out") if out is None else views["out"],
-        outputs,
-        {name: array for name, array in views.items() if name not in _NO_SCORES},
-        cache.page_size or 0,
-        cache.capacity if repeated else max(ends, default=0),
-        asked.scale,
-        asked.splits,
-        arguments["rotary_interleaved"],
-    )
-    returned = Results(
-        results.deliver(into, like) if out is None else into,
-        {name: results.deliver(array, like) for name, array in others.items()},
-    )
+    like = views["q"]
+    if like.device != cache.memory.device:  # an empty q may not have its device
+        like = like._replace(device=cache.memory.device)
+    explicit = None if not on_gpu or stream is None else streams.stream_handle(stream, caller)
+    returned = Results(out, _NO_ARRAYS)
+    written, outputs = views.get("out"), _NO_ARRAYS
+    if written is None or asked.outputs:
+        returned, written, outputs = _room(caller, cache, asked, like, explicit, out, written)
     return Task(
-        caller, cache, layer, name, asked.decode, which, padding, views, call, explicit, returned, repeated
+        caller,
+        cache,
+        layer,
+        name,
+        asked,
+        which,
+        padding,
+        views,
+        like,
+        written,
+        outputs,
+        cache.capacity if repeated else max(ends, default=0),
+        arguments["rotary_interleaved"],
+        explicit,
+        returned,
+        repeated,
     )
+
+
+def _arrays(caller: str, q: object, k: object, v: object, arguments: Mapping[str, Any]) -> dict[str, object]:
+    """The arrays of a call by name: q, and those of the others that are not None."""
+    arrays = {"k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
+    if arguments[AUX] is not None:
+        arrays |= flattened(caller, {AUX: arguments[AUX]})
+    return {"q": q, **{name: array for name, array in arrays.items() if array is not None}}
+
+
+def _room(
+    caller: str,
+    cache: KVCache,
+    asked: Asked,
+    q: ArrayView,
+    stream: int | None,
+    out: Any,
+    written: ArrayView | None,
+) -> tuple[Results, ArrayView, dict[str, ArrayView]]:
+    """New arrays for the results of a call, among them out if it is None, as the call returns them; and the
+    views of out, by default `written`, and of the other results.
+    """
+    room = functools.partial(results.empty, q, memory=cache.cuda, stream=stream)
+    shape = (*q.shape[:3], cache.head_dim_v)
+    if written is None:
+        into = room(shape, asked.config.element)
+        out, written = results.deliver(into, q), _new(into, "out")
+    others, outputs = dict[str, object](), dict[str, ArrayView]()
+    for output in asked.outputs:
+        array = room(output.shape(*shape[:3], packed=False), F32)
+        others[output.name] = results.deliver(array, q)
+        of_output = outputs[output.name] = _new(array, output.name)
+        if 0 in shape[:3]:
+            there = of_output._replace(device=q.device)
+            set_initial(cache.cuda, there, output.initial, cache.stream_of(caller, stream, q))
+    return Results(out, others), written, outputs
 
 
 def _new(array: object, name: str) -> ArrayView:
     """The view of a new array, which no earlier work writes."""
-    return view(array, name)._replace(stream=None)
+    of = view(array, name)
+    return of if of.stream is None else of._replace(stream=None)
 
 
-class Asked(NamedTuple):
-    """The checked choices of a call: config, scale, splits and outputs; and its operation."""
-
-    config: AttentionConfig
-    scale: float
-    splits: int | None
-    outputs: tuple[Output, ...]
-    decode: Decode
+def _key(
+    caller: str, backend: str, items: int, options: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> tuple[object, ...] | None:
+    """A key of all that the checks of a call of `items` sequences read in addition to its arrays and their
+    contents, `options` being those of its `arguments` that its caller names; None if calls like it are not
+    compared.
+    """
+    if arguments[AUX] is not None:  # the arrays of functions are not compared
+        return None
+    choices = [(n, arguments[n], type(arguments[n])) for n in options if n in _CHOICES]
+    key = caller, backend, items, *choices
+    try:
+        hash(key)
+    except TypeError:  # no valid choice: the config refuses it
+        return None
+    return key
 
 
 def _asked(
@@ -236,37 +317,25 @@ def _asked(
     views: dict[str, ArrayView],
     items: int,
 ) -> Asked:
-    """What a call of `items` sequences asks for, which is cached for calls that ask for the same with arrays
-    that differ in addresses alone. Raises `LaunchError` with the problems of its arrays, `ConfigError` for
-    what a config refuses.
+    """What a call of `items` sequences asks for. Raises `LaunchError` with the problems of its arrays,
+    `ConfigError` for what a config refuses.
     """
-    choices = [arguments[name] for name in _CHOICES]
-    key = (caller, backend, items, *choices, *map(type, choices))
-    is_known = arguments[AUX] is None  # the arrays of functions are not compared
-    config_of: Callable[..., AttentionConfig] = _config_of
-    try:
-        hash(key)
-    except TypeError:  # no valid choice: the config refuses it
-        is_known, config_of = False, _config_of.__wrapped__
-    asked: Asked | None = cache.known_calls.get(key, views, _WRITTEN) if is_known else None
-    if asked is not None:
-        return asked
     raise_problems(together_problems(views, ("k", "v"), ANGLES), caller)
     splits = splits_of(caller, arguments["splits"])
     outputs = outputs_of(caller, arguments)
-    raise_problems(_problems_of_rows(cache, views, items), caller)
+    raise_problems(problems_of_rows(cache, views, items), caller)
     dtype = OF_ARRAYS[views["q"].dtype].name
     settings = settings_of_call(arguments, _no_type)
-    config = config_of(caller, cache.head_dim, cache.head_dim_v, dtype, arguments["causal"], *settings)
-    raise_problems(_problems_of_others(config, views), caller)
+    of_call = (caller, cache.head_dim, cache.head_dim_v, dtype, arguments["causal"], *settings)
+    try:
+        config = _config_of(*of_call)
+    except TypeError:  # a setting without a hash, which the config refuses
+        config = _config_of.__wrapped__(*of_call)
+    raise_problems(problems_of_others(config, views), caller)
     if backend not in WITHOUT_KERNELS:
-        raise_problems(_problems_of_kernels(cache, config, views, backend), caller)
+        raise_problems(problems_of_kernels(cache, config, views, backend), caller)
     scale = scale_of(config, arguments["softmax_scale"], Caller(caller, has_config=False))
-    asked = Asked(config, scale, splits, outputs, decode_to(cache.cuda, caller, config))
-    # Rotary tables of another type are refused later.
-    if is_known and all(array.dtype in OF_ARRAYS for array in views.values()):
-        cache.known_calls.keep(key, views, _WRITTEN, asked)
-    return asked
+    return Asked(config, scale, splits, outputs, decode_to(cache.cuda, caller, config), BoundedCache())
 
 
 def _no_type(array: object, name: str) -> str:
@@ -302,7 +371,7 @@ def _backend_of(caller: str, cache: object, arguments: Mapping[str, Any]) -> str
         )
     if stream is not None and name != "cuda":
         raise stream_without_gpu(caller, name)
-    if not is_one_of(causal, _CAUSAL):
+    if causal is not True and not is_one_of(causal, _CAUSAL):
         raise ConfigError(
             f"{caller}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "
             "query is at the position of the newest key"
@@ -310,139 +379,3 @@ def _backend_of(caller: str, cache: object, arguments: Mapping[str, Any]) -> str
     if not isinstance(order, bool):
         raise ConfigError(f"{caller}: rotary_interleaved must be True or False, got {shown(order)}")
     return name
-
-
-def _problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
-    """Say what is wrong with the devices of the arrays, and with the types and shapes of q, k and v."""
-    device = cache.memory.device
-    where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
-    yield from (
-        f"{name} must be on {where}, where the cache is, got {array.device_name}; copy it there"
-        for name, array in views.items()
-        if array.device != device and array.size and name not in ("k", "v")  # checked by the cache
-    )
-    q = views["q"]
-    argument, sizes = cache.argument("q", QUERY_AXES), {"batch": items, "head_dim": cache.head_dim}
-    yield from argument.type_problems(q)
-    yield from argument.shape_problems(tuple(q.shape), sizes)
-    yield from heads_problems(sizes.get("heads", 0), cache.kv_heads, "the cache")
-    if "k" in views:
-        yield from cache.problems_of_rows(views["k"], views["v"], items)
-        on_gpu = device != HOST and appends_by_kernel(cache, views, "cuda")
-        if "rotary_cos" in views and on_gpu:
-            yield from _problems_of_types(views)
-
-
-def _problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with alibi_slopes, mask and sink, and with out."""
-    q = views["q"]
-    batch, heads, seq_q = q.shape[:3]
-    yield from problems_of_operands(config, views)
-    out = views.get("out")
-    if out is None:
-        return
-    if out.dtype != q.dtype:
-        yield f"out must be {q.dtype}, as q is, got {out.dtype}; leave out=None to have it made"
-        return
-    yield from out_problems(out, (batch, heads, seq_q, config.value_dim))
-    yield from sharing_problems(("out",), views)
-
-
-def _problems_of_kernels(
-    cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
-) -> Iterator[str]:
-    """Say why kernels cannot compute a call that numpy could."""
-    if cache.element.is_narrow:
-        yield from widening_problems(config, repr(cache.dtype), backend)
-    if backend == "cuda":
-        for name in ("k", "v"):
-            if name in views:
-                yield from address_problems(name, views[name], OF_ARRAYS[views[name].dtype].nbytes)
-        if "rotary_cos" in views:
-            yield from _problems_of_rotation(cache, views)
-    declared = [matrix_of_config(config, name, QUERY_AXES) for name in ("q", "out")]
-    yield from type_and_row_problems(declared, views)
-    yield from problems_of_size(views["q"], cache.capacity)
-
-
-def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
-    """Whether a kernel writes the new rows: if there are any, on the device of the cache. On the
-    host a kernel writes only rows of a type and layout that it takes; others are converted by
-    numpy.
-    """
-    device = cache.memory.device
-    new = [views[name] for name in "kv" if name in views]
-    if backend in WITHOUT_KERNELS or not new or not all(a.size and a.device == device for a in new):
-        return False
-    if backend == "cuda":
-        return True
-    tables = [views[name] for name in ANGLES if name in views]
-    rotated = [views["q"], *new] if tables else new
-    return (
-        all(array.strides[-1] == 1 or array.shape[-1] == 1 for array in (*new, *tables))
-        and all(_is_aligned(array) for array in (*new, *tables))
-        and all(table.dtype == F32.array_name for table in tables)
-        and len({array.dtype for array in rotated}) == 1
-    )
-
-
-def joins_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
-    """Whether a kernel writes the new rows, if there are any, and rotates them and the queries."""
-    return appends_by_kernel(cache, views, backend) or rotates_by_kernel(views, backend)
-
-
-def rotates_by_kernel(views: Mapping[str, ArrayView], backend: str) -> bool:
-    """Whether a kernel rotates the queries of a call without new rows; on the host numpy does."""
-    has_rows = any(name in views and views[name].size for name in "kv")
-    return backend == "cuda" and not has_rows and ANGLES[0] in views
-
-
-def _is_aligned(array: ArrayView) -> bool:
-    """Whether an array begins at a multiple of its element size; True for unknown types."""
-    element = OF_ARRAYS.get(array.dtype)
-    return element is None or array.pointer % element.nbytes == 0
-
-
-def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the types of q and k: the kernel that rotates them takes one type."""
-    types = {name: views[name].dtype for name in ("q", "k")}
-    if len(set(types.values())) > 1:
-        yield (
-            "q and k that are rotated on a GPU must be of one type, got "
-            f"{', '.join(types.values())}; convert them"
-        )
-
-
-def _problems_of_rotation(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
-    if not joins_by_kernel(cache, views, "cuda"):
-        yield (
-            "rotary_cos and rotary_sin are given, but new k and v are rotated only if they are on the GPU "
-            "of the cache; copy them there, or rotate q and k before the call"
-        )
-    declared = [Argument(name, ANGLE_AXES, (F32,), "as kernels take it") for name in ANGLES]
-    yield from type_and_row_problems(declared, views)
-
-
-def _padding_of(caller: str, ends: list[int], leftpad: object) -> list[int]:
-    """How many of the rows of each sequence, whose lengths are `ends`, are padding. Raises `LaunchError`."""
-    padding = [0] * len(ends) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(ends))
-    if padding is None or any(n > end for n, end in zip(padding, ends, strict=True)):
-        raise LaunchError(
-            f"{caller}: leftpad must be {len(ends)} integers, from 0 to the lengths of their "
-            f"sequences, {ends}, got {shown(leftpad)}"
-        )
-    return padding
-
-
-def problems_of_rotary(
-    cache: KVCache, views: Mapping[str, ArrayView], ends: Iterable[int], padding: Iterable[int]
-) -> Iterator[str]:
-    """Say what is wrong with rotary_cos and rotary_sin for sequences of `ends` rows with `padding`."""
-    declared = [Argument(name, ANGLE_AXES, tuple(DTYPES.values())) for name in ANGLES]
-    yield from (p for argument in declared for p in argument.type_problems(views[argument.name]))
-    wrong = list(problems_of_shapes(declared, views, {}))
-    yield from wrong
-    if not wrong:
-        needed = max((end - n for end, n in zip(ends, padding, strict=True)), default=0)
-        yield from angle_problems(views, cache.head_dim, needed)

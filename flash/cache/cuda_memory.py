@@ -49,6 +49,7 @@ class CudaMemory(Memory):
             _require_conversions(dtype, launcher_of(cuda).target(ordinal))
         self._cuda = cuda
         self._ordinal = ordinal
+        self.device = ("cuda", ordinal)
         self._layers, self._slots, self._kv_heads, self._rows = shape
         of_rows = [(dim, dtype) for dim in dims] + [(1, F32)] * (len(dims) if per_token else 0)
         # Arrays with n elements for each row of a head: n and the type of K, V and the scales of tokens.
@@ -59,12 +60,7 @@ class CudaMemory(Memory):
         self._scales = None if small.scales is None else self._follower(many, F32)
         self._of_layers: dict[int, LayerArrays] = {}
         self._named: dict[str, DeviceNumbers] = {}
-        self._space = self._new((0,), F32)
-
-    @property
-    def device(self) -> tuple[str, int]:
-        """The device of the memory: ("cuda", ordinal)."""
-        return ("cuda", self._ordinal)
+        self._space = part_of(self._new((0,), F32), 0, (0,), F32)
 
     @property
     def nbytes(self) -> int:
@@ -203,8 +199,8 @@ class CudaMemory(Memory):
         run one after another; earlier workspaces live as long as they are used.
         """
         if self._space.shape[0] < count:
-            self._space = self._new((count,), F32)
-        return part_of(self._space, 0, self._space.shape, F32)
+            self._space = part_of(self._new((count,), F32), 0, (count,), F32)
+        return self._space
 
     # ---------------------------------------------------------------------------------------------
 

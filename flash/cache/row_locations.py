@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flash.cache.cuda_memory import KVMemory, Numbers
 from flash.decode.operation import append_to
@@ -39,30 +40,33 @@ class RowLocations:
         self._sequences = list(sequences)
         self._lengths: Numbers | None = None
         arrays = memory.arrays(layer)
-
-        def numbers(name: str, values: Sequence[int] | None = None) -> Numbers:
-            array = memory.numbers(len(sequences), name if shared else "")
-            self.operands[name] = array.view
-            if values is not None:
-                array.follow(np.array(values, np.int32), stream)
-            return array
-
-        if self._sequences == list(range(len(self._of_layer))):
+        count = len(self._sequences)
+        if count == len(self._of_layer) and self._sequences == list(range(count)):
             self.operands["seqused_k"] = arrays.lengths
         else:
-            self._lengths = numbers("seqused_k")
-            numbers("cache_batch_idx", sequences)
+            self._lengths = self._numbers(memory, "seqused_k", shared=shared)
+            self._numbers(memory, "cache_batch_idx", shared=shared).follow(_int32(sequences), stream)
         if any(padding):
-            numbers("leftpad_k", padding)
-        for name in ("block_table", "k_scale", "v_scale"):
-            array = getattr(arrays, name)
-            if array is not None:
-                self.operands[name] = array
+            self._numbers(memory, "leftpad_k", shared=shared).follow(_int32(padding), stream)
+        if arrays.block_table is not None:
+            self.operands["block_table"] = arrays.block_table
+        if arrays.k_scale is not None and arrays.v_scale is not None:
+            self.operands |= {"k_scale": arrays.k_scale, "v_scale": arrays.v_scale}
+
+    def _numbers(self, memory: KVMemory, name: str, *, shared: bool) -> Numbers:
+        """The operand `name` in the memory of a cache, a number for each item of the call."""
+        array = memory.numbers(len(self._sequences), name if shared else "")
+        self.operands[name] = array.view
+        return array
 
     def follow(self, stream: int) -> None:
         """Write the current lengths of the call's sequences, in the order of `stream`."""
         if self._lengths is not None:
             self._lengths.follow(self._of_layer[self._sequences], stream)
+
+
+def _int32(values: Sequence[int]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
 
 
 def write_rows(

@@ -29,7 +29,7 @@ from ptxgen.target import Target
 
 C = TypeVar("C")  # a checked call
 V = TypeVar("V")  # the result of its checks
-Reaches = list[tuple[int, int]]
+Reaches = dict[str, tuple[int, int]]  # of each array, by name: its first byte and the one after its last
 
 
 class Result(NamedTuple):
@@ -125,7 +125,8 @@ class Operation(ABC, Generic[C]):
     def require_located(self, views: Iterable[ArrayView]) -> None:
         """Raise `LaunchError` for an array whose memory is on no GPU of this process."""
         for array in views:
-            self.gpu.located(array, self.caller.name)
+            if array.device[1] == UNKNOWN_DEVICE:
+                self.gpu.located(array, self.caller.name)
 
     def choose(self, backend: object, like: ArrayView, stream: int | None) -> tuple[str, str]:
         """The backend of a call with arrays like `like`, and why. Raises `LaunchError` for a stream, or
@@ -228,7 +229,14 @@ class Operation(ABC, Generic[C]):
         arrays = self.arrays(call)
         views = tuple(arrays.values())
         ordinal = ordinal_of(views)
-        prepared = self.prepared(call, arrays, ordinal)
+        return self.bound_to(self.prepared(call, arrays, ordinal), views, room, ordinal)
+
+    def bound_to(
+        self, prepared: Prepared, views: Sequence[ArrayView], room: Callable[[int], ArrayView], ordinal: int
+    ) -> Callable[[int], None]:
+        """The function that `bound` returns, of launches that are prepared for arrays like `views` on device
+        `ordinal`.
+        """
         space = room(-(-prepared.nbytes // F32_BYTES)) if prepared.nbytes else None
         return prepared.bound(self.gpu.backend, views, space, ordinal).put_on
 
@@ -266,6 +274,18 @@ def _interpret(steps: Iterable[Step]) -> None:
         step.interpret()
 
 
+class _Alike(Generic[V]):
+    """What is known of calls whose arrays are of one geometry: the bytes that each array reaches, and the
+    result of the calls in which no array shares bytes with a written one; None if there was no such call.
+    """
+
+    __slots__ = ("apart", "reaches")
+
+    def __init__(self, reaches: Reaches) -> None:
+        self.reaches = reaches
+        self.apart: V | None = None
+
+
 class Known(Generic[V]):
     """Results for calls, by what else they depend on (`of`), and by their arrays: shapes, strides, types
     and devices, and of the addresses their alignment and how far those lie from one another that share bytes
@@ -273,25 +293,34 @@ class Known(Generic[V]):
     """
 
     def __init__(self) -> None:
-        self._reaches = BoundedCache[tuple[object, ...], Reaches]()
-        self._results = BoundedCache[tuple[object, ...], V]()
+        self._alike = BoundedCache[tuple[object, ...], _Alike[V]]()
+        self._sharing = BoundedCache[tuple[object, ...], V]()
 
     def get(
         self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str]
     ) -> V | None:
         """The cached result for a call; None if there is none."""
         key = _key(of, views)
-        reaches = self._reaches.get(key)
-        return None if reaches is None else self._results.get((key, _near(views, reaches, written)))
+        alike = self._alike.get(key)
+        if alike is None:
+            return None
+        near = _near(views, alike.reaches, written)
+        return self._sharing.get((key, near)) if near else alike.apart
 
     def keep(
         self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str], result: V
     ) -> V:
         """Cache the result for a call whose arrays are right, and return it."""
         key = _key(of, views)
-        reaches = [reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for a in views.values()]
-        self._reaches.keep(key, reaches)
-        return self._results.keep((key, _near(views, reaches, written)), result)
+        alike = self._alike.get(key)
+        if alike is None:
+            reaches = {n: reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for n, a in views.items()}
+            alike = self._alike.keep(key, _Alike(reaches))
+        near = _near(views, alike.reaches, written)
+        if near:
+            return self._sharing.keep((key, near), result)
+        alike.apart = result
+        return result
 
 
 def _key(of: tuple[object, ...], views: Mapping[str, ArrayView]) -> tuple[object, ...]:
@@ -300,21 +329,20 @@ def _key(of: tuple[object, ...], views: Mapping[str, ArrayView]) -> tuple[object
 
 
 def _near(
-    views: Mapping[str, ArrayView], reaches: Sequence[tuple[int, int]], written: Collection[str]
+    views: Mapping[str, ArrayView], reaches: Reaches, written: Collection[str]
 ) -> tuple[tuple[str, str, int], ...]:
     """(written, other, distance) for each array that is written and each other array whose span of
     bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
     """
-    spans = [
-        (name, array.pointer, array.pointer + low, array.pointer + high)
-        for (name, array), (low, high) in zip(views.items(), reaches, strict=True)
-    ]
-    return tuple(
-        [
-            (one, other, there - here)
-            for one, here, begin, end in spans
-            if one in written
-            for other, there, low, high in spans
-            if low < end and begin < high and other != one
-        ]
-    )
+    near = []
+    for one in written:
+        if one not in views:
+            continue
+        here = views[one].pointer
+        begin, end = (here + bound for bound in reaches[one])
+        for other, array in views.items():
+            low, high = reaches[other]
+            there = array.pointer
+            if there + low < end and begin < there + high and other != one:
+                near.append((one, other, there - here))
+    return tuple(near)

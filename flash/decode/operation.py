@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.calls.gpu import Launcher, launcher_of
+from flash.calls.gpu import Launcher, Prepared, launcher_of
 from flash.calls.memory import Memory
 from flash.calls.operation import Operation
 from flash.calls.step import Step, require_grid
@@ -50,6 +50,17 @@ Array = NDArray[Any]
 # The operands that no score depends on.
 _OF_CACHE: Final = frozenset(("k_new", "v_new", *ANGLES, *LENGTHS, "block_table", *SCALES))
 Operands = Mapping[str, ArrayView]
+
+
+class Launches(NamedTuple):
+    """The launches of calls that differ in addresses, and in the number of keys, alone: the names of their
+    arrays in the order of `Operation.arrays`, the number of splits for the longest sequence of a call, and
+    the prepared launches by this number.
+    """
+
+    names: tuple[str, ...]
+    splits: Callable[[int], int]
+    prepared: dict[int, Prepared]
 
 
 class Decode(Operation[CacheCall]):
@@ -106,8 +117,13 @@ class Decode(Operation[CacheCall]):
 
     def _splits(self, call: CacheCall, ordinal: int | None) -> int:
         """The number of splits of a call; for "auto" chosen for the device, and 1 on a CPU."""
+        return self.splits_by_keys(call, ordinal)(call.longest)
+
+    def splits_by_keys(self, call: CacheCall, ordinal: int | None) -> Callable[[int], int]:
+        """The number of splits of calls like `call`, as a function of the most keys of a sequence."""
         if call.splits is not None or ordinal is None:
-            return call.splits or 1
+            number = call.splits or 1
+            return lambda _: number
         key = (*_layouts(call), ordinal)
         sizes = self._sizes.get(key)
         if sizes is None:
@@ -118,7 +134,7 @@ class Decode(Operation[CacheCall]):
             slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
             sizes = self._sizes.keep(key, (blocks_of(call, kernel), t.tile, slots))
         blocks, tile, slots = sizes
-        return choose_splits(blocks, -(-call.longest // tile), slots)
+        return lambda longest: choose_splits(blocks, -(-longest // tile), slots)
 
 
 def _layouts(call: CacheCall) -> tuple[object, ...]:

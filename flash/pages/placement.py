@@ -409,7 +409,10 @@ class Ledger:
             self._require_room(caller, layer, sequence, length, count)
             stretches.append(Stretch(sequence, length, length + count))
         copies = self._make_room(caller, stretches, journal)
-        journal.write(self.lengths, (layer, sequences), [stretch.end for stretch in stretches])
+        if len(stretches) == 1:  # one number: numpy takes a list of indices five times as long
+            journal.write(self.lengths, (layer, stretches[0].sequence), stretches[0].end)
+        else:
+            journal.write(self.lengths, (layer, sequences), [stretch.end for stretch in stretches])
         return stretches, copies
 
     def grow(self, caller: str, sequences: Sequence[int], rows: int, journal: Journal) -> list[Copy]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -52,12 +52,17 @@ class Functions(NamedTuple):
     tensors: list[Any] | None
 
 
+_NO_FUNCTIONS: Final = Functions("", "", None, None, None)
+
+
 def functions_of(caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None) -> Functions:
     """The functions and arrays of a call; tensors that a function indexes from outside are among the
     arrays. Compiled code that meets such a function is divided here, because its arrays are no inputs.
 
     Raises what `flash.attention` raises for functions that cannot be traced.
     """
+    if score_mod is None and mask_mod is None and aux is None:
+        return _NO_FUNCTIONS
     names, tensors, declared = arrays_of(caller, aux)
     if not torch.compiler.is_compiling() or _captures(caller, score_mod, mask_mod, declared):
         functions: Functions = _with_captured(caller, score_mod, mask_mod, aux, declared)

@@ -271,6 +271,8 @@ def _problem_of_shapes(
 
 def _broadcast(shapes: list[list[int]]) -> list[int] | None:
     """The shape to which all `shapes` broadcast; None if they do not."""
+    if shapes.count(shapes[0]) == len(shapes):  # PyTorch's function takes ten times as long
+        return shapes[0]
     try:
         return list(torch.broadcast_shapes(*shapes))
     except RuntimeError:
@@ -303,8 +305,11 @@ def _attend(
     if enable_gqa and key.shape[-3] != value.shape[-3]:
         heads = query.shape[-3]
         key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
-    lead = torch.broadcast_shapes(*[t.shape[:-shared] for t in (query, key, value)])
-    wide = [t.expand(*lead, *t.shape[-shared:]) for t in (query, key, value)]
+    wide = [query, key, value]
+    leads = [t.shape[:-shared] for t in wide]
+    if leads.count(leads[0]) < len(leads):
+        lead = torch.broadcast_shapes(*leads)
+        wide = [t.expand(*lead, *t.shape[-shared:]) for t in wide]
     is_projected = wide[0].dim() == _FOUR and heads_alternate(wide[0])
     q, k, v = (dense_rows(_in_four(t)) for t in wide)
     if is_projected:

@@ -76,6 +76,13 @@ class Schema:
             if f.schema
         ]
         self._fields: Final = (*of_more, *of_options, *of_scores)
+        defaults = {field.name: in_numbers(field.default) for field in self._fields if field.check is None}
+        # Arguments that a call may leave out, by the values that they then have.
+        self._left_out: Final = {
+            field.name: defaults[field.name]
+            for field in self._fields
+            if field.check is None and has_type(defaults[field.name], field.classes)
+        }
         self._of_scores: Final = tuple([(field.name, field.default) for field in of_scores])
         self._results: Final = tuple([o.name for o in options if o.of_results])
         self._gradients: Final = tuple([o.name for o in options if o.of_gradients])
@@ -90,6 +97,9 @@ class Schema:
         """
         values, have_types = {}, True
         for field in self._fields:
+            if field.name in self._left_out and field.name not in arguments:
+                values[field.name] = self._left_out[field.name]
+                continue
             value = arguments.get(field.name, field.default)
             if field.check is not None:
                 values[field.name] = field.check(self.caller, value)
