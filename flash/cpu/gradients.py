@@ -21,7 +21,16 @@ from typing import Any, Final, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
+from flash.cpu.blocks import (
+    Workspace,
+    arithmetic_of,
+    heads_together,
+    hide,
+    product_of_seen,
+    rows_of,
+    scores_of,
+)
+from flash.cpu.engine import NUMPY, Engine
 from flash.cpu.scores import Saved, ScoreRules
 from flash.cpu.threads import BLAS_THREADS, helpers_for, share_out
 from flash.operands.dtype_names import Causal
@@ -57,6 +66,7 @@ def attention_gradients_cpu(
     first_batch: int = 0,
     first_query: int = 0,
     threads: int | None = None,
+    engine: Engine = NUMPY,
     **scores: Unpack[ScoreArguments],
 ) -> None:
     """Write the gradients of the inputs of `attention_cpu` into `dq`, `dk`, `dv` and `arrays`.
@@ -73,8 +83,8 @@ def attention_gradients_cpu(
     `arrays`. For each thread it is at most `seq_k * (d + d_v)` elements if the gradients have another type
     than the arithmetic; and, whatever the sequence lengths,
     `BLOCK * (2 * BLOCK + 4 * d + 3 * d_v + 2 * max(d, d_v) + 8)` elements, where BLOCK is the
-    larger of `BLOCK_Q` and `BLOCK_K`, and 4 bytes for each score of a block: 32 with ALiBi, a bias
-    or softcap, and 90 with dropout, if the arithmetic is f32. `threads` and the bits of the results
+    larger of `BLOCK_Q` and `BLOCK_K`, and 5 bytes for each score of a block: 32 with ALiBi, a bias
+    or softcap, and 90 with dropout, if the arithmetic is f32. `engine`, `threads` and the bits of the results
     are as in `attention_cpu`; what adds to the same elements of `arrays` is computed by one thread.
 
     Raises ConfigError when `causal` is not a known word, and for an array in `arrays` that has no gradient,
@@ -97,6 +107,7 @@ def attention_gradients_cpu(
         scale=1 / math.sqrt(q.shape[3]) if softmax_scale is None else softmax_scale,
         rules=rules,
         dtype=dtype,
+        engine=engine,
         delta=np.zeros(q.shape[:3], dtype),
         sums=rules.zeros_for(arrays),
     )
@@ -161,6 +172,7 @@ class _Job:
     scale: float
     rules: ScoreRules
     dtype: np.dtype[Any]
+    engine: Engine
     delta: Array
     sums: dict[str, Array]
 
@@ -269,8 +281,8 @@ class _Part(NamedTuple):
 
 class Weights(NamedTuple):
     """A block of scores, [rows, keys], where some rows meet some keys: `weight`, without the factors of
-    dropout; the blocks that features of scores have saved for their derivatives; and `hidden`, [heads,
-    queries, keys], True where a row does not see a key, or None.
+    dropout; the blocks that features of scores have saved for their derivatives; and `hidden`, [rows, keys],
+    True where a row does not see a key, or None.
     """
 
     block: Block
@@ -288,6 +300,7 @@ class Weights(NamedTuple):
         lse: Array,
         keys: slice,
         k: Array,
+        engine: Engine = NUMPY,
     ) -> Weights | None:
         """The weights of one block of scores at (batch, heads, queries). `scaled` are its queries from
         `Workspace.scaled`; `lse` is [heads, queries], of the type of the arithmetic. None if no row sees a
@@ -307,16 +320,14 @@ class Weights(NamedTuple):
         if factor != 1:
             score *= score.dtype.type(factor)
         rules.apply(by_head, block, saved)
-        np.subtract(score, lse.reshape(-1)[:, None], out=score)
-        weight = np.exp(score, out=score)
-        if hidden is not None:
-            np.copyto(by_head, 0, where=hidden)
-        return cls(block, weight, saved, hidden)
+        unseen = None if hidden is None else rows_of(hidden, len(score))
+        engine.weights_again(space, score, unseen, lse.reshape(-1))
+        return cls(block, score, saved, unseen)
 
     def hide(self, of_scores: Array) -> None:
         """Set the elements of `of_scores` [rows, keys] of hidden pairs to 0."""
         if self.hidden is not None:
-            np.copyto(of_scores.reshape(-1, *self.block.sizes), 0, where=self.hidden)
+            hide(of_scores, self.hidden)
 
     def factors(self, rules: ScoreRules, space: Workspace) -> Array | None:
         """The factors of dropout, [rows, keys]; None without it."""
@@ -327,11 +338,6 @@ class Weights(NamedTuple):
         rules.drop(factors.reshape(-1, *self.block.sizes), self.block)
         return factors
 
-    @property
-    def hidden_rows(self) -> Array | None:
-        """`hidden` as [rows, keys]."""
-        return None if self.hidden is None else rows_of(self.hidden, len(self.weight))
-
 
 def _part(
     job: _Job, space: Workspace, rows: _Rows, keys: slice, k: Array, v: Array, sums: Mapping[str, Array]
@@ -339,7 +345,8 @@ def _part(
     """The part of the scores where these rows meet these keys, `k` and `v`; None if no row sees a
     key. Its terms of the gradients of arrays are added to `sums`.
     """
-    weights = Weights.of(job.rules, space, rows.slices, (rows.q, rows.factor), rows.lse, keys, k)
+    scaled = rows.q, rows.factor
+    weights = Weights.of(job.rules, space, rows.slices, scaled, rows.lse, keys, k, job.engine)
     if weights is None:
         return None
     weight, saved = weights.weight, weights.saved
@@ -348,15 +355,13 @@ def _part(
     factors = weights.factors(job.rules, space)
     if factors is not None:
         dscore *= factors
-    dscore -= rows.delta[:, None]
-    dscore *= weight
-    weights.hide(dscore)
+    job.engine.score_gradients(space, dscore, weights.hidden, weight, rows.delta)
     job.rules.lead_back(dscore.reshape(-1, *weights.block.sizes), saved, weights.block, sums)
     if saved:  # what they keep may be NaN
         weights.hide(dscore)
     if factors is not None:
         weight *= factors
-    return _Part(weight, dscore, weights.hidden_rows)
+    return _Part(weight, dscore, weights.hidden)
 
 
 def _sweep_each(job: _Job, space: Workspace, sweeps: _Task) -> None:

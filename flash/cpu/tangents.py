@@ -130,10 +130,10 @@ def _sweep(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> None
             weight *= factors
         part = space.take("part", *total.shape)
         v = space.for_blas("v", job.v[b, kv, keys], len(total))
-        total += product_of_seen(space, "tame", of_score, v, weights.hidden_rows, out=part)
+        total += product_of_seen(space, "tame", of_score, v, weights.hidden, out=part)
         if job.of_v is not None:
             of_v = space.for_blas("of_v", job.of_v[b, kv, keys], len(total))
-            total += product_of_seen(space, "tame", weight, of_v, weights.hidden_rows, out=part)
+            total += product_of_seen(space, "tame", weight, of_v, weights.hidden, out=part)
     total -= of_lse[:, None] * job.out[index].reshape(total.shape).astype(dtype)
     job.of_out[index] = total.reshape(job.of_out[index].shape)
     job.of_lse[index] = of_lse.reshape(lse.shape)
