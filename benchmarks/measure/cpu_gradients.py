@@ -29,6 +29,7 @@ from flash.operands.dtype_names import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen.runtime.settings import COMPILED
 
+_Arrays = tuple[Array, Array, Array, Array]  # dout, q, k, v
 GOALS: Final = {"ours": 1.2, COMPILED: 1.0}
 # Gradients of keys are sums over all queries; in 16 bits PyTorch also rounds weights and gradients of scores.
 AGREEMENT: Final = {"f32": 1e-4, "bf16": 8 * AGREEMENT_OF_16_BITS}
@@ -66,20 +67,20 @@ def compare_gradients(shape: Shape, rounds: int, batch: int) -> Rows:
     """Times of the gradients of one shape, and the ratios of our times to PyTorch's in the same round."""
     kind = AttentionConfig(shape.head_dim, dtype=shape.dtype).element.numpy
     of_q, of_k = ((BATCH, heads, shape.seq, shape.head_dim) for heads in (shape.heads, shape.kv_heads))
-    arrays = tuple(x.astype(kind) for x in normal(of_q, of_q, of_k, of_k))
-    contestants, remarks = our_contestants(lambda backend: _our_gradients(backend, *arrays, shape.causal))
+    dout, q, k, v = (x.astype(kind) for x in normal(of_q, of_q, of_k, of_k))
+    arrays = dout, q, k, v
+    contestants, remarks = our_contestants(lambda backend: _our_gradients(backend, arrays, shape.causal))
     try:
-        contestants["torch"] = _torch_gradients(*arrays, shape.causal)
+        contestants["torch"] = _torch_gradients(arrays, shape.causal)
     except ImportError as error:
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
     settings = {"gradients": shape.dtype, "N": shape.seq, "kv": shape.kv_heads, "causal": shape.causal}
     return [*remarks, *raced(contestants, settings, rounds, batch, GOALS, AGREEMENT[shape.dtype])]
 
 
-def _our_gradients(
-    backend: str, dout: Array, q: Array, k: Array, v: Array, causal: bool
-) -> Callable[[], Array]:
+def _our_gradients(backend: str, arrays: _Arrays, causal: bool) -> Callable[[], Array]:
     """The gradients of q, k and v by a backend, of which the function returns that of k."""
+    dout, q, k, v = arrays
     out, lse, engine = np.empty_like(q), np.empty(q.shape[:3], np.float32), engine_of(backend)
     attention_cpu(q, k, v, out, lse, softmax_scale=None, causal=causal)
     dq, dk, dv = (np.empty_like(x) for x in (q, k, v))
@@ -93,10 +94,11 @@ def _our_gradients(
     return run
 
 
-def _torch_gradients(dout: Array, q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
+def _torch_gradients(arrays: _Arrays, causal: bool) -> Callable[[], Array]:
     """PyTorch's gradients of q, k and v, of which the function returns that of k: its backward pass alone."""
     torch: Any = importlib.import_module("torch")
-    of_out, *leaves = (tensor_of(torch, x) for x in (dout, q, k, v))
+    _, q, k, _ = arrays
+    of_out, *leaves = (tensor_of(torch, x) for x in arrays)
     for leaf in leaves:
         leaf.requires_grad_()
     attend, grouped = torch.nn.functional.scaled_dot_product_attention, q.shape[1] != k.shape[1]

@@ -219,7 +219,7 @@ class _Job:
 
     def _kv_heads(self) -> Iterator[tuple[int, int]]:
         """(batch, key/value head) of all key/value heads."""
-        return itertools.product(*map(range, self.k.shape[:2]))
+        return itertools.product(range(self.k.shape[0]), range(self.k.shape[1]))
 
     def _rows(self, kv: int) -> list[tuple[slice, slice]]:
         """(heads, queries) of the blocks of rows that share a key/value head, those with the most keys
@@ -258,12 +258,12 @@ class _Rows(NamedTuple):
     delta: Array
 
     @classmethod
-    def of(cls, job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> _Rows:
-        """The rows at `index`, (batch, heads, queries), with the part of `delta` that is written so far."""
+    def of(cls, job: _Job, space: Workspace, index: tuple[int, slice, slice], dout: Array) -> _Rows:
+        """The rows at `index`, (batch, heads, queries), whose `delta` is written; `dout` is [rows, d_v]."""
         return cls(
             index,
             *space.scaled("q", job.q[index], job.scale),
-            space.copied("dout", job.dout[index]),
+            dout,
             job.lse[index].astype(job.dtype),
             job.delta[index].reshape(-1),
         )
@@ -320,7 +320,7 @@ class Weights(NamedTuple):
         if factor != 1:
             score *= score.dtype.type(factor)
         rules.apply(by_head, block, saved)
-        unseen = None if hidden is None else rows_of(hidden, len(score))
+        unseen = None if hidden is None else np.ascontiguousarray(rows_of(hidden, len(score)))
         engine.weights_again(space, score, unseen, lse.reshape(-1))
         return cls(block, score, saved, unseen)
 
@@ -393,11 +393,12 @@ def _meet(
     """
     b, kv = sweep.batch, sweep.kv
     blocks = sweep.blocks(job.rules.seen_by_any(index[2]))
-    if sweep.gives_queries:
-        job.delta[index] = _delta(job, space, index)
-    elif not blocks:
+    if not blocks and not sweep.gives_queries:
         return
-    rows = _Rows.of(job, space, index)
+    dout = space.copied("dout", job.dout[index])
+    if sweep.gives_queries:
+        job.delta[index] = _delta(job, space, index, dout)
+    rows = _Rows.of(job, space, index, dout)
     dq = space.take("dq", *rows.q.shape)
     dq.fill(0)
     for keys in blocks:
@@ -428,10 +429,10 @@ def _add_to_keys(job: _Job, space: Workspace, rows: _Rows, part: _Part, dk: Arra
     dk += product_of_seen(space, "tame", part.dproduct.T, rows.q, hidden, out=space.take("part", *dk.shape))
 
 
-def _delta(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> Array:
-    """The sum of O times its gradient, less the gradient of LSE: [heads, queries]."""
-    product = space.copied("dout", job.dout[index])
-    product *= space.copied("part", job.out[index])
+def _delta(job: _Job, space: Workspace, index: tuple[int, slice, slice], dout: Array) -> Array:
+    """The sum of O times its gradient, `dout`, less the gradient of LSE: [heads, queries]."""
+    product = space.copied("part", job.out[index])
+    product *= dout
     delta: Array = product.sum(axis=1).reshape(job.lse[index].shape)
     if job.dlse is not None:
         delta -= job.dlse[index]
