@@ -64,6 +64,7 @@ class Workspace:
         self.dtype = dtype
         self._buffers: dict[tuple[str, np.dtype[Any]], NDArray[Any]] = {}
         self._ones = np.empty(0, dtype)
+        self._hidden: NDArray[np.bool_] | None = None  # of which buffer "seen" has the bits
 
     def ones(self, count: int) -> NDArray[Any]:
         """`count` ones, at a multiple of `_ALIGNMENT`."""
@@ -71,6 +72,18 @@ class Workspace:
             self._ones = _aligned(count, self.dtype)
             self._ones.fill(1)
         return self._ones[:count]
+
+    def hide(self, x: NDArray[Any], hidden: NDArray[np.bool_]) -> None:
+        """Set the elements of `x` [rows, columns] to 0 where `hidden`, of its shape, is True: by AND of bits, in
+        half of the time of `np.copyto`, and in a tenth where neighbours differ. What is hidden must not change
+        during a call: blocks on the diagonal of a causal call have the same array.
+        """
+        bits = np.dtype(f"i{self.dtype.itemsize}")
+        mask = self.planes("seen", 1, *hidden.shape, bits)[0]
+        if self._hidden is None or _layout_of(self._hidden) != _layout_of(hidden):
+            np.subtract(hidden, 1, out=mask, dtype=np.int8)
+            self._hidden = hidden  # so that its memory is not that of another array
+        np.bitwise_and(x.view(bits), mask, out=x.view(bits))
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
         """The front of buffer `name` as a dense array [rows, columns]."""
@@ -197,6 +210,11 @@ class Workspace:
         return rows, scale
 
 
+def _layout_of(x: NDArray[Any]) -> tuple[object, ...]:
+    """What distinguishes an array from others that exist at the same time."""
+    return x.__array_interface__["data"], x.shape, x.strides
+
+
 def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """An array of `size` elements whose first is at a multiple of `_ALIGNMENT`."""
     raw = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
@@ -269,14 +287,6 @@ def product_of_seen(
         at = *plane, slice(None), n, None
         out[tuple(plane)] += np.where(hidden[at], 0, weight[at] * row)
     return out
-
-
-def hide(x: NDArray[Any], hidden: NDArray[np.bool_]) -> None:
-    """Set the floats of `x` to 0 where the array `hidden`, which broadcasts to x, is True: by AND of their
-    bits, in half of the time of `np.copyto`, and in a tenth where neighbours differ.
-    """
-    bits = x.view(f"i{x.itemsize}")
-    np.bitwise_and(bits, hidden.view(np.int8) - np.int8(1), out=bits)
 
 
 def rows_of(hidden: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:

@@ -21,15 +21,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import (
-    Workspace,
-    arithmetic_of,
-    heads_together,
-    hide,
-    product_of_seen,
-    rows_of,
-    scores_of,
-)
+from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
 from flash.cpu.engine import NUMPY, Engine
 from flash.cpu.scores import Saved, ScoreRules
 from flash.cpu.threads import BLAS_THREADS, helpers_for, share_out
@@ -83,7 +75,7 @@ def attention_gradients_cpu(
     `arrays`. For each thread it is at most `seq_k * (d + d_v)` elements if the gradients have another type
     than the arithmetic; and, whatever the sequence lengths,
     `BLOCK * (2 * BLOCK + 4 * d + 3 * d_v + 2 * max(d, d_v) + 8)` elements, where BLOCK is the
-    larger of `BLOCK_Q` and `BLOCK_K`, and 5 bytes for each score of a block: 32 with ALiBi, a bias
+    larger of `BLOCK_Q` and `BLOCK_K`, and 8 bytes for each score of a block: 32 with ALiBi, a bias
     or softcap, and 90 with dropout, if the arithmetic is f32. `engine`, `threads` and the bits of the results
     are as in `attention_cpu`; what adds to the same elements of `arrays` is computed by one thread.
 
@@ -320,14 +312,14 @@ class Weights(NamedTuple):
         if factor != 1:
             score *= score.dtype.type(factor)
         rules.apply(by_head, block, saved)
-        unseen = None if hidden is None else np.ascontiguousarray(rows_of(hidden, len(score)))
+        unseen = None if hidden is None else rows_of(hidden, len(score))
         engine.weights_again(space, score, unseen, lse.reshape(-1))
         return cls(block, score, saved, unseen)
 
-    def hide(self, of_scores: Array) -> None:
+    def hide(self, space: Workspace, of_scores: Array) -> None:
         """Set the elements of `of_scores` [rows, keys] of hidden pairs to 0."""
         if self.hidden is not None:
-            hide(of_scores, self.hidden)
+            space.hide(of_scores, self.hidden)
 
     def factors(self, rules: ScoreRules, space: Workspace) -> Array | None:
         """The factors of dropout, [rows, keys]; None without it."""
@@ -358,7 +350,7 @@ def _part(
     job.engine.score_gradients(space, dscore, weights.hidden, weight, rows.delta)
     job.rules.lead_back(dscore.reshape(-1, *weights.block.sizes), saved, weights.block, sums)
     if saved:  # what they keep may be NaN
-        weights.hide(dscore)
+        weights.hide(space, dscore)
     if factors is not None:
         weight *= factors
     return _Part(weight, dscore, weights.hidden)

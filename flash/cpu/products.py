@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import Workspace, hide, product_of_seen, scores_of
+from flash.cpu.blocks import Workspace, product_of_seen, scores_of
 from flash.cpu.chunks import in_chunks, keys_of_chunk
 from flash.cpu.paged_rows import KeyIndex, KeyRows
 
@@ -47,26 +47,22 @@ def weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) ->
     """
     np.exp(score, out=score)
     if hidden is not None:
-        hide(score, hidden)
+        space.hide(score, hidden)
     total += score @ space.ones(score.shape[1])  # BLAS: four times as fast as sum(axis=1)
 
 
-def weights_again(space: Workspace, score: Array, hidden: Array | None, lse: Array) -> None:  # noqa: ARG001
+def weights_again(space: Workspace, score: Array, hidden: Array | None, lse: Array) -> None:
     """Write the weights that follow from `score` [rows, keys] and the log of the row sums, `lse` [rows], over
     the scores. What is `hidden`, of the shape of score, has weight 0.
     """
     np.subtract(score, lse[:, None], out=score)
     np.exp(score, out=score)
     if hidden is not None:
-        hide(score, hidden)
+        space.hide(score, hidden)
 
 
 def score_gradients(
-    space: Workspace,  # noqa: ARG001  # which other engines need
-    dweight: Array,
-    hidden: Array | None,
-    weight: Array,
-    delta: Array,
+    space: Workspace, dweight: Array, hidden: Array | None, weight: Array, delta: Array
 ) -> None:
     """Write the gradient of scores, `(dweight - delta) * weight`, over the gradient of weights, `dweight`
     [rows, keys]; delta is [rows]. What is `hidden` has the gradient 0.
@@ -74,7 +70,7 @@ def score_gradients(
     dweight -= delta[:, None]
     dweight *= weight
     if hidden is not None:
-        hide(dweight, hidden)
+        space.hide(dweight, hidden)
 
 
 def outputs_of_values(

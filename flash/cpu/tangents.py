@@ -122,7 +122,7 @@ def _sweep(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> None
         # A feature of scores multiplies gradients of its results by its slopes: tangents likewise.
         job.rules.lead_back(of_score.reshape(-1, *weights.block.sizes), weights.saved, weights.block, {})
         of_score *= weights.weight
-        weights.hide(of_score)
+        weights.hide(space, of_score)
         of_lse += of_score.sum(axis=1)
         weight, factors = weights.weight, weights.factors(job.rules, space)
         if factors is not None:
