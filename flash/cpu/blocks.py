@@ -79,7 +79,8 @@ class Workspace:
         the diagonal of a causal call have the same.
         """
         bits = np.dtype(f"i{self.dtype.itemsize}")
-        mask = self.planes("seen", 1, *hidden.shape, bits)[0]
+        rows, columns = hidden.shape
+        mask = self.planes("seen", 1, rows, columns, bits)[0]
         if self._hidden is None or _layout_of(self._hidden) != _layout_of(hidden):
             np.subtract(hidden, 1, out=mask, dtype=np.int8)
             self._hidden = hidden  # so that its memory is not that of another array
