@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure.build import assemble_jobs, emit_jobs
+from benchmarks.measure.cpu_gradients import gradient_jobs
 from benchmarks.measure.decode import DECODE_REMARKS, decode_jobs
 from benchmarks.measure.fp8_error import FP8_ERROR_REMARKS, fp8_jobs
 from benchmarks.measure.fp8_scale_error import FP8_SCALE_REMARKS, fp8_scale_jobs
@@ -85,7 +86,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "gallery": gallery_jobs,
     "decode": decode_jobs,
     "serving": serving_jobs,
-    "cpu": cpu_jobs,
+    "cpu": lambda quick: cpu_jobs(quick) + gradient_jobs(quick),
     "interpreter": interpreter_jobs,
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,

@@ -64,6 +64,7 @@ class Workspace:
         self.dtype = dtype
         self._buffers: dict[tuple[str, np.dtype[Any]], NDArray[Any]] = {}
         self._ones = np.empty(0, dtype)
+        self._hidden: NDArray[np.bool_] | None = None  # of which buffer "seen" has the bits
 
     def ones(self, count: int) -> NDArray[Any]:
         """`count` ones, at a multiple of `_ALIGNMENT`."""
@@ -71,6 +72,19 @@ class Workspace:
             self._ones = _aligned(count, self.dtype)
             self._ones.fill(1)
         return self._ones[:count]
+
+    def hide(self, x: NDArray[Any], hidden: NDArray[np.bool_]) -> None:
+        """Set the elements of `x` [rows, columns] to 0 where `hidden`, of its shape, is True: by AND of bits,
+        in less time than `np.copyto` takes. The array `hidden` must not change during a call: all blocks on
+        the diagonal of a causal call have the same.
+        """
+        bits = np.dtype(f"i{self.dtype.itemsize}")
+        rows, columns = hidden.shape
+        mask = self.planes("seen", 1, rows, columns, bits)[0]
+        if self._hidden is None or _layout_of(self._hidden) != _layout_of(hidden):
+            np.subtract(hidden, 1, out=mask, dtype=np.int8)
+            self._hidden = hidden  # so that its memory is not that of another array
+        np.bitwise_and(x.view(bits), mask, out=x.view(bits))
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
         """The front of buffer `name` as a dense array [rows, columns]."""
@@ -195,6 +209,11 @@ class Workspace:
             return rows, 1.0
         scaled[...] = q
         return rows, scale
+
+
+def _layout_of(x: NDArray[Any]) -> tuple[object, ...]:
+    """What distinguishes an array from others that exist at the same time."""
+    return x.__array_interface__["data"], x.shape, x.strides
 
 
 def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -72,6 +72,26 @@ def _outputs_of_values(
         _sums_of_seen(location, weight, hidden, out)
 
 
+def _weights_again(space: Workspace, score: Array, hidden: Array | None, lse: Array) -> None:
+    if space.dtype != _F32:
+        products.weights_again(space, score, hidden, lse)
+    elif hidden is None:
+        loops.weights_again(score, lse)
+    else:
+        loops.weights_again_of_seen(score, np.ascontiguousarray(hidden), lse)
+
+
+def _score_gradients(
+    space: Workspace, dweight: Array, hidden: Array | None, weight: Array, delta: Array
+) -> None:
+    if space.dtype != _F32:
+        products.score_gradients(space, dweight, hidden, weight, delta)
+    elif hidden is None:
+        loops.score_gradients(dweight, weight, delta)
+    else:
+        loops.score_gradients_of_seen(dweight, np.ascontiguousarray(hidden), weight, delta)
+
+
 class _Heads:
     """The work of a call, whose heads are shared out among threads; `arguments` are those of `loops.attend`
     that follow those about threads.
@@ -116,7 +136,16 @@ def _are_side_by_side(rows: _AllInMemory) -> bool:
     return len(offsets) > 1 and bool(of_head < offsets[1] - offsets[0])
 
 
-ENGINE: Final = Engine(_scores_of_keys, _weigh, _outputs_of_values, 4, _attend, _FEW_ROWS)
+ENGINE: Final = Engine(
+    _scores_of_keys,
+    _weigh,
+    _outputs_of_values,
+    _weights_again,
+    _score_gradients,
+    together=4,
+    attend=_attend,
+    few_rows=_FEW_ROWS,
+)
 
 
 def _sums_of_seen(location: _InMemory, weight: Array, hidden: Array, out: Array) -> None:

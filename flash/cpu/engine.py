@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace
 from flash.cpu.paged_rows import KeyIndex, KeyRows
-from flash.cpu.products import outputs_of_values, scores_of_keys, weigh
+from flash.cpu.products import outputs_of_values, score_gradients, scores_of_keys, weigh, weights_again
 from flash.cpu.threads import Shared
 
 Array = NDArray[Any]
@@ -55,6 +55,22 @@ class OutputsOfValues(Protocol):
         """Write `weight @ v` to `out`."""
 
 
+class WeightsAgain(Protocol):
+    """A function that computes what `flash.cpu.products.weights_again` does."""
+
+    def __call__(self, space: Workspace, score: Array, hidden: Array | None, lse: Array) -> None:
+        """Write the weights of scores over these."""
+
+
+class ScoreGradients(Protocol):
+    """A function that computes what `flash.cpu.products.score_gradients` does."""
+
+    def __call__(
+        self, space: Workspace, dweight: Array, hidden: Array | None, weight: Array, delta: Array
+    ) -> None:
+        """Write the gradient of scores over that of weights."""
+
+
 class Attend(Protocol):
     """A function that does all three steps for keys that all rows see, of scores that nothing changes."""
 
@@ -79,8 +95,9 @@ class Attend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The three steps of a block, between which the features of a call change scores and weights; and perhaps
-    a function for calls without such features, where each head of K has `few_rows` rows or fewer.
+    """The three steps of a block, between which the features of a call change scores and weights; two of its
+    gradients; and perhaps a function for calls without such features, where each head of K has `few_rows`
+    rows or fewer.
 
     A block has several heads of K if their keys have at most `together` times KEY_ELEMENTS elements: a larger
     number means fewer calls, but also fewer threads for few queries.
@@ -89,9 +106,11 @@ class Engine:
     scores_of_keys: ScoresOfKeys
     weigh: Weigh
     outputs_of_values: OutputsOfValues
+    weights_again: WeightsAgain
+    score_gradients: ScoreGradients
     together: int
     attend: Attend | None = None
     few_rows: int = 0
 
 
-NUMPY: Final = Engine(scores_of_keys, weigh, outputs_of_values, together=8)
+NUMPY: Final = Engine(scores_of_keys, weigh, outputs_of_values, weights_again, score_gradients, together=8)

@@ -104,6 +104,50 @@ def weights_of_seen(score: Array, hidden: Array, total: Array) -> None:
         total[row] += added
 
 
+@compiled(_AS_WRITTEN)
+def weights_again(score: Array, lse: Array) -> None:
+    """Write the exponentials of `score` [rows, keys] less `lse` [rows] over the scores."""
+    in_widest_vectors()
+    rows, keys = score.shape
+    for row in range(rows):
+        row_scores, shift = score[row], lse[row]
+        for key in range(keys):
+            row_scores[key] = _weight(row_scores[key] - shift)
+
+
+@compiled(_AS_WRITTEN)
+def weights_again_of_seen(score: Array, hidden: Array, lse: Array) -> None:
+    """Do what `weights_again` does; a `hidden` key [rows, keys] has weight 0, whatever its score is."""
+    in_widest_vectors()
+    rows, keys = score.shape
+    for row in range(rows):
+        row_scores, unseen, shift = score[row], hidden[row], lse[row]
+        for key in range(keys):
+            row_scores[key] = f32(0) if unseen[key] else _weight(row_scores[key] - shift)
+
+
+@compiled(_AS_WRITTEN)
+def score_gradients(dweight: Array, weight: Array, delta: Array) -> None:
+    """Write `(dweight - delta) * weight` over `dweight` [rows, keys]; delta is [rows]."""
+    in_widest_vectors()
+    rows, keys = weight.shape
+    for row in range(rows):
+        row_gradients, row_weights, less = dweight[row], weight[row], delta[row]
+        for key in range(keys):
+            row_gradients[key] = (row_gradients[key] - less) * row_weights[key]
+
+
+@compiled(_AS_WRITTEN)
+def score_gradients_of_seen(dweight: Array, hidden: Array, weight: Array, delta: Array) -> None:
+    """Do what `score_gradients` does; a `hidden` key [rows, keys] has the gradient 0."""
+    in_widest_vectors()
+    rows, keys = weight.shape
+    for row in range(rows):
+        row_gradients, unseen, row_weights, less = dweight[row], hidden[row], weight[row], delta[row]
+        for key in range(keys):
+            row_gradients[key] = f32(0) if unseen[key] else (row_gradients[key] - less) * row_weights[key]
+
+
 # A thread that waits without sleeping leaves its core to another one after this number of looks, 0.1 us.
 _LOOKS_TO_YIELD: Final = 256
 

@@ -45,10 +45,32 @@ def weigh(space: Workspace, score: Array, hidden: Array | None, total: Array) ->
     """Write the exponentials of `score` [rows, keys] over it, and add their sums to `total` [rows]. What is
     `hidden`, of the shape of score, has weight 0.
     """
-    if hidden is not None:
-        np.copyto(score, -np.inf, where=hidden)
     np.exp(score, out=score)
+    if hidden is not None:
+        space.hide(score, hidden)
     total += score @ space.ones(score.shape[1])  # BLAS: four times as fast as sum(axis=1)
+
+
+def weights_again(space: Workspace, score: Array, hidden: Array | None, lse: Array) -> None:
+    """Write the weights that follow from `score` [rows, keys] and the log of the row sums, `lse` [rows], over
+    the scores. What is `hidden`, of the shape of score, has weight 0.
+    """
+    np.subtract(score, lse[:, None], out=score)
+    np.exp(score, out=score)
+    if hidden is not None:
+        space.hide(score, hidden)
+
+
+def score_gradients(
+    space: Workspace, dweight: Array, hidden: Array | None, weight: Array, delta: Array
+) -> None:
+    """Write the gradient of scores, `(dweight - delta) * weight`, over the gradient of weights, `dweight`
+    [rows, keys]; delta is [rows]. What is `hidden` has the gradient 0.
+    """
+    dweight -= delta[:, None]
+    dweight *= weight
+    if hidden is not None:
+        space.hide(dweight, hidden)
 
 
 def outputs_of_values(

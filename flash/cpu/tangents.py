@@ -122,7 +122,7 @@ def _sweep(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> None
         # A feature of scores multiplies gradients of its results by its slopes: tangents likewise.
         job.rules.lead_back(of_score.reshape(-1, *weights.block.sizes), weights.saved, weights.block, {})
         of_score *= weights.weight
-        weights.hide(of_score)
+        weights.hide(space, of_score)
         of_lse += of_score.sum(axis=1)
         weight, factors = weights.weight, weights.factors(job.rules, space)
         if factors is not None:
@@ -130,10 +130,10 @@ def _sweep(job: _Job, space: Workspace, index: tuple[int, slice, slice]) -> None
             weight *= factors
         part = space.take("part", *total.shape)
         v = space.for_blas("v", job.v[b, kv, keys], len(total))
-        total += product_of_seen(space, "tame", of_score, v, weights.hidden_rows, out=part)
+        total += product_of_seen(space, "tame", of_score, v, weights.hidden, out=part)
         if job.of_v is not None:
             of_v = space.for_blas("of_v", job.of_v[b, kv, keys], len(total))
-            total += product_of_seen(space, "tame", weight, of_v, weights.hidden_rows, out=part)
+            total += product_of_seen(space, "tame", weight, of_v, weights.hidden, out=part)
     total -= of_lse[:, None] * job.out[index].reshape(total.shape).astype(dtype)
     job.of_out[index] = total.reshape(job.of_out[index].shape)
     job.of_lse[index] = of_lse.reshape(lse.shape)

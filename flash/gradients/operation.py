@@ -9,6 +9,7 @@ from flash.calls.gpu import Launcher
 from flash.calls.memory import ALIGNED, Memory
 from flash.calls.operation import Operation, Result, ordinal_of
 from flash.calls.step import Step
+from flash.cpu.engine_choice import engine_of
 from flash.gradients.checks import WRITTEN, Checks, alignment
 from flash.gradients.steps import GradientCall, memory_of, run_on_cpu, steps_of, sum_name
 from flash.host.caller import Caller
@@ -173,6 +174,6 @@ class Gradient(Operation[GradientCall]):
         }
         return steps_of(call, self.target_of(ordinal), space, self.caller.name)
 
-    def on_cpu(self, call: GradientCall, backend: str) -> None:  # noqa: ARG002  # numpy alone has gradients
+    def on_cpu(self, call: GradientCall, backend: str) -> None:
         """See `Operation.on_cpu`."""
-        run_on_cpu(call)
+        run_on_cpu(call, engine_of(backend))

@@ -12,6 +12,7 @@ import numpy as np
 from flash.calls.step import Step, launch_step, outer_strides, require_grid
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild, gradient_build, sum_build
+from flash.cpu.engine import Engine
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.families.wgmma_gradient import CONSUMERS
 from flash.gradients.checks import Checked, alignment
@@ -296,14 +297,14 @@ def sum_steps(
     yield from _step(kernel, views, values, -(-sums // WARPS), caller)
 
 
-def run_on_cpu(call: GradientCall) -> None:
-    """Compute the call with numpy, packed sequences one after another."""
+def run_on_cpu(call: GradientCall, engine: Engine) -> None:
+    """Compute the call on the host, packed sequences one after another."""
     config = call.config
     operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
     attend: Callable[..., None] = functools.partial(
-        attention_gradients_cpu, softmax_scale=call.scale, **scores
+        attention_gradients_cpu, softmax_scale=call.scale, engine=engine, **scores
     )
     arrays = {name: host_array(a) for name, a in call.arrays.items()}
     sums = {name: host_array(a) for name, a in call.sums.items()}

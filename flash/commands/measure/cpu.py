@@ -40,13 +40,15 @@ Array = NDArray[Any]
 
 THREADS: Final = 2
 BATCH, HEADS, HEAD_DIM = 1, 8, 64
-_SHORT: Final = 1024  # the longest sequences whose whole matrix of scores numpy computes, too
+SHORT: Final = 1024  # the longest sequences whose whole matrix of scores numpy computes, too
+SHORTEST: Final = 256
+SHORTEST_GOAL: Final = 1.2
 RATIO_GOAL: Final = 1.3
 DECODING_GOAL: Final = 2.0
 # Difference of two orders of adding 4096 products in f32; a wrong result differs by 1e-2 or more.
 AGREEMENT: Final = 1e-4
 AGREEMENT_OF_16_BITS: Final = 5e-3  # PyTorch also rounds weights
-_OURS: Final = {"ours": "cpu", COMPILED: COMPILED}  # contestants, and the backends that they are
+OURS: Final = {"ours": "cpu", COMPILED: COMPILED}  # contestants, and the backends that they are
 # A pool of OpenMP threads spins for about 5 ms after its last work (libgomp, GOMP_SPINCOUNT).
 _SPIN_S: Final = 0.02
 
@@ -104,7 +106,9 @@ def cpu_jobs(quick: bool) -> list[Job]:
     """
     importlib.import_module("threadpoolctl")
     rounds, batch = (3, 3) if quick else (7, 4)
-    counts = {_SHORT: (rounds, batch)} if quick else {_SHORT: (rounds, batch), 4096: (5, 2)}
+    counts = {SHORT: (rounds, batch)}
+    if not quick:
+        counts |= {SHORTEST: (2 * rounds, 4 * batch), 4096: (5, 2)}
     forward = [
         Job(f"cpu N={n} {'causal' if causal else 'full'}", functools.partial(compare, n, causal, *counts[n]))
         for n in counts
@@ -125,14 +129,15 @@ def compare(
 ) -> Rows:
     """Times of one shape, and the ratios of our times to those of each other contestant in the same round."""
     q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
-    contestants, remarks = _ours(q, k, v, causal)
+    contestants, remarks = our_contestants(lambda backend: _attending(backend, q, k, v, causal))
     try:
         contestants["torch"] = _torch(q, k, v, causal)
     except ImportError as error:
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
-    if seq <= _SHORT:
+    if seq <= SHORT:
         contestants["numpy N²"] = functools.partial(dense_attention, q, k, v, causal)
-    results = _raced(contestants, {"N": seq, "causal": causal}, rounds, batch, RATIO_GOAL, AGREEMENT)
+    goals = dict.fromkeys(OURS, SHORTEST_GOAL if seq <= SHORTEST else RATIO_GOAL)
+    results = raced(contestants, {"N": seq, "causal": causal}, rounds, batch, goals, AGREEMENT)
     return [*remarks, *results]
 
 
@@ -155,28 +160,32 @@ def compare_token(token: Token, rounds: int, batch: int) -> Rows:
             "torch": lambda: _torch_in_pages(q, k_pages, v_pages, table),
             "torch, contiguous": theirs["torch"],
         }
-    contestants, remarks = _ours(q, k_rows, v_rows, causal=True)
+    contestants, remarks = our_contestants(
+        lambda backend: _attending(backend, q, k_rows, v_rows, causal=True)
+    )
     try:
         contestants |= {name: make() for name, make in theirs.items()}
     except ImportError as error:
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
+    goals = dict.fromkeys(OURS, DECODING_GOAL)
     alike = AGREEMENT if token.dtype == "f32" else AGREEMENT_OF_16_BITS
-    return [*remarks, *_raced(contestants, token.settings, rounds, batch, DECODING_GOAL, alike)]
+    return [*remarks, *raced(contestants, token.settings, rounds, batch, goals, alike)]
 
 
-def _raced(
+def raced(
     contestants: Mapping[str, Callable[[], Array]],
     settings: Mapping[str, Setting],
     rounds: int,
     batch: int,
-    goal: float,
+    goals: Mapping[str, float],
     agreement: float,
 ) -> Rows:
     """Times of the contestants, and the ratios of those of ours to each of the others; and the same of CPU
-    time against PyTorch, with one thread for each. Results that differ by more than `agreement` are reported.
+    time against PyTorch, with one thread for each. `goals` are by the names of ours. Results that differ by
+    more than `agreement` are reported.
     """
     results = {name: work().astype(np.float32) for name, work in contestants.items()}
-    ours, others = ([name for name in contestants if (name in _OURS) == our] for our in (True, False))
+    ours, others = ([name for name in contestants if (name in OURS) == our] for our in (True, False))
     pairs = [(our, other) for our in ours for other in others]
     rows: Rows = []
     for our, name in pairs:
@@ -205,7 +214,7 @@ def _raced(
                         "x",
                         ratios(samples[our], samples[name]),
                         config=settings,
-                        goal=Goal("<=", goal) if "torch" in name else None,
+                        goal=Goal("<=", goals[our]) if "torch" in name else None,
                         headline=name == "torch",
                     )
                 )
@@ -242,17 +251,19 @@ def _torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> tuple[dict[str, Callable[[], Array]], list[str]]:
-    """Our contestants, by name, and remarks on why one is missing."""
+def our_contestants(
+    make: Callable[[str], Callable[[], Array]],
+) -> tuple[dict[str, Callable[[], Array]], list[str]]:
+    """Our contestants, by name, which `make` makes of a backend; and remarks on why one is missing."""
     calls: dict[str, Callable[[], Array]] = {}
-    remarks = []
-    for name, backend in _OURS.items():
+    remarks: list[str] = []
+    for name, backend in OURS.items():
         try:
             require_compiler(backend)
         except BackendError as error:
             remarks.append(f"not measured: {error}")
         else:
-            calls[name] = _attending(backend, q, k, v, causal)
+            calls[name] = make(backend)
     return calls, remarks
 
 
@@ -268,13 +279,13 @@ def _attending(backend: str, q: Array, k: KeyRows, v: KeyRows, causal: bool) -> 
 
 def _torch(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
     torch: Any = importlib.import_module("torch")
-    tensors = [_tensor(torch, array) for array in (q, k, v)]
+    tensors = [tensor_of(torch, array) for array in (q, k, v)]
     attend = torch.nn.functional.scaled_dot_product_attention
     grouped = q.shape[1] != k.shape[1]
 
     def run() -> Array:
         with torch.no_grad():
-            return _array(attend(*tensors, is_causal=causal, enable_gqa=grouped), q)
+            return array_of(attend(*tensors, is_causal=causal, enable_gqa=grouped), q)
 
     return run
 
@@ -282,7 +293,7 @@ def _torch(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
 def _torch_in_pages(q: Array, k: Array, v: Array, table: Array) -> Callable[[], Array]:
     """PyTorch on keys and values in pages [pages, page_size, kv_heads, dim] of one sequence."""
     torch: Any = importlib.import_module("torch")
-    query, keys, values, numbers = (_tensor(torch, array) for array in (q, k, v, table))
+    query, keys, values, numbers = (tensor_of(torch, array) for array in (q, k, v, table))
     numbers = numbers.to(torch.int64)
     attend = torch.nn.functional.scaled_dot_product_attention
     grouped = q.shape[1] != k.shape[2]
@@ -290,19 +301,19 @@ def _torch_in_pages(q: Array, k: Array, v: Array, table: Array) -> Callable[[], 
     def run() -> Array:
         with torch.no_grad():
             rows = (pages[numbers].flatten(0, 1).transpose(0, 1)[None] for pages in (keys, values))
-            return _array(attend(query, *rows, enable_gqa=grouped), q)
+            return array_of(attend(query, *rows, enable_gqa=grouped), q)
 
     return run
 
 
-def _tensor(torch: Any, array: Array) -> Any:
+def tensor_of(torch: Any, array: Array) -> Any:
     """The array as a tensor; PyTorch reads no bf16 of numpy."""
     if array.dtype.kind in "fiu" and array.dtype.name != "bfloat16":
         return torch.from_numpy(array)
     return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
 
 
-def _array(tensor: Any, like: Array) -> Array:
+def array_of(tensor: Any, like: Array) -> Array:
     """A result for comparison, as f32 if it is of 16 bits: numpy reads no bf16 of PyTorch."""
     array: Array = (tensor if like.dtype == np.float32 else tensor.float()).numpy()
     return array

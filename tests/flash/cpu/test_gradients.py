@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu_gradient_runs import NUMBERS, check, features_for, problem, run
 from cpu_runs import CAUSAL, DTYPES, assert_same, placed
-from gradient_judge import assert_gradients_are_accurate, by_name
+from gradient_judge import by_name
 from gradient_oracles import broadcasts
 from judge import rounded_normal
 
@@ -24,15 +25,6 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged]
 Array = np.ndarray[Any, Any]
 
 PAIRS = [(1, 1), (1, 70), (70, 1), (33, 33), (40, 71), (71, 40), (100, 100), (5, 0), (0, 5)]
-NUMBERS: dict[str, dict[str, Any]] = {
-    "nothing": {},
-    "scale": {"softmax_scale": -0.7},
-    "left": {"window": (20, None)},
-    "right": {"window": (None, 4)},
-    "both_sides": {"window": (30, 9)},
-    "softcap": {"softcap": 1.5},
-    "dropout": {"dropout": 0.3, "dropout_seed": 5},
-}
 ARRAYS = ["alibi_slopes", "bias", "key_bias", "sink"]
 FEATURES = [*NUMBERS, *ARRAYS, "mask", "all"]
 
@@ -42,66 +34,6 @@ def small_blocks(monkeypatch):
     """Blocks so small that a small problem has many."""
     monkeypatch.setattr(cpu, "BLOCK_Q", 16)
     monkeypatch.setattr(cpu, "BLOCK_K", 24)
-
-
-def problem(seq_q, seq_k, d=16, *, d_v=None, heads=2, kv_heads=1, batch=1, dtype=np.float32):
-    """dout, dlse, q, k, v."""
-    rng = np.random.default_rng([seq_q, seq_k, d])
-    shapes = [(heads, seq_q, d_v or d), (heads, seq_q, d), (kv_heads, seq_k, d), (kv_heads, seq_k, d_v or d)]
-    dout, q, k, v = (rounded_normal(rng, (batch, *shape), dtype) for shape in shapes)
-    return dout, rounded_normal(rng, q.shape[:3]), q, k, v
-
-
-def features_for(name, shape):
-    """The arrays with gradients, and the other arguments, of the feature of this name, or of all."""
-    rng = np.random.default_rng(0)
-    hidden = rng.random(shape) < 0.2
-    every = {
-        "alibi_slopes": 0.1 * rng.random(shape[1], dtype=np.float32),
-        "bias": np.where(hidden, np.float32(-np.inf), rng.standard_normal(shape, np.float32)),
-        "key_bias": rng.standard_normal((shape[0], 1, shape[3]), np.float32),
-        "sink": rng.standard_normal(shape[:2], np.float32),
-    }
-    mask = rng.random(shape) < 0.7
-    if name == "all":
-        numbers = {"window": (30, 25), "softcap": 2.0, "dropout": 0.2, "dropout_seed": 9}
-        return every, {**numbers, "mask": mask}
-    if name == "mask":
-        return {}, {"mask": mask}
-    return ({name: every[name]}, {}) if name in every else ({}, NUMBERS[name])
-
-
-def run(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
-    """Gradients by name, in memory that was full of NaN, so that what is not written shows; and the
-    O and LSE of which they are.
-    """
-    arrays = arrays or {}
-    how = {"softmax_scale": None, "causal": False, **how}
-    out = np.empty((*q.shape[:3], v.shape[3]), q.dtype)
-    lse = np.empty(q.shape[:3], np.float64 if q.dtype == np.float64 else np.float32)
-    attention_cpu(q, k, v, out, lse, threads=threads, **arrays, **how)
-    inputs = {"q": q, "k": k, "v": v, **arrays}
-    result = {name: np.full(x.shape, np.nan, x.dtype) for name, x in inputs.items()}
-    attention_gradients_cpu(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        *(result[name] for name in "qkv"),
-        {name: result[name] for name in arrays},
-        dlse=dlse,
-        threads=threads,
-        **arrays,
-        **how,
-    )
-    return result, out, lse
-
-
-def check(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
-    result, out, _ = run(dout, dlse, q, k, v, arrays, threads=threads, **how)
-    assert_gradients_are_accurate(result, out, dout, dlse, q, k, v, arrays or {}, **how)
 
 
 @pytest.mark.parametrize("causal", CAUSAL)
@@ -335,19 +267,23 @@ def test_scores_that_are_all_minus_infinity_are_like_no_keys(bad):
     assert all((gradient == 0).all() for gradient in result.values())
 
 
+@pytest.mark.parametrize(("threads", "products", "sweeps"), [(1, 5, 1), (2, 7, 2)])
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
+def test_blocks_that_no_row_sees_are_skipped(threads, products, sweeps, monkeypatch):
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     dout, dlse, q, k, v = problem(96, 96, heads=1)
     out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
     gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
-    built, matmul, part = {"products": 0, "parts": 0}, np.matmul, cpu._part
+    built, matmul, part, lock = {"products": 0, "parts": 0}, np.matmul, cpu._part, threading.Lock()
 
     def multiplied(*args, **how):
-        built["products"] += 1
+        with lock:
+            built["products"] += 1
         return matmul(*args, **how)
 
     def met(*args):
-        built["parts"] += 1
+        with lock:
+            built["parts"] += 1
         return part(*args)
 
     monkeypatch.setattr(np, "matmul", multiplied)
@@ -356,32 +292,56 @@ def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
     def counted(**how):
         """Products, and the times that rows met keys, for a call."""
         built.update(products=0, parts=0)
-        arguments = {"dlse": dlse, "softmax_scale": None, "threads": 1, **how}
+        arguments = {"dlse": dlse, "softmax_scale": None, "threads": threads, **how}
         attention_gradients_cpu(dout, q, k, v, out, lse, *gradients, {}, **arguments)
         return built["products"], built["parts"]
 
     blocks = (96 // 16) * (96 // 24)
-    assert counted(causal=False) == (7 * blocks, 2 * blocks)
+    assert counted(causal=False) == (products * blocks, sweeps * blocks)
     below = 1 + 2 + 2 + 3 + 4 + 4  # the last of 16, 32, 48, ... rows sees as many keys
-    assert counted(causal=True) == (7 * below, 2 * below)
+    assert counted(causal=True) == (products * below, sweeps * below)
     halves = np.arange(96)[:, None] // 48 == np.arange(96) // 48
-    assert counted(causal=False, mask=halves) == (7 * blocks // 2, 2 * blocks)
-    # The first sweep takes the keys from the first that is seen: 16 keys are one block there.
-    assert counted(causal=True, window=(0, None)) == (3 * 6 + 4 * 8, 6 + 8)
+    assert counted(causal=False, mask=halves) == (products * blocks // 2, sweeps * blocks)
+    # Blocks of 16 rows see 16 keys each, of one or of two blocks of 24 keys.
+    assert counted(causal=True, window=(0, None)) == (products * 8, sweeps * 8)
 
 
 # Bits, memory, threads.
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize("window", [None, (17, 5)])
+@pytest.mark.parametrize("bias", [1, 2])  # of each item of the batch, or of all
 @pytest.mark.usefixtures("small_blocks")
-def test_the_number_of_threads_changes_no_bit(monkeypatch):
+def test_the_number_of_threads_changes_no_bit(kv_heads, window, bias, monkeypatch):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
-    arguments = problem(40, 50, heads=6, kv_heads=2, batch=2)
+    arguments = problem(40, 50, heads=6, kv_heads=kv_heads, batch=2)
     arrays, how = features_for("all", (2, 6, 40, 50))
-    arrays["bias"] = arrays["bias"][:1, :1]
+    arrays["bias"], how["window"] = arrays["bias"][:bias, :1], window
     wanted, _, _ = run(*arguments, arrays, causal=True, threads=1, **how)
-    for threads in (None, 1, 2, 2, 2, 5, 5, 5):
+    for threads in (None, 1, 2, 2, 2, 3, 5, 5, 5):
         assert_same(run(*arguments, arrays, causal=True, threads=threads, **how)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "threads", "sweeps"),
+    [(1, 1, 1), (1, 2, 2), (2, 2, 1), (2, 3, 2), (3, 2, 1), (6, 4, 1), (6, 5, 2), (12, 1, 1)],
+)
+@pytest.mark.parametrize("shares_a_bias", [False, True])
+def test_two_sweeps_are_made_where_they_are_the_shorter_ones(
+    kv_heads, threads, sweeps, shares_a_bias, monkeypatch
+):
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
+    made, share_out = list[int](), cpu.share_out
+
+    def shared_out(tasks, *of, **how):
+        made.append(len(tasks))
+        share_out(tasks, *of, **how)
+
+    monkeypatch.setattr(cpu, "share_out", shared_out)
+    arrays = {"bias": np.ones((1, 1, 8, 8), np.float32)} if shares_a_bias else {}
+    run(*problem(8, 8, heads=12, kv_heads=kv_heads), arrays, threads=threads)
+    assert len(made) == ((2 if threads > 1 else 1) if shares_a_bias else sweeps)
 
 
 @pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (3, 1, 1), (5, 8, 4)])
@@ -428,6 +388,7 @@ def test_memory_stays_within_the_documented_bound(features, nbytes, dtype):
     gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
     how = {"softmax_scale": None, "causal": True, "threads": 1, **features}
     elements = 1024 + block * (2 * block + 4 * d + 3 * d_v + 2 * max(d, d_v) + 8)
+    elements += 0 if q.dtype == np.float32 else 1024 * (d + d_v)
     tracemalloc.start()
     try:
         attention_gradients_cpu(dout, q, k, v, out, lse, *gradients, {}, **how)
