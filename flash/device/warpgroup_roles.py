@@ -27,6 +27,7 @@ from flash.device.wgmma_queries import Queries
 from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.families.wgmma import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.outputs import MAX_LOGIT
 from flash.scores.scoring import Scoring
 from flash.scores.window import Window
 from ptxgen import ir
@@ -55,7 +56,8 @@ def attention_module(
     parameters = Parameters.declare(k, config)
     pipeline_of = PersistentPipeline if config.is_persistent else pipeline_of
     takes_some = config.is_persistent or config.features.splits
-    keeps_more = takes_some and config.features.has(Window)
+    follows_tops = config.dtype.is_narrow and MAX_LOGIT in config.outputs
+    keeps_more = follows_tops or (takes_some and config.features.has(Window))
     to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)
     producer = k.warpgroup_role("producer", registers=to_copy)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=to_compute)

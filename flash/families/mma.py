@@ -68,6 +68,8 @@ _MOST_REGISTERS: Final = 255
 _SHORT_PRODUCT: Final = 192
 # Estimated registers of a thread, beyond which none are left for what only saves instructions.
 _ROOMY: Final = 224
+# Registers for each tile of 16 rows of a warp with which the largest scores of rows are followed.
+_REGISTERS_OF_TOPS: Final = 8
 PART_KEYS: Final = 32  # of a tile, whose weights have sums of their own
 _CHECKED_PARTS: Final = 2  # of a tile
 _CHECKED_ROWS: Final = 2  # tiles of 16 rows of a warp
@@ -197,6 +199,11 @@ class MmaTiling:
         operands are split when they are used.
         """
         return self.operands is HALF and self.registers <= _ROOMY
+
+    @property
+    def has_spare_beside_tops(self) -> bool:
+        """Whether `has_spare_registers` also holds where the largest scores of rows are followed."""
+        return self.has_spare_registers and self.registers + _REGISTERS_OF_TOPS * self.row_tiles <= _ROOMY
 
     @property
     def weaves_weights(self) -> bool:

@@ -179,7 +179,7 @@ class WgmmaTiling:
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
         those that copy keep the bounds of a window, besides those of a part of the keys or from part to part
-        of the problem.
+        of the problem, or whether consumers of fp8 follow the largest scores of heads.
         """
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]

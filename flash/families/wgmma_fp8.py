@@ -32,7 +32,8 @@ FP8_TILES: Final = (64, 128)
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
 # Registers of these threads in kernels with the widest values that have scales of blocks of rows, keys in
-# pages, or a window and parts of the keys: a consumer keeps addresses or bounds for them besides O.
+# pages, a window and parts of the keys, or the largest score of each head as an output: a consumer keeps
+# addresses, bounds or maxima for them besides O.
 _REGISTERS_WITH_ADDRESSES: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones after the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of this many bytes

@@ -195,10 +195,11 @@ class MmaForward:
         the table whose condition holds. `plain` is whether P depends on the products of the tile alone.
         """
         t = self.t
+        is_roomy = t.has_spare_registers if self.scores.tops is None else t.has_spare_beside_tops
         table = (
             (plain and t.checks_sums, self._slice_by_slice),
             (plain and t.weaves_weights and not self.crowded, self._step_by_step),
-            (t.has_spare_registers or t.has_long_rows, self._values_first),
+            (is_roomy or t.has_long_rows, self._values_first),
             (True, self._values_last),
         )
         return next(schedule for holds, schedule in table if holds)

@@ -29,8 +29,8 @@ from ptxgen.target import Target
 
 class Tiles(NamedTuple):
     """Tiles that kernels of gradients may have (`GradientTiling`), if registers hold in addition to sums no
-    more than `load`: 0, nothing; 1, packed sequences or features that hide keys; 2, features that change
-    scores, or dropout; 3, dropout and any of these.
+    more than `load`: 0, nothing; 1, packed sequences, features that hide keys or, by keys, top-left
+    causality; 2, features that change scores; 3, dropout; 4, dropout and packed sequences or these features.
     """
 
     block: int
@@ -39,7 +39,7 @@ class Tiles(NamedTuple):
     stages: int
     step: int = 0
     resident: int = 0
-    load: int = 3
+    load: int = 4
     across: int = 1
 
 
@@ -56,14 +56,14 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
             Tiles(128, 128, 4, 2, step=32, resident=1, load=0),
             Tiles(128, 64, 4, 2, step=32, resident=1, load=0),
             Tiles(128, 64, 4, 1, step=32, resident=1, load=0),
-            Tiles(128, 32, 4, 2, resident=1, load=2),
+            Tiles(128, 32, 4, 2, resident=1, load=3),
             Tiles(64, 64, 4, 2, step=32),
         ),
-        96: (Tiles(128, 32, 4, 2, load=2), Tiles(64, 32, 4, 2)),
+        96: (Tiles(128, 32, 4, 2, load=3), Tiles(64, 32, 4, 2)),
         128: (
             Tiles(128, 32, 4, 2, load=0),
             Tiles(128, 32, 4, 1, load=0),
-            Tiles(64, 64, 4, 1, step=32, resident=1, load=2),
+            Tiles(64, 64, 4, 1, step=32, resident=1, load=3),
             Tiles(64, 32, 4, 2),
             Tiles(64, 32, 4, 1),
         ),
@@ -71,8 +71,8 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     },
     (KEYS, HALF.name): {
         64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, resident=2)),
-        96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
-        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1, load=2), Tiles(64, 16, 4, 2)),
+        96: (Tiles(64, 64, 4, 2, step=32, load=2), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1, load=3), Tiles(64, 16, 4, 2)),
         256: (Tiles(64, 64, 8, 2, across=4), Tiles(64, 64, 8, 1, across=4), Tiles(32, 32, 4, 1, across=2)),
     },
     (QUERIES, TF32.name): {
@@ -94,7 +94,7 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     (QUERIES, FMA.name): {
         64: (Tiles(128, 16, 4, 1),),
         128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1, load=2), Tiles(32, 8, 2, 1)),
+        256: (Tiles(32, 16, 2, 1, load=3), Tiles(32, 8, 2, 1)),
     },
     (KEYS, FMA.name): {
         64: (Tiles(128, 16, 4, 1, load=1), Tiles(64, 32, 4, 1)),
@@ -170,7 +170,7 @@ _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues 
 _ROWS: Final = 64
 _WARPS_OF_ROWS: Final = 4
 _UNSPLIT: Final = 128  # the most columns that a warpgroup with `wgmma` sums of its 64 keys
-_WITH_DROPOUT: Final = 3  # the `load` of `WgmmaTiles` with dropout alone
+_WITH_DROPOUT: Final = 3  # the `load` of `Tiles` and `WgmmaTiles` with dropout alone
 # The most columns of which a CTA makes all, by how elements are multiplied.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
@@ -284,7 +284,7 @@ def gradient_config(
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
     by_columns = GRADIENT_TILES[of_tiles, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
-    load = _load(config)
+    load = _load(config, owner)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1  # of warps that own rows alone
     tilings = [
         GradientTiling(
@@ -377,13 +377,13 @@ def _wgmma_tiling(
     return WgmmaGradientTiling(*dims, tiles.tile, owner != QUERIES, producer_registers=registers, **how)
 
 
-def _load(config: AttentionConfig) -> int:
+def _load(config: AttentionConfig, owner: str) -> int:
     """What registers of a kernel hold in addition to sums, as a `load` of `Tiles`."""
     hides = config.varlen or any(f.hides for f in config.scores)
     load = 2 if any(f.changes_scores for f in config.scores) else int(hides)
     if any(f.changes_weights for f in config.scores):
-        return 3 if load else 2
-    return load
+        return _WITH_DROPOUT + (load > 0)
+    return max(load, int(owner == KEYS and config.causal == "top_left"))
 
 
 def _of_rows(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from conformance import FEATURES, KINDS, SEED, Array, Arrays, arrays_of, operands_of
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, assert_no_spill, run_forward
 
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
+from ptxgen.runtime.assembler import Assembler
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
@@ -102,3 +103,23 @@ def test_it_is_joined_with_what_the_array_holds(before: float, score: float) -> 
     run_forward(config, (q, k, v), max_logit=result)
     wanted = np.maximum(np.float32(before), np.float32(score))
     np.testing.assert_allclose(result, wanted.reshape(1, 1), rtol=1e-6)
+
+
+# Kernels whose registers the largest scores fill.
+_FULL = [
+    ("mma bf16", (128, 128)),
+    ("mma bf16", (64, 128)),
+    ("fp8 e4m3", (256, 256)),
+    ("fp8 e4m3", (128, 256)),
+    ("fp8 e5m2", (256, 256)),
+]
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize(("kind", "dims"), _FULL)
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_default_kernel_spills(
+    kind: str, dims: tuple[int, int], causal: bool, assembler: Assembler
+) -> None:
+    assert_no_spill(KINDS[kind].default(*dims, causal=causal, return_max_logit=True), assembler)
