@@ -16,7 +16,7 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.convert import CVT
 from ptxgen.isa.declare import each, inst
-from ptxgen.isa.spec import gate
+from ptxgen.isa.spec import BLACKWELL, gate
 from ptxgen.records import dataclass
 from ptxgen.types import bf16, f16, f32, narrow_dtype
 
@@ -47,8 +47,7 @@ _FORMATS: Final = {
     "e2m3x2": _Format("float6_e2m3fn", 7.5, 0x1F, 0x20),
     "e3m2x2": _Format("float6_e3m2fn", 28.0, 0x1F, 0x20),
 }
-_BLACKWELL: Final = ("sm_100a", "sm_103a", "sm_120a")
-_FP6: Final = gate(ptx=(8, 6), sm=100, only=_BLACKWELL)
+_FP6: Final = gate(ptx=(8, 6), sm=100, only=BLACKWELL)
 # sm_90 has these since PTX 7.8, the older sm_89 only since 8.1; the table has one gate for both.
 _FP8: Final = gate(ptx=(8, 1), sm=89)
 _ALL: Final = {"e4m3x2": _FP8, "e5m2x2": _FP8, "e2m3x2": _FP6, "e3m2x2": _FP6}
@@ -146,7 +145,7 @@ def _exponent(x: Lanes, rnd: str, satfinite: bool) -> Lanes:
     rnd=("rz", "rp"),
     ptx=(8, 6),
     sm=100,
-    only=_BLACKWELL,
+    only=BLACKWELL,
     section=CVT,
 )
 def cvt_ue8m0_f32(a: Lanes, b: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
@@ -160,7 +159,7 @@ def cvt_ue8m0_f32(a: Lanes, b: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
     rnd=("rz", "rp"),
     ptx=(8, 6),
     sm=100,
-    only=_BLACKWELL,
+    only=BLACKWELL,
     section=CVT,
 )
 def cvt_ue8m0_bf16x2(a: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
@@ -174,7 +173,7 @@ def cvt_ue8m0_bf16x2(a: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
     name="cvt_from_ue8m0",
     ptx=(8, 6),
     sm=100,
-    only=_BLACKWELL,
+    only=BLACKWELL,
     section=CVT,
 )
 def cvt_from_ue8m0(a: Lanes) -> Lanes:

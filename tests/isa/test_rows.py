@@ -230,7 +230,7 @@ IN_ORDER = sorted(TARGETS.values(), key=lambda t: (t.sm, t.suffix))
 
 def oldest_target(op: Op | SpecialRegister) -> Target:
     """The oldest target that has the op; all of ours are younger than most instructions."""
-    return next(t for t in IN_ORDER if op.gate.admits(t.name, t.sm))
+    return next(t for t in IN_ORDER if op.gate.admits(t))
 
 
 @pytest.mark.slow
@@ -283,6 +283,25 @@ def test_the_assembler_refuses_the_row_one_step_below_each_of_its_gates(
         for target, ptx in below_the_gate(op):
             with pytest.raises(AssemblerError, match=r"requires|not supported|introduced"):
                 assembler.assemble(module_of([op], target, ptx), target.name, opt_level=0)
+
+
+OF_SOME_TARGETS = {(row.section, op.gate.only): op for row in ROWS for op in ops_of(row, 1) if op.gate.only}
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.opcode) for op in OF_SOME_TARGETS.values()])
+def test_the_assembler_accepts_an_op_of_some_targets_on_exactly_these(op: Op, assembler: Assembler) -> None:
+    def is_accepted(target: Target) -> bool:
+        try:
+            assembler.assemble(
+                module_of([op], target, max(op.gate.ptx, target.ptx)), target.name, opt_level=0
+            )
+        except AssemblerError as error:  # one op does not make a good kernel
+            return "took the PTX" in str(error)
+        return True
+
+    accepted = [t.name for t in TARGETS.values() if is_accepted(t)]
+    assert accepted == [t.name for t in TARGETS.values() if op.gate.admits(t)]
 
 
 # ---------------------------------------- values
