@@ -134,6 +134,7 @@ class Ops:
             "setmaxnreg",
             "st",
             "st_async",
+            "st_bulk",
             "st_evict",
             "st_generic",
             "st_large",
@@ -4868,6 +4869,16 @@ class Ops:
 
         Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
         """
+    def st_bulk(
+        self,
+        addr: Pointer,
+        size: Scalar,
+        /,
+        *,
+        weak: bool = False,
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Write size bytes of zeros, a multiple of 8, to shared memory at addr on. `st.bulk{.weak}{.space} [addr:u64], size:u64, 0`"""
     @overload
     def st_evict(
         self,

@@ -31,7 +31,6 @@ _NOT_NEEDED: Final = "not needed yet"
 _SPARSE: Final = "sparse matrices are not modelled"
 
 INSTRUCTIONS: Final[Mapping[str, Gap]] = {
-    "st.bulk": Gap(_MOVES, _NOT_NEEDED),
     **dict.fromkeys(
         (
             "multimem.ld_reduce",
