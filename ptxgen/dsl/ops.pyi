@@ -427,6 +427,7 @@ class Ops:
             "tld4_a2d",
             "unpack",
             "unpack_b16",
+            "unpack_byte",
             "wgmma_f16_f16",
             "wgmma_f16_f16_registers",
             "wgmma_f16_fp8",
@@ -4063,6 +4064,10 @@ class Ops:
         d = the concatenated elements of a, the first in the lowest bits. `mov.b64 d, a:b32*2`
 
         d = the concatenated elements of a, the first in the lowest bits. `mov.b64 d, a:b16*4`
+
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b32 d, a:byte*4`
+
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b16 d, a:byte*2`
         """
     def pmevent(
         self,
@@ -6032,6 +6037,17 @@ class Ops:
         into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]:
         """d = the parts of a, the first from the lowest bits. `mov.b64 d:b16*4, a`"""
+    def unpack_byte(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+    ) -> tuple[Value, ...]:
+        """d = the parts of a, the first from the lowest bits. `mov.b32 d:byte*4, a`
+
+        d = the parts of a, the first from the lowest bits. `mov.b16 d:byte*2, a`
+        """
     def vabsdiff2(
         self,
         a: Scalar,

@@ -90,7 +90,7 @@ def mov(a: Lanes) -> Lanes:
 
 @inst(
     "mov.<type> d, a:<part>*<count>",
-    each("type part count", (b32, b16, 2), (b64, b32, 2), (b64, b16, 4)),
+    each("type part count", (b32, b16, 2), (b64, b32, 2), (b64, b16, 4), (b32, "byte", 4), (b16, "byte", 2)),
     name="pack",
     undefined=MOVES_A,
     section=f"{MOVEMENT}: mov",
@@ -107,14 +107,21 @@ def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
 @inst(
     "mov.<type> d:<part>*<count>, a",
     each(
-        "name type part count", ("unpack", b32, b16, 2), ("unpack", b64, b32, 2), ("unpack_b16", b64, b16, 4)
+        "name type part count",
+        ("unpack", b32, b16, 2),
+        ("unpack", b64, b32, 2),
+        ("unpack_b16", b64, b16, 4),
+        ("unpack_byte", b32, "byte", 4),
+        ("unpack_byte", b16, "byte", 2),
     ),
     undefined=MOVES_A,
     section=f"{MOVEMENT}: mov",
 )
-def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
+def unpack(a: Lanes, *, count: int) -> tuple[Lanes, ...]:
     """d = the parts of a, the first from the lowest bits."""
-    return tuple(np.right_shift(a, a.dtype.type(n * part.bits)).astype(part.dtype) for n in range(count))
+    nbytes = a.dtype.itemsize // count
+    parts = (np.right_shift(a, a.dtype.type(8 * nbytes * n)) for n in range(count))
+    return tuple(part.astype(f"u{nbytes}") for part in parts)
 
 
 # ---------------------------------------- ld and st

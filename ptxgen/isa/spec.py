@@ -15,7 +15,7 @@ from typing import Any, Final
 from ptxgen.errors import ModifierError, did_you_mean, shown
 from ptxgen.records import dataclass
 from ptxgen.target import Target, has_features, target_number
-from ptxgen.types import ScalarType, scalar_type
+from ptxgen.types import ScalarType, byte, scalar_type
 
 
 class Effect(enum.Enum):
@@ -312,6 +312,8 @@ def _bound(
         bound = scalar_type(_WIDE[str(chosen["type"])])
     elif operand.type in chosen:
         bound = scalar_type(str(chosen[operand.type]))
+    elif operand.type == "byte":
+        bound = byte
     else:
         bound = scalar_type(operand.type or str(chosen.get("type", last)))
     if operand.count in counts:

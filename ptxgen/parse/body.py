@@ -27,6 +27,7 @@ from ptxgen.parse.locations import Locations
 from ptxgen.parse.unread import Body
 from ptxgen.parse.variables import NOT_OPAQUE, OPAQUE, Variables
 from ptxgen.tokens import Span, comment
+from ptxgen.types import byte
 
 _REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)", re.ASCII)
 _MOST_DIGITS: Final = 18  # digits of an integer in a `// region` comment
@@ -181,7 +182,8 @@ class Bodies(Variables):
                 f"registers of type {self.peek()} are not read; declare one for each element, and "
                 "name them in braces"
             )
-        declared = self.type().register
+        type = self.type()
+        declared = byte.register if type.bits == byte.bits else type.register
         while True:
             token = self.at
             prefix = self.name("a register's name")

@@ -67,7 +67,7 @@ def test_each_thread_writes_as_many_zeros_as_it_says(form: str) -> None:
     text = kernel(form)
     module = parse(text)
     assert parse(render(module)) == module
-    verify(module)
+    assert verify(module) == ()
     run_both_ways(text, args=[out], grid=1, block=THREADS)
     np.testing.assert_array_equal(out, FORMS[form])
 
