@@ -540,7 +540,7 @@ def test_what_a_body_cannot_have_is_shown(body, column, message):
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
-        (".alias f, g;", 1, ".alias is not read; call the function by its own name"),
+        (".alias f, g;", 8, "no function 'f' is declared above"),
         (
             ".global .texref t;",
             9,

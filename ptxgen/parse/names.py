@@ -78,7 +78,7 @@ class Names(Constants):
                 names[name] = old
         if scope.labels:
             for n in range(scope.start, len(self.statements)):
-                self.statements[n] = _relabelled(self.statements[n], scope.labels)
+                self.statements[n] = renamed(self.statements[n], scope.labels)
 
     def _set(self, names: dict[str, Any], name: str, value: object) -> None:
         """Set `names[name]` to `value` until the innermost scope ends."""
@@ -178,17 +178,17 @@ class Names(Constants):
         return Special(word)
 
 
-def _relabelled(statement: Statement, labels: Mapping[str, str]) -> Statement:
-    """The statement with the labels in it replaced by their new names."""
+def renamed(statement: Statement, names: Mapping[str, str]) -> Statement:
+    """The statement with the names in it, of names or functions, replaced by their new ones."""
     if isinstance(statement, Targets):
-        targets = tuple(labels.get(name, name) for name in statement.targets)
+        targets = tuple(names.get(name, name) for name in statement.targets)
         return Targets(statement.name, statement.kind, targets)
     if not isinstance(statement, Instr) or not any(
-        o.__class__ is Symbol and o.name in labels for o in statement.operands
+        o.__class__ is Symbol and o.name in names for o in statement.operands
     ):
         return statement
     operands = tuple(
-        Symbol(labels.get(o.name, o.name), o.offset) if isinstance(o, Symbol) else o
+        Symbol(names.get(o.name, o.name), o.offset) if isinstance(o, Symbol) else o
         for o in statement.operands
     )
     return Instr(statement.opcode, operands, statement.guard, statement.origin)
