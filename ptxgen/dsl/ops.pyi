@@ -372,6 +372,7 @@ class Ops:
             "ld_volatile",
             "ld_weak",
             "ldu",
+            "mov_vector",
             "suld_1d",
             "suld_2d",
             "suld_3d",
@@ -3914,6 +3915,34 @@ class Ops:
         type: ScalarType = ...,
     ) -> Value:
         """d = a: a register, a literal, a special register, or the address of a variable. `mov.type d, a` type: u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred."""
+    @overload
+    def mov_vector(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+    ) -> Value:
+        """d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u32, s32, f32, b32, u16, s16, b16.
+
+        d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u64, s64, f64, b64.
+        """
+    @overload
+    def mov_vector(
+        self,
+        a: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u32, s32, f32, b32, u16, s16, b16.
+
+        d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u64, s64, f64, b64.
+        """
     def movmatrix(
         self,
         a: Scalar,

@@ -568,8 +568,8 @@ def check_lanes(op: Op, meaning: Any, operands: dict[str, Any], result: Any) -> 
         values = [lane_value(type, count, operands[name], lane) for name, type, count in names]
         m = modifiers_of(op)
         if op.dests[0].count:
-            got = tuple(int(part[lane]) for part in result)
-            assert got == meaning(m, *values), (op, values)
+            got = lane_value(op.dests[0].type, op.dests[0].count, result, lane)
+            assert repr(got) == repr(meaning(m, *values)), (op, values)
             continue
         several = len(op.dests) > 1
         for n, dest in enumerate(op.dests):
