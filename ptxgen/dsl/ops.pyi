@@ -210,6 +210,8 @@ class Ops:
             "createpolicy_fractional",
             "createpolicy_range",
             "cvt",
+            "cvt_fp4",
+            "cvt_from_fp4",
             "cvt_from_ue8m0",
             "cvt_narrow",
             "cvt_pack",
@@ -1953,6 +1955,44 @@ class Ops:
 
         d = max(a, 0) in the upper and max(b, 0) in the lower half, each rounded once; NaN stays NaN, infinity becomes the largest number. `cvt.rnd.satfinite.relu.dtype.atype d:dtype, a:atype, b:atype` dtype: f16x2, bf16x2. atype: f32.
         """
+    @overload
+    def cvt_fp4(
+        self,
+        a: Scalar,
+        b: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        satfinite: Literal[True] = True,
+        relu: bool = False,
+    ) -> Value:
+        """d = a in the upper and b in the lower 4 bits, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.satfinite{.relu}.e2m1x2.f32 d:byte, a:f32, b:f32`
+
+        d = a in the upper and b in the lower 4 bits, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.relu.satfinite.e2m1x2.f32 d:byte, a:f32, b:f32`
+        """
+    @overload
+    def cvt_fp4(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        satfinite: Literal[True] = True,
+        relu: bool = False,
+    ) -> Value:
+        """d = the two f16 of a, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.satfinite{.relu}.e2m1x2.f16x2 d:byte, a:f16x2`
+
+        d = the two f16 of a, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.relu.satfinite.e2m1x2.f16x2 d:byte, a:f16x2`
+        """
+    def cvt_from_fp4(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+    ) -> Value:
+        """d = the two numbers of a, exactly; with .relu max(d, 0). `cvt.rn{.relu}.f16x2.e2m1x2 d:f16x2, a:byte`"""
     def cvt_from_ue8m0(
         self,
         a: Scalar,
