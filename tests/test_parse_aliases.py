@@ -91,11 +91,10 @@ def test_the_proof_follows_the_function() -> None:
 
 
 def test_a_name_of_the_body_hides_the_other_name() -> None:
-    text = kernel(CALLS["by name"]).replace("given", "g").replace("got", "h_")
+    local = "mov.u64 %rd1, g;\n    call (got), h, (given);"
+    text = kernel(local).replace(".param .b32 given;", ".param .b32 given;\n    .local .b8 g[4];")
     read = parse(HEAD + FUNCTION + DECLARED + ALIASES + text)
-    (of,) = read.kernels
-    assert [v.name for v in of.variables] == ["g", "h_"]
-    assert "call (h_), f, (g);" in render(read)
+    assert "mov.u64 %rd1, g;\n\tcall (got), f, (given);" in render(read)
 
 
 @pytest.mark.ptxas

@@ -9,9 +9,12 @@ from interpreter.programs import ptx
 from interpreter.reported import messages
 
 from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import TypeMismatchError
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
+from ptxgen.types import b32, u8, u32
 
 HEAD = """
     .reg .b8 %b<9>;
@@ -80,3 +83,16 @@ def test_undefined_bytes_are_followed_through_a_word() -> None:
     first = "cvt.u8.u32 %b0, %r1;\n"
     assert messages(kernel(f"{first}{part}cvt.u32.u8 %r2, %b3;"), [x]) == []
     assert len(messages(kernel(f"{first}{part}cvt.u32.u8 %r2, %b2;"), [x])) == 1
+
+
+def test_a_kernel_in_python_has_them_by_unpacking_alone() -> None:
+    k = KernelBuilder("k", target="sm_90", threads=32)
+    words, bytes = k.pointer("words", u32), k.pointer("bytes", u8)
+    at = k.thread_id()
+    words[at] = k.pack(k.unpack_byte(words[at].as_(b32))[::-1]).as_(u32)
+    with pytest.raises(TypeMismatchError, match="pack: operand a must be 2 values"):
+        k.pack((bytes[0], bytes[1], bytes[2], bytes[3]))
+    x = np.arange(32, dtype=np.uint32) * 0x01020304
+    wanted = x.byteswap()
+    run_both_ways(k.build(), args=[x, np.zeros(4, np.uint8)], grid=1, block=32)
+    np.testing.assert_array_equal(x, wanted)

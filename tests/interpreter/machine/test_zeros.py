@@ -8,7 +8,8 @@ from interpreter.both_paths import run_both_ways
 from interpreter.programs import ptx
 from interpreter.reported import messages, trap
 
-from ptxgen.check.prove import prove_shared
+from ptxgen.check.prove import prove_global, prove_shared
+from ptxgen.check.prove.contract import GlobalArray, GlobalContract
 from ptxgen.check.verify import verify
 from ptxgen.kernels.access_modes import uses_of
 from ptxgen.parse import parse
@@ -136,3 +137,9 @@ def test_the_proof_of_shared_memory_has_all_bytes(form: str, verdict: str) -> No
 def test_it_writes_no_array_of_the_caller() -> None:
     (body,) = parse(kernel("st.bulk [%rd2], 32, 0;", after="")).kernels
     assert uses_of(body, ["out"]).written == frozenset()
+
+
+def test_it_is_no_access_to_global_memory() -> None:
+    contract = GlobalContract((GlobalArray("out", (), 32 * THREADS, 32),), (), {}, (1, 1, 1))
+    proof = prove_global(kernel("st.bulk [%rd2], 32, 0;", after=""), block=THREADS, contract=contract)
+    assert proof.accesses == ()
