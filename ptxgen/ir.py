@@ -393,7 +393,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One `.func`. A function whose body is None is only declared, such as `vprintf`."""
+    """One `.func`. A function whose body is None is only declared, such as `vprintf`.
+
+    `alias`, if not empty, is the function that a declared one is another name of (`.alias`).
+    """
 
     name: str
     results: tuple[Param, ...] = ()
@@ -404,6 +407,7 @@ class Function:
     variables: tuple[Variable, ...] = ()
     linkage: str = ""
     noreturn: bool = False
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)

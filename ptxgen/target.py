@@ -4,7 +4,7 @@ Sources of the numbers in `TARGETS`:
 
 * first PTX version: PTX ISA 9.1, section "PTX Module Directives: .target", "PTX ISA Notes";
 * limits of a block and of a multiprocessor: CUDA C++ Programming Guide 13.0, section "Compute
-  Capabilities", table "Technical Specifications per Compute Capability" (10.3 is as 10.0);
+  Capabilities", table "Technical Specifications per Compute Capability" (10.3 is as 10.0, 12.1 as 12.0);
 * reserved shared memory: CUDA C++ Programming Guide 12.9, sections "Compute Capability 8.x" and
   "Compute Capability 9.0", "Shared Memory": the system reserves 1 KB of it for each block;
 * f32 lanes: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native Arithmetic
@@ -41,6 +41,10 @@ _SHARED_UNIT_TURING: Final = 256
 _SHARED_UNIT: Final = 128
 _FIRST_AMPERE: Final = 80
 _MOST_CAPABILITY: Final = 99  # far above every major or minor compute capability
+# The suffixes of the targets of an architecture, from the fewest features to the most.
+_SUFFIXES: Final = ("", "f", "a")
+# The number of sm_110 up to PTX ISA 8.8; its GPUs are not of the family of sm_100.
+_SM_110_BEFORE_9_0: Final = 101
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,9 @@ class Target:
 
     Shared memory is in bytes, registers are 32 bits wide. `name` is the PTX spelling (`sm_90a`),
     `sm` the number in it (90). `suffix` is `"a"` for a target with architecture-specific features,
-    which runs on exactly that architecture, and `""` for a target that later GPUs run too. `ptx` is
-    the first PTX ISA version that knows the target. `shared_per_block` is the most shared memory
+    which runs on exactly that architecture, `"f"` for one with the features of a family, which later
+    GPUs of the family run too, and `""` for a target that all later GPUs run. `ptx` is the first PTX
+    ISA version that knows the target. `shared_per_block` is the most shared memory
     that a block gets without opt-in, `shared_per_block_optin` the most with opt-in; the driver
     reserves `shared_reserved_per_block` more for each block, out of `shared_per_sm`.
     `fp32_lanes_per_sm` counts the f32 fused multiply-adds of a multiprocessor per clock.
@@ -79,11 +84,23 @@ class Target:
     def runs_on(self, major: int, minor: int) -> bool:
         """Whether a GPU of compute capability `major.minor` runs PTX of this target.
 
-        PTX ISA, section ".target": an `a` target runs on its own architecture only, any other
-        on its own and on all later ones.
+        PTX ISA, section ".target": an `a` target runs on its own architecture only, an `f` target
+        on its own and on later ones of its family, any other on its own and on all later ones.
         """
         device = _sm_number(major, minor)
-        return self.sm == device if self.suffix else self.sm <= device
+        if self.suffix == "a":
+            return self.sm == device
+        return self.sm <= device and (not self.suffix or _family(self.sm) == _family(device))
+
+    def has_features_of(self, name: str) -> bool:
+        """Whether the target has the features that PTX has for `name`, an `a` or an `f` target such as
+        `sm_90a` or `sm_100f`; neither need be in `TARGETS`.
+
+        PTX ISA, section ".target": architecture-specific features are those of one `a` target.
+        Family-specific ones are those of the `f` target, of the later `f` targets of its family, and of
+        the `a` targets of all these architectures.
+        """
+        return has_features(self.name, name)
 
     def blocks_per_sm_for(self, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
         """The number of blocks of a kernel that fit on one multiprocessor at once; 0 if not even one does.
@@ -158,8 +175,9 @@ def target_for_device(major: int, minor: int) -> Target:
     """The target to compile for on a GPU of compute capability `major.minor`.
 
     It is the GPU's own target if `TARGETS` has it, with the suffix `a` where there is one; else the
-    newest target that the GPU runs. Raises `UnsupportedTargetError` for a GPU older than sm_75, and
-    for a `major` or `minor` that is no integer from 0 to 99.
+    newest target that the GPU runs, with the suffix `f` where the GPU is of that family. Raises
+    `UnsupportedTargetError` for a GPU older than sm_75, and for a `major` or `minor` that is no integer
+    from 0 to 99.
     """
     for name, value in (("major", major), ("minor", minor)):
         if integer(value, 0, _MOST_CAPABILITY) is None:
@@ -178,11 +196,26 @@ def target_for_device(major: int, minor: int) -> Target:
             f"a GPU of compute capability {major}.{minor} is too old: "
             "7.5 (sm_75) or later is needed; use backend='cpu'"
         )
-    return max(runnable, key=lambda t: (t.sm, t.suffix))
+    return max(runnable, key=lambda t: (t.sm, _SUFFIXES.index(t.suffix)))
 
 
 def _sm_number(major: int, minor: int) -> int:
     return 10 * major + minor
+
+
+def _family(sm: int) -> int:
+    """The major compute capability of a number such as 103; numbers of a family have one of their own."""
+    return (110 if sm == _SM_110_BEFORE_9_0 else sm) // 10
+
+
+def has_features(name: str, of: str) -> bool:
+    """Whether the target `name` has the features that PTX has for `of`, an `a` or an `f` target, by the rule
+    of `Target.has_features_of`.
+    """
+    if name == of:
+        return True
+    sm, first = target_number(name), target_number(of)
+    return of.endswith("f") and name.endswith(("a", "f")) and sm >= first and _family(sm) == _family(first)
 
 
 def target_number(name: str) -> int:
@@ -221,7 +254,7 @@ def _row(
     return Target(
         name=name,
         sm=sm,
-        suffix="a" if name.endswith("a") else "",
+        suffix=name[-1] if name.endswith(_SUFFIXES[1:]) else "",
         ptx=ptx,
         shared_per_block=48 * KIB,
         # The guide lists 64, 163, 99 and 227 KiB: shared_kib without the reserved 1 KiB.
@@ -253,9 +286,19 @@ _ROWS: Final = (
     _row("sm_90a", (8, 0), shared_kib=228, threads=2048, blocks=32, lanes=128),
     _row("sm_100", (8, 6), shared_kib=228, threads=2048, blocks=32, lanes=128),
     _row("sm_100a", (8, 6), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_100f", (8, 8), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_103", (8, 8), shared_kib=228, threads=2048, blocks=32, lanes=128),
     _row("sm_103a", (8, 8), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_103f", (8, 8), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_110", (9, 0), shared_kib=228, threads=1536, blocks=24, lanes=128),
+    _row("sm_110a", (9, 0), shared_kib=228, threads=1536, blocks=24, lanes=128),
+    _row("sm_110f", (9, 0), shared_kib=228, threads=1536, blocks=24, lanes=128),
     _row("sm_120", (8, 7), shared_kib=100, threads=1536, blocks=24, lanes=128),
     _row("sm_120a", (8, 7), shared_kib=100, threads=1536, blocks=24, lanes=128),
+    _row("sm_120f", (8, 8), shared_kib=100, threads=1536, blocks=24, lanes=128),
+    _row("sm_121", (8, 8), shared_kib=100, threads=1536, blocks=24, lanes=128),
+    _row("sm_121a", (8, 8), shared_kib=100, threads=1536, blocks=24, lanes=128),
+    _row("sm_121f", (8, 8), shared_kib=100, threads=1536, blocks=24, lanes=128),
 )
 
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType({t.name: t for t in _ROWS})

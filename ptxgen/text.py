@@ -75,7 +75,11 @@ def render(module: Module) -> str:
         version="{}.{}".format(*module.version),
         target=module.target,
         dynamic=_dynamic_arrays(module.kernels),
-        declarations=[*map(_declaration, module.functions), *map(_variable, module.variables)],
+        declarations=[
+            *map(_declaration, module.functions),
+            *(f".alias {f.name}, {f.alias};" for f in module.functions if f.alias),
+            *map(_variable, module.variables),
+        ],
         bodies=[
             *(_function(f) for f in module.functions if f.body is not None),
             *map(_kernel, module.kernels),

@@ -110,6 +110,10 @@ bf16x2: Final = ScalarType("bf16x2", 32, "x", "b32", "uint32")
 f32: Final = ScalarType("f32", 32, "f", "f32", "float32")
 f64: Final = ScalarType("f64", 64, "f", "f64", "float64")
 
+# The type of an operand that must be in a register declared `.b8`, as that of no value in a kernel in Python
+# is: of a `mov` that packs or unpacks bytes. In the syntax of rows it is called `byte`.
+byte: Final = ScalarType("b8", 8, "b", "b8", "uint8")
+
 _ALL: Final = (
     *(pred, u8, u16, u32, u64, s8, s16, s32, s64, b8, b16, b32, b64),
     *(f16, bf16, f16x2, bf16x2, f32, f64),
@@ -119,6 +123,7 @@ TYPES: Final[dict[str, ScalarType]] = {t.name: t for t in _ALL}
 # By declared register type: the prefix of register names in generated code, the same as nvcc's.
 REGISTER_PREFIX: Final[dict[str, str]] = {
     "pred": "%p",
+    "b8": "%b",
     "b16": "%rs",
     "b32": "%r",
     "b64": "%rd",

@@ -135,8 +135,8 @@ def instruction(
 
 
 def has(version: tuple[int, int], name: str) -> Callable[[Gate], bool]:
-    sm = target(name).sm
-    return lambda gate: gate.ptx <= version and gate.admits(name, sm)
+    of = target(name)
+    return lambda gate: gate.ptx <= version and gate.admits(of)
 
 
 @functools.cache

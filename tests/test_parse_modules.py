@@ -497,11 +497,21 @@ def test_comments_of_both_kinds_may_be_anywhere():
             1,
             "tcgen05.wait::ld.sync.aligned is not read: tensor memory and what works on it are not modelled",
         ),
+        (".reg .v2 .pred v;", 10, "a vector register has at most 16 bytes and no predicates, got .v2 .pred"),
+        (".reg .v4 .b64 v;", 10, "a vector register has at most 16 bytes and no predicates, got .v4 .b64"),
+        (".reg .v3 .b32 v;", 6, "wanted a type such as .u32, got '.v3'"),
         (
-            ".reg .v4 .b32 v;",
-            6,
-            "registers of type .v4 are not read; declare one for each element, and name them in braces",
+            ".reg .v2 .f32 v; mov.f32 v.z, v.x;",
+            26,
+            "v.z: the elements of a vector register of 2 are .x,.y or .r,.g",
         ),
+        (
+            ".reg .v4 .f32 v<2>; mov.f32 v1.xy, v0.x;",
+            29,
+            "v1.xy: the elements of a vector register of 4 are .x,.y,.z,.w or .r,.g,.b,.a",
+        ),
+        (".reg .v2 .f32 v; ld.global.f32 %f0, [v];", 38, "an address must be a register or a name"),
+        (".reg .v2 .f32 v; mov.b64 %rd0, {v, v};", 33, "wanted a register or a number in a vector, got 'v'"),
         (".local .pred x;", 8, "only registers can be of type .pred"),
         (".shared .u32 x = 1;", 16, "a variable in shared memory has no initial value"),
         (".shared .u32 x[];", 14, "an array without a size must be .extern or have an initial value"),
@@ -540,7 +550,7 @@ def test_what_a_body_cannot_have_is_shown(body, column, message):
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
-        (".alias f, g;", 1, ".alias is not read; call the function by its own name"),
+        (".alias f, g;", 8, "no function 'f' is declared above"),
         (
             ".global .texref t;",
             9,

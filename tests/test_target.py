@@ -18,7 +18,8 @@ from ptxgen.target import TARGETS, Target, target, target_for_device, target_num
 NAMES = tuple(TARGETS)
 KNOWN = (
     "Known targets: sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, "
-    "sm_100, sm_100a, sm_103a, sm_120, sm_120a"
+    "sm_100, sm_100a, sm_100f, sm_103, sm_103a, sm_103f, sm_110, sm_110a, sm_110f, "
+    "sm_120, sm_120a, sm_120f, sm_121, sm_121a, sm_121f"
 )
 
 # Typed from CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability":
@@ -32,7 +33,9 @@ GUIDE = {
     90: (32, 64, 2048, 228, 227),
     100: (32, 64, 2048, 228, 227),
     103: (32, 64, 2048, 228, 227),
+    110: (24, 48, 1536, 228, 227),
     120: (24, 48, 1536, 100, 99),
+    121: (24, 48, 1536, 100, 99),
 }
 
 
@@ -100,8 +103,8 @@ def test_a_misspelt_target_is_refused_with_the_nearest_one_and_the_list() -> Non
 @pytest.mark.parametrize(
     ("wrong", "nearest"),
     [
-        *(("sm_91", "sm_90"), ("sm_88", "sm_87"), ("sm_70", "sm_75"), ("sm_110", "sm_100")),  # what it runs
-        *(("sm_90f", "sm_90"), ("sm_103", "sm_103a"), ("sm_89a", "sm_89"), ("sm_121a", "sm_120")),
+        *(("sm_91", "sm_90"), ("sm_88", "sm_87"), ("sm_70", "sm_75"), ("sm_109", "sm_103")),  # what it runs
+        *(("sm_90f", "sm_90"), ("sm_104f", "sm_103f"), ("sm_89a", "sm_89"), ("sm_122a", "sm_121")),
         *(("compute_80", "sm_80"), ("9.0", "sm_90"), ("SM-86", "sm_86"), ("hopper", None)),
         *(("sm_9", "sm_90"), (90, "sm_90")),
     ],
@@ -147,12 +150,14 @@ def test_the_table_and_its_rows_cannot_be_changed() -> None:
         (8, 9, "sm_89"),
         (9, 0, "sm_90a"),
         (10, 0, "sm_100a"),
-        (10, 1, "sm_100"),
+        (10, 1, "sm_100"),  # what became 11.0, no member of the family of 10.0
+        (10, 2, "sm_100f"),
         (10, 3, "sm_103a"),
-        (11, 0, "sm_100"),
+        (11, 0, "sm_110a"),
         (12, 0, "sm_120a"),
-        (12, 1, "sm_120"),
-        (13, 0, "sm_120"),
+        (12, 1, "sm_121a"),
+        (12, 9, "sm_121f"),
+        (13, 0, "sm_121"),
     ],
 )
 def test_a_device_gets_the_newest_target_that_it_runs(major: int, minor: int, name: str) -> None:
@@ -173,6 +178,43 @@ def test_a_plain_target_runs_on_later_devices_and_an_a_target_only_on_its_own() 
     devices = [(8, 9), (9, 0), (10, 0)]
     assert [target("sm_90").runs_on(*d) for d in devices] == [False, True, True]
     assert [target("sm_90a").runs_on(*d) for d in devices] == [False, True, False]
+
+
+def test_a_target_of_a_family_runs_on_later_devices_of_the_family() -> None:
+    devices = [(9, 0), (10, 0), (10, 1), (10, 3), (11, 0), (12, 0)]
+    assert [target("sm_100f").runs_on(*d) for d in devices] == [False, True, False, True, False, False]
+    assert [target("sm_103f").runs_on(*d) for d in devices] == [False, False, False, True, False, False]
+    assert [target("sm_110f").runs_on(*d) for d in devices] == [False, False, False, False, True, False]
+
+
+# An instruction of these architectures and families, as the manual names them.
+WITNESSES = {
+    "sm_90a": "wgmma.fence.sync.aligned;",
+    "sm_100a sm_103a": "cvt.rs.f16x2.f32 %r1, %f1, %f2, %r2;",
+    "sm_100f": "redux.sync.max.f32 %f1, %f2, 0xffffffff;",
+    "sm_120f": "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32 {%f1,%f2,%f3,%f4}, "
+    "{%r1,%r2,%r3,%r4}, {%r5,%r6}, {%f1,%f2,%f3,%f4};",
+}
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("owner", WITNESSES)
+def test_the_assembler_gives_targets_the_features_of_architectures_and_families(
+    assembler: Assembler, owner: str
+) -> None:
+    registers = "    .reg .f32 %f<8>;\n    .reg .b32 %r<8>;\n"
+
+    def has_instruction(t: Target) -> bool:
+        text = module(t.name, max(t.ptx, (8, 7))).replace("{\n", f"{{\n{registers}    {WITNESSES[owner]}\n")
+        try:
+            assembler.assemble(text, t.name)
+        except AssemblerError as error:
+            assert "not supported" in str(error)  # noqa: PT017
+            return False
+        return True
+
+    wanted = [t for t in TARGETS.values() if any(map(t.has_features_of, owner.split()))]
+    assert [t for t in TARGETS.values() if has_instruction(t)] == wanted
 
 
 @pytest.mark.parametrize(

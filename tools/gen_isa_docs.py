@@ -82,7 +82,7 @@ def _slot(row: Inst, slot: str) -> str:
 
 def _needs(gate: Gate) -> str:
     first = f"PTX {gate.ptx[0]}.{gate.ptx[1]}, sm_{gate.sm}"
-    return f"{first}, only {', '.join(sorted(gate.only))}" if gate.only else first
+    return f"{first}, only {', '.join(gate.owners)}" if gate.only else first
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from flash.operands.declared import Operand
 from flash.problem.limits import MAX_CTAS
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from ptxgen.runtime.assembler_log import KernelUsage
     from ptxgen.runtime.plan import ParamSlot
     from ptxgen.runtime.proof_cache import Obligation
+
+# Which devices run a target, besides its own architecture, by the target's suffix.
+_LATER: Final = {
+    "": " or later",
+    "f": " or later of its family (family-specific target)",
+    "a": " and nothing else (architecture-specific target)",
+}
 
 
 class BuiltKernel(ABC):
@@ -86,8 +93,7 @@ class BuiltKernel(ABC):
         """The constraints on the launches of every kernel, as sentences."""
         target, shared = self.target, self.kernel.dynamic_shared_bytes
         yield f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch"
-        later = " and nothing else (architecture-specific target)" if target.suffix else " or later"
-        yield f"the device runs {target}{later}"
+        yield f"the device runs {target}{_LATER[target.suffix]}"
         if self.attributes.programmatic:
             yield (
                 "a launch may have CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (cuLaunchKernelEx): "

@@ -14,7 +14,7 @@ from ptxgen.dsl.values import Pointer, Value
 from ptxgen.errors import ModifierError, TypeMismatchError, shown
 from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
 from ptxgen.isa.table import rows_named
-from ptxgen.types import TYPES, ScalarType, f32, pred
+from ptxgen.types import TYPES, ScalarType, byte, f32, pred
 
 _MOST_LITERALS: Final = 1024  # literals of the calls with one plan
 _MANY: Final = 1000  # more than an instruction has modifiers and operands
@@ -203,7 +203,9 @@ def accepts(want: ScalarType, got: Value) -> bool:
         return True
     if want.bits != got.type.bits or pred in (want, got.type):
         return False
-    return want.kind == "b" or (got.type.kind == "b" and got.reg.declared == want.register)
+    if want is byte:
+        return got.reg.declared == byte.register
+    return want.kind == "b" or (got.type.kind == "b" and got.reg.declared in (want.register, want.name))
 
 
 def _check_operands(op: Op, args: tuple[Any, ...]) -> None:

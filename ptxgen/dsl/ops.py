@@ -230,8 +230,8 @@ class Ops:
 
     def _admit(self, op: Op) -> None:
         gate = op.gate
-        if not gate.admits(self.target.name, self.target.sm):
-            only = f" (only {', '.join(sorted(gate.only))})" if gate.only else ""
+        if not gate.admits(self.target):
+            only = f" (only {', '.join(gate.owners)})" if gate.only else ""
             raise UnsupportedTargetError(
                 f"{op.opcode} needs sm_{gate.sm}{only} / PTX {gate.ptx[0]}.{gate.ptx[1]}, "
                 f"but kernel {self.name!r} targets {self.target.name}"

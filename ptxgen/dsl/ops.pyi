@@ -134,6 +134,7 @@ class Ops:
             "setmaxnreg",
             "st",
             "st_async",
+            "st_bulk",
             "st_evict",
             "st_generic",
             "st_large",
@@ -209,6 +210,8 @@ class Ops:
             "createpolicy_fractional",
             "createpolicy_range",
             "cvt",
+            "cvt_fp4",
+            "cvt_from_fp4",
             "cvt_from_ue8m0",
             "cvt_narrow",
             "cvt_pack",
@@ -371,6 +374,7 @@ class Ops:
             "ld_volatile",
             "ld_weak",
             "ldu",
+            "mov_vector",
             "suld_1d",
             "suld_2d",
             "suld_3d",
@@ -426,6 +430,7 @@ class Ops:
             "tld4_a2d",
             "unpack",
             "unpack_b16",
+            "unpack_byte",
             "wgmma_f16_f16",
             "wgmma_f16_f16_registers",
             "wgmma_f16_fp8",
@@ -1950,6 +1955,44 @@ class Ops:
 
         d = max(a, 0) in the upper and max(b, 0) in the lower half, each rounded once; NaN stays NaN, infinity becomes the largest number. `cvt.rnd.satfinite.relu.dtype.atype d:dtype, a:atype, b:atype` dtype: f16x2, bf16x2. atype: f32.
         """
+    @overload
+    def cvt_fp4(
+        self,
+        a: Scalar,
+        b: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        satfinite: Literal[True] = True,
+        relu: bool = False,
+    ) -> Value:
+        """d = a in the upper and b in the lower 4 bits, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.satfinite{.relu}.e2m1x2.f32 d:byte, a:f32, b:f32`
+
+        d = a in the upper and b in the lower 4 bits, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.relu.satfinite.e2m1x2.f32 d:byte, a:f32, b:f32`
+        """
+    @overload
+    def cvt_fp4(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        satfinite: Literal[True] = True,
+        relu: bool = False,
+    ) -> Value:
+        """d = the two f16 of a, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.satfinite{.relu}.e2m1x2.f16x2 d:byte, a:f16x2`
+
+        d = the two f16 of a, each rounded once and limited to the largest number; with .relu max(d, 0). NaN becomes the largest number. `cvt.rn.relu.satfinite.e2m1x2.f16x2 d:byte, a:f16x2`
+        """
+    def cvt_from_fp4(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+    ) -> Value:
+        """d = the two numbers of a, exactly; with .relu max(d, 0). `cvt.rn{.relu}.f16x2.e2m1x2 d:f16x2, a:byte`"""
     def cvt_from_ue8m0(
         self,
         a: Scalar,
@@ -3912,6 +3955,34 @@ class Ops:
         type: ScalarType = ...,
     ) -> Value:
         """d = a: a register, a literal, a special register, or the address of a variable. `mov.type d, a` type: u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred."""
+    @overload
+    def mov_vector(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+    ) -> Value:
+        """d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u32, s32, f32, b32, u16, s16, b16.
+
+        d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u64, s64, f64, b64.
+        """
+    @overload
+    def mov_vector(
+        self,
+        a: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u32, s32, f32, b32, u16, s16, b16.
+
+        d = a: all elements of a vector. `mov.vec.type d*vec, a*vec` type: u64, s64, f64, b64.
+        """
     def movmatrix(
         self,
         a: Scalar,
@@ -4062,6 +4133,10 @@ class Ops:
         d = the concatenated elements of a, the first in the lowest bits. `mov.b64 d, a:b32*2`
 
         d = the concatenated elements of a, the first in the lowest bits. `mov.b64 d, a:b16*4`
+
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b32 d, a:byte*4`
+
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b16 d, a:byte*2`
         """
     def pmevent(
         self,
@@ -4868,6 +4943,16 @@ class Ops:
 
         Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
         """
+    def st_bulk(
+        self,
+        addr: Pointer,
+        size: Scalar,
+        /,
+        *,
+        weak: bool = False,
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Write size bytes of zeros, a multiple of 8, to shared memory at addr on. `st.bulk{.weak}{.space} [addr:u64], size:u64, 0`"""
     @overload
     def st_evict(
         self,
@@ -6021,6 +6106,17 @@ class Ops:
         into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]:
         """d = the parts of a, the first from the lowest bits. `mov.b64 d:b16*4, a`"""
+    def unpack_byte(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+    ) -> tuple[Value, ...]:
+        """d = the parts of a, the first from the lowest bits. `mov.b32 d:byte*4, a`
+
+        d = the parts of a, the first from the lowest bits. `mov.b16 d:byte*2, a`
+        """
     def vabsdiff2(
         self,
         a: Scalar,

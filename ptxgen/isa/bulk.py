@@ -1,4 +1,4 @@
-"""Bulk and tensor copies (PTX ISA, "Data Movement: Bulk Asynchronous Copy").
+"""Bulk and tensor copies (PTX ISA, "Data Movement: Bulk Asynchronous Copy"), and `st.bulk`.
 
 One thread starts a copy of many bytes; it completes on an mbarrier or in a bulk group of the
 thread. Tensor copies move a box of a tensor that a tensor map describes (`ptxgen.tensormap`).
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ptxgen.isa.async_copy import COPY
 from ptxgen.isa.atomics import UPDATES
 from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.memory import canonical_space
 from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.isa.undefined import moves
 from ptxgen.types import ScalarType, b32, b64, bf16, f16, f32, f64, s32, s64, u32, u64
@@ -238,6 +239,25 @@ def st_async(
 ) -> tuple[()]:
     """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes."""
     machine.send_values(dst, a if vec else (a,), mbar, None, type)
+    return ()
+
+
+# ---------------------------------------- zeros
+
+
+@inst(
+    "st.bulk{.weak}{.space} [addr:u64], size:u64, 0",
+    name="st_bulk",
+    space=("shared::cta",),
+    ignores=("weak",),
+    effect=Effect.WRITE,
+    ptx=(8, 6),
+    sm=100,
+    section=f"{MOVEMENT}: st.bulk",
+)
+def st_bulk(machine: Machine, addr: Lanes, size: Lanes, *, space: str | None) -> tuple[()]:
+    """Write size bytes of zeros, a multiple of 8, to shared memory at addr on."""
+    machine.store_zeros(canonical_space(space), addr, size)
     return ()
 
 

@@ -13,9 +13,9 @@ function below (`docs/adding-an-instruction.md`). The syntax language:
   that the function `vec` among `counts` returns, `*2` one of fixed width. `[name*2]` is a tensor
   map's address, or a texture's handle, with 2 coordinates; they are s32 unless `/u32.f32` names
   their types, the last of which is repeated. The type is a slot's name, a type's name, `wide`
-  (twice as wide as the slot `type`), `imm` (an integer literal only), `label` or `args` (the
-  parenthesised arguments or results of a call); the default is the slot `type`, or else the
-  opcode's last piece.
+  (twice as wide as the slot `type`), `byte` (8 bits in a register declared `.b8`), `imm` (an
+  integer literal only), `label` or `args` (the parenthesised arguments or results of a call); the
+  default is the slot `type`, or else the opcode's last piece.
 
 The function takes each operand that is read and each modifier by name, and returns the written
 values: one value, a tuple of lanes for a vector, or a tuple with one entry for each operand of

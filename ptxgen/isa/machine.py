@@ -32,6 +32,11 @@ class Machine(Protocol):
     def store(self, space: str, address: Lanes, type: ScalarType, values: tuple[Lanes, ...]) -> None:
         """Write consecutive values at `address`."""
 
+    def store_zeros(self, space: str, address: Lanes, nbytes: Lanes) -> None:
+        """Write as many zero bytes as `nbytes` says for each lane to shared memory at `address`, of the
+        space `shared` or `generic`.
+        """
+
     def atomic(
         self,
         space: str,

@@ -16,8 +16,8 @@ import numpy as np
 
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.spec import Effect, gate
-from ptxgen.isa.undefined import MOVES_A, moves
-from ptxgen.types import b8, b16, b32, b64, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
+from ptxgen.isa.undefined import moves
+from ptxgen.types import b8, b16, b32, b64, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -72,49 +72,6 @@ _CANONICAL: Final = {
 def canonical_space(space: str | None) -> str:
     """The name that `Machine` has for a state space in PTX; None is an access without a space."""
     return _CANONICAL.get(space) or str(space)
-
-
-# ---------------------------------------- mov
-
-
-@inst(
-    "mov.type d, a",
-    type=(u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred),
-    undefined=MOVES_A,
-    section=f"{MOVEMENT}: mov",
-)
-def mov(a: Lanes) -> Lanes:
-    """d = a: a register, a literal, a special register, or the address of a variable."""
-    return a
-
-
-@inst(
-    "mov.<type> d, a:<part>*<count>",
-    each("type part count", (b32, b16, 2), (b64, b32, 2), (b64, b16, 4)),
-    name="pack",
-    undefined=MOVES_A,
-    section=f"{MOVEMENT}: mov",
-)
-def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
-    """d = the concatenated elements of a, the first in the lowest bits."""
-    step = type.bits // len(a)
-    whole = a[0].astype(type.dtype)
-    for n, part in enumerate(a[1:], 1):
-        whole = np.bitwise_or(whole, np.left_shift(part.astype(type.dtype), whole.dtype.type(n * step)))
-    return whole
-
-
-@inst(
-    "mov.<type> d:<part>*<count>, a",
-    each(
-        "name type part count", ("unpack", b32, b16, 2), ("unpack", b64, b32, 2), ("unpack_b16", b64, b16, 4)
-    ),
-    undefined=MOVES_A,
-    section=f"{MOVEMENT}: mov",
-)
-def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
-    """d = the parts of a, the first from the lowest bits."""
-    return tuple(np.right_shift(a, a.dtype.type(n * part.bits)).astype(part.dtype) for n in range(count))
 
 
 # ---------------------------------------- ld and st

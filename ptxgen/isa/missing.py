@@ -31,7 +31,6 @@ _NOT_NEEDED: Final = "not needed yet"
 _SPARSE: Final = "sparse matrices are not modelled"
 
 INSTRUCTIONS: Final[Mapping[str, Gap]] = {
-    "st.bulk": Gap(_MOVES, _NOT_NEEDED),
     **dict.fromkeys(
         (
             "multimem.ld_reduce",
@@ -94,7 +93,6 @@ FORMS: Final[Mapping[str, Gap]] = {
     "red.async.release.gpu.global.add.u32": Gap(f"{_TOGETHER}: red.async", _NOT_NEEDED),
     "membar.proxy.alias": Gap(f"{_TOGETHER}: membar", "the old spelling of fence.proxy"),
     "cvt.rs.f16x2.f32": Gap(f"{_MOVES}: cvt", "stochastic rounding is not modelled"),
-    "cvt.rn.satfinite.e2m1x2.f32": Gap(f"{_MOVES}: cvt", "4-bit floats are not modelled"),
     "cvt.rn.satfinite.s2f6x2.f32": Gap(f"{_MOVES}: cvt", _NOT_NEEDED),
     "cvt.rn.satfinite.e4m3x2.bf16x2": Gap(f"{_MOVES}: cvt", _NOT_NEEDED),
     "cp.async.bulk.global.shared::cta.bulk_group.cp_mask": Gap(f"{_BULK}: cp.async.bulk", _NOT_NEEDED),

@@ -2,8 +2,9 @@
 cvt", "Alternate Floating-Point Data Formats").
 
 Pairs of fp8 (e4m3, e5m2), of fp6 (e2m3, e3m2) and of ue8m0, a power of two, are held in a 16-bit
-register, a byte each. In a pair made from two operands, the first is in the upper byte. A
-conversion to fp8 or fp6 always saturates; ptxas accepts .relu before and after .satfinite, so there
+register, a byte each; a pair of fp4 (e2m1) is in a register declared `.b8`, 4 bits each. In a pair
+made from two operands, the first is in the upper half. A conversion to fp8, fp6 or fp4 always
+saturates; ptxas accepts .relu before and after .satfinite, so there
 are rows for both.
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.convert import CVT
 from ptxgen.isa.declare import each, inst
-from ptxgen.isa.spec import gate
+from ptxgen.isa.spec import BLACKWELL, gate
 from ptxgen.records import dataclass
 from ptxgen.types import bf16, f16, f32, narrow_dtype
 
@@ -46,9 +47,9 @@ _FORMATS: Final = {
     "e5m2x2": _Format("float8_e5m2", 57344.0, 0x7F, 0x80),
     "e2m3x2": _Format("float6_e2m3fn", 7.5, 0x1F, 0x20),
     "e3m2x2": _Format("float6_e3m2fn", 28.0, 0x1F, 0x20),
+    "e2m1x2": _Format("float4_e2m1fn", 6.0, 0x7, 0x8),
 }
-_BLACKWELL: Final = ("sm_100a", "sm_103a", "sm_120a")
-_FP6: Final = gate(ptx=(8, 6), sm=100, only=_BLACKWELL)
+_FP6: Final = gate(ptx=(8, 6), sm=100, only=BLACKWELL)
 # sm_90 has these since PTX 7.8, the older sm_89 only since 8.1; the table has one gate for both.
 _FP8: Final = gate(ptx=(8, 1), sm=89)
 _ALL: Final = {"e4m3x2": _FP8, "e5m2x2": _FP8, "e2m3x2": _FP6, "e3m2x2": _FP6}
@@ -116,6 +117,52 @@ def cvt_widen(a: Lanes, *, relu: bool, atype: str) -> Lanes:
     return numeric.join(_decoded(low, atype, relu), _decoded(high, atype, relu))
 
 
+# ---------------------------------------- fp4
+
+_NIBBLE: Final = np.uint8(4)  # bits
+
+
+@inst(
+    "cvt.rn<limits>.e2m1x2.<atype> d:byte, <operands>",
+    each("limits", ".satfinite{.relu}", ".relu.satfinite"),
+    each(
+        "atype operands each",
+        ("f32", "a:f32, b:f32", "a in the upper and b in the lower 4 bits"),
+        ("f16x2", "a:f16x2", "the two f16 of a"),
+    ),
+    name="cvt_fp4",
+    relu=(True,),
+    satfinite=(True,),
+    ignores=("satfinite",),
+    ptx=(8, 6),
+    sm=100,
+    only=BLACKWELL,
+    section=CVT,
+)
+def cvt_fp4(a: Lanes, b: Lanes | None = None, *, relu: bool) -> Lanes:
+    """d = <each>, each rounded once and limited to the largest number; with .relu max(d, 0). NaN
+    becomes the largest number.
+    """
+    high, low = (a, b) if b is not None else reversed(numeric.halves(a, f16))
+    upper, lower = (_encoded(x, "e2m1x2", relu).astype(np.uint8) for x in (high, low))
+    both: Lanes = np.bitwise_or(np.left_shift(upper, _NIBBLE), lower)
+    return both
+
+
+@inst(
+    "cvt.rn{.relu}.f16x2.e2m1x2 d:f16x2, a:byte",
+    name="cvt_from_fp4",
+    ptx=(8, 6),
+    sm=100,
+    only=BLACKWELL,
+    section=CVT,
+)
+def cvt_from_fp4(a: Lanes, *, relu: bool) -> Lanes:
+    """d = the two numbers of a, exactly; with .relu max(d, 0)."""
+    low, high = np.bitwise_and(a, np.uint8(0xF)), np.right_shift(a, _NIBBLE)
+    return numeric.join(*(_decoded(x.astype(np.uint16), "e2m1x2", relu) for x in (low, high)))
+
+
 # ---------------------------------------- ue8m0
 
 _MANTISSA: Final = np.uint32(0x007FFFFF)
@@ -146,7 +193,7 @@ def _exponent(x: Lanes, rnd: str, satfinite: bool) -> Lanes:
     rnd=("rz", "rp"),
     ptx=(8, 6),
     sm=100,
-    only=_BLACKWELL,
+    only=BLACKWELL,
     section=CVT,
 )
 def cvt_ue8m0_f32(a: Lanes, b: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
@@ -160,7 +207,7 @@ def cvt_ue8m0_f32(a: Lanes, b: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
     rnd=("rz", "rp"),
     ptx=(8, 6),
     sm=100,
-    only=_BLACKWELL,
+    only=BLACKWELL,
     section=CVT,
 )
 def cvt_ue8m0_bf16x2(a: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
@@ -174,7 +221,7 @@ def cvt_ue8m0_bf16x2(a: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
     name="cvt_from_ue8m0",
     ptx=(8, 6),
     sm=100,
-    only=_BLACKWELL,
+    only=BLACKWELL,
     section=CVT,
 )
 def cvt_from_ue8m0(a: Lanes) -> Lanes:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from ptxgen.errors import ModifierError, did_you_mean, shown
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, scalar_type
+from ptxgen.target import Target, has_features, target_number
+from ptxgen.types import ScalarType, byte, scalar_type
 
 
 class Effect(enum.Enum):
@@ -43,8 +44,8 @@ PURE: Final = OF_REGISTERS | {Effect.CARRY}
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The first PTX version and the first GPU with a feature; `only` lists the only targets with
-    it, if not empty.
+    """The first PTX version and the first GPU with a feature. If `only` is not empty, the feature is specific
+    to architectures or families: it is one of those that PTX has for one of these `a` and `f` targets.
     """
 
     ptx: tuple[int, int] = (1, 0)
@@ -57,14 +58,25 @@ class Gate:
             return self
         if self is ANY:
             return other
-        only = (self.only & other.only) if self.only and other.only else self.only | other.only
+        only = self.only | other.only
+        if self.only and other.only:
+            both = ((self.only, other.only), (other.only, self.only))
+            only = frozenset(x for a, b in both for x in a if any(has_features(x, y) for y in b))
         return Gate(max(self.ptx, other.ptx), max(self.sm, other.sm), only)
 
-    def admits(self, target_name: str, sm: int) -> bool:
-        """Whether the target's GPUs have the feature; the PTX version is checked with the module."""
-        return sm >= self.sm and (not self.only or target_name in self.only)
+    def admits(self, target: Target) -> bool:
+        """Whether the target has the feature; the PTX version is checked with the module."""
+        return target.sm >= self.sm and (not self.only or any(map(target.has_features_of, self.only)))
+
+    @property
+    def owners(self) -> list[str]:
+        """The architectures and the families in `only`, as texts such as `sm_90a` and `family sm_100f`."""
+        names = sorted(self.only, key=lambda name: (target_number(name), name))
+        return [f"family {name}" if name.endswith("f") else name for name in names]
 
 
+# The families of the architectures since Blackwell.
+BLACKWELL: Final = ("sm_100f", "sm_110f", "sm_120f")
 ANY: Final = Gate()
 
 
@@ -300,6 +312,8 @@ def _bound(
         bound = scalar_type(_WIDE[str(chosen["type"])])
     elif operand.type in chosen:
         bound = scalar_type(str(chosen[operand.type]))
+    elif operand.type == "byte":
+        bound = byte
     else:
         bound = scalar_type(operand.type or str(chosen.get("type", last)))
     if operand.count in counts:

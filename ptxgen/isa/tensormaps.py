@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.fragments import EVERY_LANE
-from ptxgen.isa.spec import Effect
+from ptxgen.isa.spec import BLACKWELL, Effect
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -52,7 +52,7 @@ TENSORMAP: Final = "Data Movement and Conversion Instructions: tensormap"
     space=("global", "shared::cta"),
     ptx=(8, 3),
     sm=90,
-    only=("sm_90a", "sm_100a", "sm_101a", "sm_103a", "sm_110a", "sm_120a", "sm_121a"),
+    only=("sm_90a", *BLACKWELL),
     effect=Effect.ASYNC,
     section=f"{TENSORMAP}.replace",
 )

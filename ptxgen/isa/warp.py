@@ -226,7 +226,7 @@ def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lan
     op=("min", "max"),
     ptx=(8, 6),
     sm=100,
-    only=("sm_100a", "sm_103a"),
+    only=("sm_100f",),
     effect=Effect.WARP,
     undefined=OF_MEMBERS,
     section=f"{SYNCHRONIZATION}: redux.sync",

@@ -32,7 +32,7 @@ from ptxgen.isa.fragments import (
 )
 from ptxgen.isa.matrix import ACCURACY
 from ptxgen.isa.products import ACCUMULATORS, INTEGERS, Operands, operands
-from ptxgen.isa.spec import Effect
+from ptxgen.isa.spec import BLACKWELL, Effect
 from ptxgen.isa.tensor_core import Adder, Factors, adder, factors, multiplied
 from ptxgen.isa.undefined_products import PRODUCT
 
@@ -241,9 +241,11 @@ def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
     "setmaxnreg.action.sync.aligned.u32 count:imm",
     name="setmaxnreg",
     action=("inc", "dec"),
+    ptx=(8, 0),
+    sm=90,
+    only=("sm_90a", *BLACKWELL),
     effect=Effect.BARRIER,
     section=f"{MISCELLANEOUS}: setmaxnreg",
-    **_SM90A,
 )
 def setmaxnreg(machine: Machine, count: int, *, action: str) -> tuple[()]:
     """Give each thread of this warp count registers: fewer than before, or more, once the block has

@@ -14,6 +14,7 @@ _PREFETCH: Final = "prefetch"  # of copies to the L2 cache, which write no memor
 _ACCESSES: Final = frozenset(("ld", "ldu", *_WRITERS))
 _ELSEWHERE: Final = ("shared", "local", "param")  # state spaces that are no array of the caller's
 _GLOBAL: Final = "global"
+_ZEROS: Final = "st.bulk"  # it writes shared memory, with or without a space
 _COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PTX ISA, "cp.async.bulk", ".cg")
 
 
@@ -106,7 +107,7 @@ def _global_accesses(instrs: list[Instr]) -> Iterator[_Access]:
         # A copy names the space of its destination, then that of its source. An instruction without
         # a space accesses any of them, so it counts as global.
         spaces = [base for base in bases if base in (*_ELSEWHERE, _GLOBAL)] or [_GLOBAL]
-        if name not in _ACCESSES or _GLOBAL not in spaces:
+        if name not in _ACCESSES or _GLOBAL not in spaces or instr.opcode.startswith(_ZEROS):
             continue
         shape = shape_of(instr)
         which = spaces.index(_GLOBAL)

@@ -164,8 +164,8 @@ def _widened(register: Reg, word: Reg, half: Reg) -> list[Instr]:
         return [Instr("selp.b64", (word, IntImm(1), IntImm(0), register))]
     if TYPES[register.declared].bits == _WORD_BITS:
         return [Instr("mov.b64", (word, register))]
-    if TYPES[register.declared].bits == _HALF_BITS:
-        return [Instr("cvt.u64.u16", (word, register))]
+    if TYPES[register.declared].bits <= _HALF_BITS:
+        return [Instr(f"cvt.u64.u{TYPES[register.declared].bits}", (word, register))]
     return [Instr("mov.b32", (half, register)), Instr("cvt.u64.u32", (word, half))]
 
 

@@ -28,7 +28,7 @@ from ptxgen.ir import Address, Guard, Instr, IntImm, Reg, Symbol
 from ptxgen.isa.spec import Effect
 from ptxgen.mutation.kernel_under_test import KernelUnderTest
 from ptxgen.mutation.operators import Mutant
-from ptxgen.types import TYPES
+from ptxgen.types import TYPES, byte
 
 _NOTES: Final = "probe_notes"  # the parameter: two bytes for each mutant
 _AT: Final = Reg("%probe_at", "b64")
@@ -123,8 +123,8 @@ def _result(instr: Instr) -> Reg | None:
     shape = shape_of(instr)
     if shape.complaints or shape.op is None or shape.op.effect is not Effect.NONE or shape.dests != 1:
         return None
-    first = instr.operands[0]
-    return first if isinstance(first, Reg) else None
+    first = instr.operands[0]  # no instruction compares bytes
+    return first if isinstance(first, Reg) and first.declared != byte.register else None
 
 
 def _compared(before: Instr, after: Instr, result: Reg, registers: dict[str, Reg]) -> Iterator[Instr]:

@@ -25,10 +25,12 @@ from ptxgen.ir import (
 from ptxgen.isa.table import op_of, recognise
 from ptxgen.parse.locations import Locations
 from ptxgen.parse.unread import Body
-from ptxgen.parse.variables import NOT_OPAQUE, OPAQUE, Variables
+from ptxgen.parse.variables import LANES, NOT_OPAQUE, OPAQUE, Variables
 from ptxgen.tokens import Span, comment
+from ptxgen.types import byte
 
 _REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)", re.ASCII)
+_MOST_OF_VECTOR: Final = 16  # bytes of a vector register; PTX ISA, section "Vectors"
 _MOST_DIGITS: Final = 18  # digits of an integer in a `// region` comment
 _NOT_MODELLED: Final[Mapping[str, str]] = {
     "sured": "reductions on surfaces are not modelled",
@@ -176,12 +178,17 @@ class Bodies(Variables):
     def registers_line(self) -> None:
         """Read a register declaration such as `.reg .b32 %a, %b<20>;`."""
         self.want(".reg")
-        if self.peek() in (".v2", ".v4", ".v8"):
+        lanes = LANES.get(self.peek(), 0)
+        self.at += bool(lanes)
+        token = self.at
+        type = self.type()
+        if lanes and not 0 < lanes * type.nbytes <= _MOST_OF_VECTOR:
             self.fail(
-                f"registers of type {self.peek()} are not read; declare one for each element, and "
-                "name them in braces"
+                f"a vector register has at most {_MOST_OF_VECTOR} bytes and no predicates, got "
+                f".v{lanes} .{type}",
+                token,
             )
-        declared = self.type().register
+        declared = byte.register if type.bits == byte.bits else type.register
         while True:
             token = self.at
             prefix = self.name("a register's name")
@@ -189,7 +196,10 @@ class Bodies(Variables):
             if self.skip("<"):
                 count = self.count("how many registers")
                 self.want(">")
-            self.declare_registers(prefix, declared, count, token)
+            if lanes:
+                self.declare_vectors(prefix, declared, lanes, count, token)
+            else:
+                self.declare_registers(prefix, declared, count, token)
             if not self.skip(","):
                 break
         self.want(";")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 from ptxgen.errors import did_you_mean
 from ptxgen.ir import Function, Kernel, Module, Param, Reg, Region, Variable
+from ptxgen.parse.aliases import without_other_names
 from ptxgen.parse.body import Bodies
 from ptxgen.parse.locations import Locations, Sources, files_of
 from ptxgen.parse.outline import Block, between, blocks, first_of, may_wait
@@ -61,7 +62,7 @@ class Modules(Bodies):
 
     def __init__(self, text: str, sources: Sources | None = None, *, on_use: bool = False) -> None:
         every = list(blocks(text))
-        waiting = [block for block in every if on_use and may_wait(text, block)]
+        waiting = [b for b in every if on_use and ".alias" not in text and may_wait(text, b)]
         if len(waiting) < 2:  # the mistakes of an only kernel are seen at once
             waiting = []
         skipped = [block for block in every if block.kind == "section" or block in waiting]
@@ -89,7 +90,7 @@ class Modules(Bodies):
         while self.peek():
             self._item_of_module()
         variables = (*self._spare_arrays(), *self.globals, *self.hoisted)
-        return Module(
+        module = Module(
             (int(version[1][:9]), int(version[2][:9])),
             target,
             tuple(self.kernels),
@@ -97,6 +98,7 @@ class Modules(Bodies):
             tuple(self.functions.values()),
             variables,
         )
+        return without_other_names(module)
 
     def _header(self) -> tuple[str, ...]:
         lines = []
@@ -136,8 +138,6 @@ class Modules(Bodies):
             reader(self)
         else:
             self.refuse_opaque(word)
-            if word == ".alias":
-                self.fail(".alias is not read; call the function by its own name")
             known = (".entry", ".func", *_SPACES)
             hint = did_you_mean(word, (*known, *_LINKAGES, *_ITEMS))
             self.fail(f"wanted {', '.join(known)} at module level, got {self.shown(word)}{hint}")
@@ -168,6 +168,26 @@ class Modules(Bodies):
         self.string("kernel.cu")
         while self.skip(","):
             self.count("a time or a size")
+
+    def _alias(self) -> None:
+        """Read a directive such as `.alias other, f;`: `other`, which is only declared, is `f`."""
+        self.at += 1
+        token = self.at
+        name = self.name("the function's other name")
+        self.want(",")
+        to = self.at
+        function = self.name("a function")
+        self.want(";")
+        for wanted, at in ((name, token), (function, to)):
+            if wanted not in self.functions:
+                hint = did_you_mean(wanted, self.functions)
+                self.fail(f"no function {wanted!r} is declared above{hint}", at)
+        declared = self.functions[name]
+        if declared.body is not None:
+            self.fail(f"function {name!r} is defined, so it is no other name of {function!r}", token)
+        if declared.alias:
+            self.fail(f"function {name!r} is declared to be {declared.alias!r} already", token)
+        self.functions[name] = replace(declared, alias=function)
 
     def _section(self) -> None:
         """Read and skip a `.section` of debugging data."""
@@ -263,6 +283,8 @@ class Modules(Bodies):
             return
         if known is not None and known.body is not None:
             self.fail(f"function {name!r} is defined twice", token)
+        if known is not None and known.alias:
+            self.fail(f"function {name!r} is another name of {known.alias!r}, so it has no body", token)
         self.want("{")
         for param in (*results, *params):
             if param.register:
@@ -322,4 +344,5 @@ _ITEMS: Final[Mapping[str, Callable[[Modules], object]]] = {
     ".file": Modules._file,
     ".loc": Modules.location,
     ".section": Modules._section,
+    ".alias": Modules._alias,
 }

@@ -9,15 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from ptxgen.errors import ModifierError
-from ptxgen.ir import FloatImm, Instr, IntImm, Reg, RegisterRange, Special, Statement, Symbol, Targets
+from ptxgen.ir import FloatImm, Instr, IntImm, Reg, RegisterRange, Special, Statement, Symbol, Targets, Vector
 from ptxgen.isa.special import special
 from ptxgen.parse.constants import Constants
 from ptxgen.records import dataclass
 from ptxgen.register_names import is_index, splits
 from ptxgen.tokens import Span
+
+# The names of the elements of a vector register, by either of which each may be called.
+_ELEMENTS: Final = ("xr", "yg", "zb", "wa")
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """Vector registers of `lanes` elements, `count` of them (0: one without a number), which are the
+    registers of a range one after another.
+    """
+
+    registers: RegisterRange
+    lanes: int
+    count: int
+
+    def vector(self, number: int) -> Vector:
+        """The vector register with this number, all its elements in order."""
+        of = self.registers
+        first = number * self.lanes
+        return Vector(tuple(Reg(f"{of.prefix}{first + n}", of.declared) for n in range(self.lanes)))
 
 
 @dataclass(slots=True)
@@ -47,9 +67,9 @@ class Names(Constants):
 
     def new_body(self) -> None:
         """Forget the names of the last body."""
-        self.names: dict[str, Reg | Special | Symbol | IntImm | FloatImm] = {}
+        self.names: dict[str, Reg | Vector | Special | Symbol | IntImm | FloatImm] = {}
         # By the prefix in the text: the ranges in scope, the innermost first.
-        self.ranges: dict[str, tuple[RegisterRange, ...]] = {}
+        self.ranges: dict[str, tuple[RegisterRange | _Vectors, ...]] = {}
         self.registers: list[RegisterRange] = []
         self.mentioned: list[str] = []  # dynamic shared arrays, in order of first use
         self.statements: list[Statement] = []
@@ -78,7 +98,7 @@ class Names(Constants):
                 names[name] = old
         if scope.labels:
             for n in range(scope.start, len(self.statements)):
-                self.statements[n] = _relabelled(self.statements[n], scope.labels)
+                self.statements[n] = renamed(self.statements[n], scope.labels)
 
     def _set(self, names: dict[str, Any], name: str, value: object) -> None:
         """Set `names[name]` to `value` until the innermost scope ends."""
@@ -117,13 +137,33 @@ class Names(Constants):
         if not count:
             self._set(self.names, prefix, Reg(name, declared))
             return
+        self._define(prefix, registers)
+
+    def declare_vectors(self, prefix: str, declared: str, lanes: int, count: int, token: int) -> None:
+        """Declare `.reg .vLANES .declared prefix<count>`, or the one vector `prefix` if `count` is 0."""
+        self._declare(prefix + "<" * bool(count), token, shown=prefix)
+        registers = RegisterRange(f"{self._fresh(prefix)}_", declared, lanes * max(count, 1))
+        self.registers.append(registers)
+        vectors = _Vectors(registers, lanes, count)
+        if count:
+            self._define(prefix, vectors)
+            return
+        whole = vectors.vector(0)
+        self._set(self.names, prefix, whole)
+        for names, element in zip(_ELEMENTS, whole.items, strict=False):
+            for name in names:
+                self._set(self.names, f"{prefix}.{name}", element)
+
+    def _define(self, prefix: str, registers: RegisterRange | _Vectors) -> None:
+        """Make a range known by its prefix in the text; what its names meant before is hidden."""
         self._set(self.ranges, prefix, (registers, *self.ranges.get(prefix, ())))
-        if count < len(self.names):
+        count = registers.count
+        if isinstance(registers, RegisterRange) and count < len(self.names):
             hidden = [f"{prefix}{i}" for i in range(count)]
         else:
             hidden = [word for word in self.names if word.startswith(prefix)]
         for word in hidden:
-            number = word[len(prefix) :]
+            number = word[len(prefix) :].partition(".")[0]
             if word in self.names and number.isdecimal() and is_index(number, count):
                 self._set(self.names, word, None)
                 del self.names[word]
@@ -152,8 +192,8 @@ class Names(Constants):
 
     # ---------------------------------------------------------------------------------- uses
 
-    def value(self, word: str, token: int) -> Reg | Special | Symbol:
-        """The register, special register or symbol that a name means in the present scope."""
+    def value(self, word: str, token: int) -> Reg | Vector | Special | Symbol:
+        """The register, vector of registers, special register or symbol that a name means in this scope."""
         known = self.names.get(word)
         if known is not None:
             assert not isinstance(known, (IntImm, FloatImm))  # a literal does not look like a name
@@ -162,11 +202,19 @@ class Names(Constants):
         self._set(self.names, word, value)
         return value
 
-    def _resolved(self, word: str, token: int) -> Reg | Special | Symbol:
-        for prefix, number in splits(word):
+    def _resolved(self, word: str, token: int) -> Reg | Vector | Special | Symbol:
+        whole, _, element = word.partition(".")
+        for prefix, number in splits(whole):
             for declared in self.ranges.get(prefix, ()):
-                if is_index(number, declared.count):
+                if not is_index(number, declared.count):
+                    continue
+                if isinstance(declared, _Vectors):
+                    return self._of_vector(declared.vector(int(number)), word, element, token)
+                if not element:
                     return Reg(declared.prefix + number, declared.declared)
+        known = self.names.get(whole) if element else None
+        if isinstance(known, Vector):
+            return self._of_vector(known, word, element, token)
         if word[0] != "%":
             if word in self.arrays:
                 self.mentioned.append(word)
@@ -177,18 +225,30 @@ class Names(Constants):
             self.fail(f"register {word} is not declared in a .reg line, and {error}", token)
         return Special(word)
 
+    def _of_vector(self, vector: Vector, word: str, element: str, token: int) -> Reg | Vector:
+        """The element of a vector register that `word` names, all of it if it names none."""
+        if not element:
+            return vector
+        known = _ELEMENTS[: len(vector.items)]
+        registers = {name: r for names, r in zip(known, vector.items, strict=True) for name in names}
+        register = registers.get(element)
+        if not isinstance(register, Reg):
+            legal = " or ".join(",".join(f".{n[i]}" for n in known) for i in range(2))
+            self.fail(f"{word}: the elements of a vector register of {len(known)} are {legal}", token)
+        return register
 
-def _relabelled(statement: Statement, labels: Mapping[str, str]) -> Statement:
-    """The statement with the labels in it replaced by their new names."""
+
+def renamed(statement: Statement, names: Mapping[str, str]) -> Statement:
+    """The statement with the names in it, of names or functions, replaced by their new ones."""
     if isinstance(statement, Targets):
-        targets = tuple(labels.get(name, name) for name in statement.targets)
+        targets = tuple(names.get(name, name) for name in statement.targets)
         return Targets(statement.name, statement.kind, targets)
     if not isinstance(statement, Instr) or not any(
-        o.__class__ is Symbol and o.name in labels for o in statement.operands
+        o.__class__ is Symbol and o.name in names for o in statement.operands
     ):
         return statement
     operands = tuple(
-        Symbol(labels.get(o.name, o.name), o.offset) if isinstance(o, Symbol) else o
+        Symbol(names.get(o.name, o.name), o.offset) if isinstance(o, Symbol) else o
         for o in statement.operands
     )
     return Instr(statement.opcode, operands, statement.guard, statement.origin)

@@ -70,7 +70,7 @@ class Operands(Names):
             self.fail(f"wanted an operand, got {self.shown(word)}")
         token = self.at
         self.at += 1
-        known: Reg | Special | Symbol | Sink = _SINK if word == "_" else self.value(word, token)
+        known: Reg | Vector | Special | Symbol | Sink = _SINK if word == "_" else self.value(word, token)
         after = self.peek()
         if after == "|" and isinstance(known, (Reg, Sink)):
             self.at += 1
@@ -139,7 +139,7 @@ class Operands(Names):
             token += not word
             self.fail(f"wanted a register or a name, got {self.shown(word)}", token)
         base = self.value(word, token)
-        if isinstance(base, Special):
+        if isinstance(base, (Special, Vector)):
             self.fail("an address must be a register or a name", token)
         return base
 
@@ -171,9 +171,12 @@ class Operands(Names):
         return value
 
     def _tensor_address(self, base: Reg | Symbol, offset: int) -> TensorAddress:
-        self.want("{")
+        token = self.at
+        of = self._vector() if self.skip("{") else self.value(self.name("coordinates in braces"), token)
+        if not isinstance(of, Vector):
+            self.fail("coordinates must be in braces, or be a vector register", token)
         coordinates = []
-        for item in self._vector().items:
+        for item in of.items:
             if not isinstance(item, (Reg, IntImm, FloatImm)):
                 self.fail("a coordinate must be a register or a number", self.at - 1)
             coordinates.append(item)
@@ -223,8 +226,8 @@ class Operands(Names):
         if word == "_":
             return _SINK
         item = self.value(word, token)
-        if isinstance(item, Special):
-            self.fail(f"wanted a register or a number in {where}, got {item.name!r}", token)
+        if isinstance(item, (Special, Vector)):
+            self.fail(f"wanted a register or a number in {where}, got {word!r}", token)
         return item
 
     # ---------------------------------------------------------------------------------- adjustments

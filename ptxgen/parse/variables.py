@@ -12,7 +12,7 @@ from ptxgen.parse.operands import Operands, narrow
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType
 
-_LANES: Final = {".v2": 2, ".v4": 4, ".v8": 8}
+LANES: Final = {".v2": 2, ".v4": 4, ".v8": 8}
 OPAQUE: Final = (".texref", ".surfref", ".samplerref")
 NOT_OPAQUE: Final = (
     "references to textures are not modelled; take a texture's or a surface's handle as a .u64 "
@@ -94,9 +94,9 @@ class Variables(Operands):
                 align = self.count("an alignment")
             else:
                 break
-        if word in _LANES:
+        if word in LANES:
             self.at += 1
-            lanes = _LANES[word]
+            lanes = LANES[word]
             word = self.peek()
         token = self.at
         if word in OPAQUE:

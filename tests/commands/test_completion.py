@@ -13,6 +13,7 @@ import pytest
 
 from flash.operands.dtypes import INPUT_DTYPES
 from ptxgen.commands.main import commands, main
+from ptxgen.target import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "tests" / "ptx" / "nvcc" / "stencils.sm_80.ptx"
@@ -54,7 +55,7 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("ptxgen emit decode --spl", ["--splits"]),
         ("ptxgen emit backward --owner k", ["keys"]),
         ("ptxgen emit backward --wanted al", ["alibi_slopes"]),
-        ("ptxgen emit --target sm_10", ["sm_100", "sm_100a", "sm_103a"]),
+        ("ptxgen emit --target sm_10", [n for n in TARGETS if n[:5] == "sm_10"]),
         ("ptxgen emit --dtype ", [*INPUT_DTYPES]),
         ("ptxgen emit --causal top", ["top_left"]),
         ("ptxgen report att", ["attention"]),

@@ -313,9 +313,14 @@ MEANING: dict[str, Callable[..., Any]] = {
     "mov.b32 d, a:b16*2": lambda _, a: packed(16, a),
     "mov.b64 d, a:b32*2": lambda _, a: packed(32, a),
     "mov.b64 d, a:b16*4": lambda _, a: packed(16, a),
+    "mov.vec.type d*vec, a*vec": lambda _, a: a,
+    "mov.b32 d, a:byte*4": lambda _, a: packed(8, a),
+    "mov.b16 d, a:byte*2": lambda _, a: packed(8, a),
     "mov.b32 d:b16*2, a": lambda _, a: unpacked(16, 2, a),
     "mov.b64 d:b32*2, a": lambda _, a: unpacked(32, 2, a),
     "mov.b64 d:b16*4, a": lambda _, a: unpacked(16, 4, a),
+    "mov.b32 d:byte*4, a": lambda _, a: unpacked(8, 4, a),
+    "mov.b16 d:byte*2, a": lambda _, a: unpacked(8, 2, a),
     "prefetch.global.level [addr:u64]": lambda *_: (),
 }
 

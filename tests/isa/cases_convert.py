@@ -67,6 +67,7 @@ SMALL = {  # exponent bits, mantissa bits, bias, code of the largest number, cod
     "e5m2x2": (5, 2, 15, 0x7B, 0x7F),
     "e2m3x2": (2, 3, 1, 0x1F, 0x1F),
     "e3m2x2": (3, 2, 3, 0x1F, 0x1F),
+    "e2m1x2": (2, 1, 1, 0x7, 0x7),
 }
 
 
@@ -113,6 +114,24 @@ def decoded(m: M, code: int) -> float:
 
 def decoded_pair(m: M, a: int) -> tuple[float, float]:
     return decoded(m, a & 255), decoded(m, a >> 8)
+
+
+def fp4(m: M, x: float) -> int:
+    m.dtype = "e2m1x2"
+    return encoded(m, x)
+
+
+def fp4_of_pair(m: M, *_: Any) -> int:
+    return fp4(m, m.floats[0]) << 4 | fp4(m, m.floats[1])
+
+
+def fp4_of_halves(m: M, a: tuple[float, float]) -> int:
+    return fp4(m, a[1]) << 4 | fp4(m, a[0])
+
+
+def from_fp4(m: M, a: int) -> tuple[float, float]:
+    m.atype = "e2m1x2"
+    return decoded(m, a & 15), decoded(m, a >> 4)
 
 
 def power(m: M, x: float) -> int:
@@ -170,6 +189,11 @@ MEANING: dict[str, Callable[..., Any]] = {
     "cvt.rn.satfinite{.relu}.dtype.f16x2 d:b16, a:f16x2": encoded_halves,
     "cvt.rn.relu.satfinite.dtype.f16x2 d:b16, a:f16x2": encoded_halves,
     "cvt.rn{.relu}.f16x2.atype d:f16x2, a:b16": decoded_pair,
+    "cvt.rn.satfinite{.relu}.e2m1x2.f32 d:byte, a:f32, b:f32": fp4_of_pair,
+    "cvt.rn.relu.satfinite.e2m1x2.f32 d:byte, a:f32, b:f32": fp4_of_pair,
+    "cvt.rn.satfinite{.relu}.e2m1x2.f16x2 d:byte, a:f16x2": fp4_of_halves,
+    "cvt.rn.relu.satfinite.e2m1x2.f16x2 d:byte, a:f16x2": fp4_of_halves,
+    "cvt.rn{.relu}.f16x2.e2m1x2 d:f16x2, a:byte": from_fp4,
     "cvt.rnd{.satfinite}.ue8m0x2.f32 d:b16, a:f32, b:f32": powers,
     "cvt.rnd{.satfinite}.ue8m0x2.bf16x2 d:b16, a:bf16x2": powers_of_pair,
     "cvt.rn.bf16x2.ue8m0x2 d:bf16x2, a:b16": from_powers,

@@ -66,7 +66,10 @@ WGMMA = {
     )
     for a, flags in (("a:b32*4", registers_flags), ("a:u64", shared_flags))
 }
-ELSEWHERE: frozenset[str] = frozenset(ARRIVALS | TRANSACTIONS | TESTS | WAITS | OBJECTS | WGMMA | RANKS)
+ZEROS = {"st.bulk{.weak}{.space} [addr:u64], size:u64, 0"}  # tests/interpreter/machine/test_zeros.py
+ELSEWHERE: frozenset[str] = frozenset(
+    ARRIVALS | TRANSACTIONS | TESTS | WAITS | OBJECTS | WGMMA | RANKS | ZEROS
+)
 
 # ---------------------------------------- bulk copies
 

@@ -15,6 +15,7 @@ from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.isa import spec
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.spec import ANY, Effect, Gate, gate
+from ptxgen.target import TARGETS
 from ptxgen.types import b32, b64, f32, pred, s32, u16, u32
 
 
@@ -291,14 +292,28 @@ def test_gates_join_to_what_both_need() -> None:
     only_90a, only_either = gate(only=["sm_90a"]), gate(only=["sm_90a", "sm_100a"])
     assert only_90a.join(only_either).only == {"sm_90a"}
     assert only_90a.join(ampere).only == {"sm_90a"}
+    family, later = gate(only=["sm_100f", "sm_120f"]), gate(only=["sm_103f", "sm_90a"])
+    assert family.join(later).only == later.join(family).only == {"sm_103f"}
+    assert family.join(gate(only=["sm_121a"])).only == {"sm_121a"}
 
 
 def test_a_gate_admits_its_gpu_and_later_ones_unless_it_names_some() -> None:
-    assert not gate(sm=80).admits("sm_75", 75)
-    assert gate(sm=80).admits("sm_80", 80)
-    assert gate(sm=80).admits("sm_120", 120)
-    assert gate(sm=90, only=["sm_90a"]).admits("sm_90a", 90)
-    assert not gate(sm=90, only=["sm_90a"]).admits("sm_100", 100)
+    def admitted(gate: Gate) -> list[str]:
+        return [t.name for t in TARGETS.values() if gate.admits(t)]
+
+    assert admitted(gate(sm=80)) == [name for name in TARGETS if name != "sm_75"]
+    assert admitted(gate(sm=90, only=["sm_90a"])) == ["sm_90a"]
+    assert admitted(gate(sm=90, only=["sm_100f"])) == ["sm_100a", "sm_100f", "sm_103a", "sm_103f"]
+    assert admitted(gate(only=["sm_103f", "sm_110f"])) == ["sm_103a", "sm_103f", "sm_110a", "sm_110f"]
+    assert admitted(gate(sm=103, only=["sm_100f"])) == ["sm_103a", "sm_103f"]
+
+
+def test_a_gate_names_the_architectures_and_families_that_it_is_of() -> None:
+    assert gate(only=["sm_120f", "sm_90a", "sm_100f"]).owners == [
+        "sm_90a",
+        "family sm_100f",
+        "family sm_120f",
+    ]
 
 
 def test_an_op_needs_what_its_row_and_its_choices_need() -> None:

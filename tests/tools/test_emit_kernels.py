@@ -348,7 +348,8 @@ def test_forward_may_be_named(call: Command) -> None:
         (
             ["merge", "--head-dim-v", "6", "--target", "sm_9"],
             "unknown target 'sm_9'; did you mean 'sm_90'? Known targets: sm_75, sm_80, sm_86, "
-            "sm_87, sm_89, sm_90, sm_90a, sm_100, sm_100a, sm_103a, sm_120, sm_120a",
+            "sm_87, sm_89, sm_90, sm_90a, sm_100, sm_100a, sm_100f, sm_103, sm_103a, sm_103f, sm_110, "
+            "sm_110a, sm_110f, sm_120, sm_120a, sm_120f, sm_121, sm_121a, sm_121f",
         ),
         (
             [*SMALL["backward"], "--owner", "scores"],

@@ -122,7 +122,7 @@ LANE: Final = """\
 def oldest_target(op: Op) -> str:
     """The oldest target that has the op."""
     ordered = sorted(TARGETS.values(), key=lambda t: (t.sm, t.suffix))
-    return next(t.name for t in ordered if op.gate.admits(t.name, t.sm))
+    return next(t.name for t in ordered if op.gate.admits(t))
 
 
 def register_kernel(op: Op, lanes: int) -> str:

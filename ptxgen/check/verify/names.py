@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from ptxgen.check.problems import Problem
 from ptxgen.check.verify.symbols import dynamic_shared
 from ptxgen.ir import Function, Instr, Kernel, Label, Module, Param, Prototype, Targets
 from ptxgen.isa.special import SPECIALS
+from ptxgen.parse.aliases import end_of_aliases
 from ptxgen.register_names import range_of
 from ptxgen.types import REGISTER_PREFIX, TYPES
 
@@ -18,6 +20,7 @@ from ptxgen.types import REGISTER_PREFIX, TYPES
 _IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$%][A-Za-z0-9_$]+")
 # PTX ISA, section "Predefined Identifiers".
 _TAKEN: Final = frozenset({"WARP_SZ"}) | {n for name in SPECIALS for n in (name, name.split(".")[0])}
+_ALIAS_SINCE: Final = (6, 3)  # PTX ISA, ".alias"
 # PTX ISA, section "Fundamental Types"; packed types are for instructions only.
 _NO_PARAM: Final = frozenset({"pred", "bf16", "f16x2", "bf16x2"})
 
@@ -34,12 +37,40 @@ def module_name_problems(module: Module) -> Iterator[Problem]:
     others = [("a dynamic shared array", name) for name in arrays]
     others += [("a function", f.name) for f in module.functions]
     others += [("a variable", v.name) for v in module.variables]
+    yield from _alias_problems(module)
     for what, name in others:
         if name in before:
             yield Problem("symbol", f"{name!r} is {before[name]} and {what}; rename one")
         before.setdefault(name, what)
         if what == "a variable" and (name in _TAKEN or not _IDENTIFIER.fullmatch(name)):
             yield Problem("symbol", _misnamed(what, name))
+
+
+def _alias_problems(module: Module) -> Iterator[Problem]:
+    """The problems of functions that are other names of functions."""
+    functions = {f.name: f for f in module.functions}
+    aliased = {f.name: f.alias for f in module.functions if f.alias}
+    for function in module.functions:
+        if not function.alias:
+            continue
+        wrong, of = "", functions.get(end_of_aliases(function.name, aliased))
+        if function.body is not None:
+            wrong = "has a body; remove the body or the .alias"
+        elif of is None:
+            wrong = f"is the alias of {function.alias!r}, which the module does not have"
+        elif of.body is None:
+            wrong = f"is the alias of {of.name!r}, which has no body; define {of.name!r} in the module"
+        elif _signature(function) != _signature(of):
+            wrong = f"and {of.name!r}, which it is the alias of, differ in their parameters or results"
+        elif module.version < _ALIAS_SINCE:
+            wrong = f"is an alias, which needs PTX {'.'.join(map(str, _ALIAS_SINCE))}"
+        if wrong:
+            yield Problem("symbol", f"function {function.name!r} {wrong}")
+
+
+def _signature(function: Function) -> list[list[Param]]:
+    """The parameters and results without their names."""
+    return [[replace(p, name="") for p in of] for of in (function.results, function.params)]
 
 
 def name_problems(kernel: Kernel | Function) -> Iterator[Problem]:

@@ -441,6 +441,8 @@ def _named_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
     head, name = _head(op), wanted.name
     if head == "setmaxnreg":
         return range(24, 257, 8), "a multiple of 8 from 24 to 256"
+    if op.row.name == "st_bulk" and name == "size":
+        return range(0, 1 << 32, 8), "a multiple of 8 bytes"
     if ".bulk" in op.opcode and name == "size":
         return range(0, 1 << 32, 16), "a multiple of 16 bytes"
     if head == "tensormap" and name in ("ord", "mode"):

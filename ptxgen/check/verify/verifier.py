@@ -301,7 +301,7 @@ class _BodyCheck:
         if self.limits is None:
             return
         for what, gate in shape.gates:
-            if not gate.admits(self.limits.name, self.limits.sm) or gate.ptx > self.module.version:
+            if not gate.admits(self.limits) or gate.ptx > self.module.version:
                 has = f"{self.limits.name} / PTX {_dotted(self.module.version)}"
                 message = f"{what} needs {_needs(gate)}, but the module targets {has}"
                 self._report("gate", message, instr)
@@ -467,7 +467,7 @@ def _fits_quotes(text: str) -> bool:
 
 
 def _needs(gate: Gate) -> str:
-    gpu = " or ".join(sorted(gate.only)) if gate.only else f"sm_{gate.sm}"
+    gpu = " or ".join(gate.owners) if gate.only else f"sm_{gate.sm}"
     return f"{gpu} / PTX {_dotted(gate.ptx)}"
 
 

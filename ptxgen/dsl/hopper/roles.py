@@ -60,7 +60,8 @@ class Roles(GuardedStores):
         """Give the next `warps` warps a role: `with role:` holds the code that they alone run.
 
         `registers` of each thread are set at its beginning (`setmaxnreg`, 24 to 256 in steps of 8),
-        for whole warpgroups of sm_90a. Raises `ConfigError` if fewer warps or registers are left.
+        for whole warpgroups of an `a` or `f` target. Raises `ConfigError` if fewer warps or registers are
+        left.
         """
         self._require_top("warp_role", name)
         taken = sum(role.warps for role in self._roles)

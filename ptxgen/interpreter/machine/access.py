@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -24,6 +25,7 @@ from ptxgen.interpreter.machine.memory import (
     scatter,
     signed_lanes,
 )
+from ptxgen.types import b64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _ATOMIC_VERB: Final = "update"
+_MOST_ZEROS: Final = 2**40  # bytes; more than any memory has
 
 
 class MemoryAccess:
@@ -94,6 +97,35 @@ class MemoryAccess:
         scatter(plan, plan.window, address.offset, type, values)
         if self.definedness is not None:
             self.definedness.stores(plan, address.offset, total)
+
+    def store_zeros(self, space: str, address: Lanes | Address, nbytes: Lanes) -> None:
+        """Write `nbytes` zero bytes, a multiple of 8 for each lane, to shared memory at `address`."""
+        address = as_address(address)
+        sizes = np.where(self.active(), np.minimum(nbytes, _MOST_ZEROS).astype(np.int64), 0)
+        uneven = sizes % b64.nbytes != 0
+        if uneven.any():
+            size = int(sizes[uneven.argmax()])
+            self._refuse(
+                space, address, size, "write", uneven, f"a size that is not a multiple of {b64.nbytes}"
+            )
+        if space == "generic":
+            at = address.signed() + address.offset
+            outside = (sizes > 0) & ((at < SHARED_WINDOW) | (at >= SHARED_WINDOW + WINDOW_USED))
+            if outside.any():
+                size = int(sizes[outside.argmax()])
+                self._refuse(space, address, size, "write", outside, "which is not in shared memory")
+            space, address = "shared", base_in(address, "shared", SHARED_WINDOW)
+        begin = 0
+        for end in np.unique(sizes[sizes > 0]).tolist():
+            lanes = sizes >= end
+            self.with_mask(lanes, partial(self._store_zero_words, space, fresh(address), begin, end))
+            begin = end
+
+    def _store_zero_words(self, space: str, address: Address, begin: int, end: int) -> None:
+        """Write zeros from `begin` to `end`, in bytes after the address."""
+        zeros = (np.zeros(self.selection.count, b64.dtype),)
+        for at in range(address.offset + begin, address.offset + end, b64.nbytes):
+            self.store(space, address.base.at(at), b64, zeros)
 
     def atomic(
         self,

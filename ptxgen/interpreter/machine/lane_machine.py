@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _FULL_WARP: Final = 0xFFFFFFFF
 # The values of registers that no instruction has written, by size in bytes.
-_POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
+_POISONS: Final = {1: 0xDE, 2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
 _MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch, with the frames of calls
 _REGISTERS: Final = (24, 256)  # PTX ISA, "setmaxnreg"
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1

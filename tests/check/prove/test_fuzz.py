@@ -72,7 +72,7 @@ PARAMS = ("n", "m", "c", "d", "e", "f", "w", "n+1", "w+4", "c+2")
 
 
 def _fits(op: Op) -> bool:
-    return op.gate.admits(SM, target(SM).sm) and op.gate.ptx <= PTX
+    return op.gate.admits(target(SM)) and op.gate.ptx <= PTX
 
 
 def _is_of_words(op: Op) -> bool:

@@ -955,7 +955,7 @@ def test_addresses_may_be_registers_of_any_kernel_variable():
 # Whatever is accepted here, the assembler accepts.
 
 WRITTEN = tuple(
-    Instr(f"mov.{declared}", (Reg(f"{prefix}{i}", declared), zero))
+    Instr("cvt.u8.u32" if declared == "b8" else f"mov.{declared}", (Reg(f"{prefix}{i}", declared), zero))
     for declared, prefix in REGISTER_PREFIX.items()
     for zero in [ZEROS.get(declared, IntImm(0))]
     for i in range(REGISTERS)

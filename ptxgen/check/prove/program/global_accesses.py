@@ -13,8 +13,8 @@ from ptxgen.tensormap import NBYTES
 from ptxgen.types import ScalarType
 
 _COPY_BYTES: Final = 16
-# Instructions that take an address and access nothing there: hints, conversions and barriers in
-# shared memory.
+# Instructions that take an address and access nothing in global memory: hints, conversions, barriers and
+# zeros in shared memory.
 _NO_ACCESS: Final = (
     "prefetch",
     "discard",
@@ -29,6 +29,7 @@ _NO_ACCESS: Final = (
     "fence",
     "ld.param",
     "st.param",
+    "st.bulk",
 )
 
 _TENSOR_COPIES: Final = ("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")

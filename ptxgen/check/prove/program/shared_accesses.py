@@ -19,6 +19,7 @@ _ROW_BYTES: Final = 16  # bytes of the row that each lane of ldmatrix or stmatri
 _ROW_LANES: Final = {"x1": 8, "x2": 16, "x4": 32}
 _MBARRIER_BYTES: Final = 8
 _BULK_ALIGN: Final = 16  # alignment of addresses and sizes; PTX ISA, section "cp.async.bulk"
+_ZEROS_ALIGN: Final = 8  # alignment of addresses and sizes; PTX ISA, section "st.bulk"
 _TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
 _WARPGROUP_ROWS: Final = 64  # rows of A
 _DYNAMIC_ALIGN: Final = 16  # alignment of dynamic shared memory, at least
@@ -126,12 +127,30 @@ def _addresses(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Address]]:
 def _plain(op: Op, instr: Instr) -> Iterator[Touch]:
     space = _space(op)
     type = op.modifiers.get("type")
+    if op.row.name == "st_bulk":
+        yield from _zeros(op, instr)
     if space is None or not isinstance(type, ScalarType):
         return
     count = max((o.count for o in op.operands if not o.address), default=0) or 1
     for want, address in _addresses(op, instr):
         nbytes = _MBARRIER_BYTES if want.name == "mbar" else type.nbytes * count
         yield Touch(address, nbytes, nbytes, space=space)
+
+
+def _zeros(op: Op, instr: Instr) -> Iterator[Touch]:
+    """The bytes that `st.bulk` writes."""
+    size = next((want, got) for want, got in pairs(op, instr) if want.name == "size")
+    for _, address in _addresses(op, instr):
+        yield Touch(
+            address,
+            0,
+            _ZEROS_ALIGN,
+            space=_space(op) or GENERIC,
+            scale=1,
+            number=size[1],
+            counted=size[0].type,
+            multiple=_ZEROS_ALIGN,
+        )
 
 
 def _tensormap(op: Op, instr: Instr) -> Iterator[Touch]:
