@@ -12,9 +12,12 @@ import pytest
 from frontends.lines import line_of
 from messages import message
 
+from ptxgen.check.verify import verify
 from ptxgen.errors import CompileError, LaunchError, TrapError
 from ptxgen.frontends import triton as front
 from ptxgen.interpreter import PCT
+from ptxgen.parse import parse
+from ptxgen.text import render
 
 SOURCE = Path(__file__).with_name("triton_kernels.py")
 
@@ -60,6 +63,27 @@ def test_arguments_by_name_and_a_grid_that_is_computed(k: Any) -> None:
     args = {"out": y, "x": x, "columns": 1, "stride": 1}  # 1 is a constant for Triton
     front.run(k.softmax, lambda args: (len(args["x"]),), args, {"BLOCK": 128}, num_warps=2)
     assert y.tolist() == [[1.0]] * 3
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize("warps", [4, 8])
+def test_a_product_in_tensor_memory_is_read_and_refused_by_name(k: Any, target: str, warps: int) -> None:
+    a, b = (np.zeros((128, 128), ml_dtypes.bfloat16) for _ in "ab")
+    launch = front.launch(
+        k.matmul,
+        1,
+        [a, b, np.zeros((128, 64), np.float32), 128, 64, 128],
+        {"BM": 128, "BN": 64, "BK": 64},
+        target=target,
+        num_warps=warps,
+    )
+    module = launch.kernel.program.module
+    assert verify(module) == ()
+    text = render(module)
+    assert parse(text) == module
+    used = {line.split()[0].split(".")[1] for line in text.splitlines() if "\ttcgen05." in line}
+    assert used == set()
+    assert message(launch.run) == ""
 
 
 @pytest.mark.judged

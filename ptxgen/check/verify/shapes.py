@@ -405,6 +405,8 @@ def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     narrow = space.startswith(("shared", "local", "param"))
     narrow = narrow or (wanted.type is not None and wanted.type.bits == 32)
     legal = ADDRESS_CLASSES if narrow else ADDRESS_CLASSES[1:]
+    if _head(op) == "tcgen05" and narrow and not space:
+        legal = ADDRESS_CLASSES[:1]  # of tensor memory
     if got.base.declared in legal:
         return ""
     return f"must be an address in a register of class {' or '.join(legal)}, got {_described(got.base)}"

@@ -112,8 +112,6 @@ class Search:
 
     def judge(self, site: InstrSite, touch: Touch) -> Finding | None:
         """The verdict on an access; None if the access is not to shared memory."""
-        if touch.address.base is None and touch.reason:
-            return Finding(UNKNOWN, touch.reason)
         if touch.box is not None:
             sized = self._sized(site, touch, touch.box)
             if isinstance(sized, Finding):
