@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.declare import Table, each, inst, times
 from ptxgen.isa.spec import Effect, gate
 
 TCGEN05: Final = "TensorCore 5th Generation Family Instructions"
@@ -206,7 +206,7 @@ _SIZES: Final = each(
         _OF_ONE_GPU,
     ),
 )
-_SCALED: Final = [
+_SCALED: Final[Table] = [
     {
         **{k: v for k, v in line.items() if k != "sparse_only"},
         "only": line["sparse_only"] if line["sp"] else _ALL,
