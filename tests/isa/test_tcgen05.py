@@ -185,6 +185,11 @@ def test_the_assembler_refuses_the_same_operands(assembler: Assembler) -> None:
 
 
 OPCODES: Final = (
+    (
+        "tcgen05.alloc.cta_group::1.sync.aligned.b32.wait",
+        "tcgen05.alloc.cta_group::1.sync.aligned.b32 is declared as: "
+        "tcgen05.alloc.group.sync.aligned{.space}.b32 [dst:u64], n:u32",
+    ),
     (f"{LD}.16x256b.x64.b32", f"{LD}.16x256b is declared as: {LD}.shape.num{{.pack}}.b32 d:b32*nd, [a:u32]"),
     (
         "tcgen05.cp.cta_group::1.64x128b",
