@@ -493,9 +493,9 @@ def test_comments_of_both_kinds_may_be_anywhere():
             "istypep.texref is not read: handles have no types of their own here",
         ),
         (
-            "tcgen05.wait::ld.sync.aligned;",
+            "multimem.st.global.f32 [%rd1], %f1;",
             1,
-            "tcgen05.wait::ld.sync.aligned is not read: tensor memory and what works on it are not modelled",
+            "multimem.st.global.f32 is not read: memory of several GPUs is not modelled",
         ),
         (".reg .v2 .pred v;", 10, "a vector register has at most 16 bytes and no predicates, got .v2 .pred"),
         (".reg .v4 .b64 v;", 10, "a vector register has at most 16 bytes and no predicates, got .v4 .b64"),

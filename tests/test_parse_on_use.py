@@ -33,11 +33,11 @@ RIGHT = """.visible .entry right(.param .u64 out)
   ret;
 }
 """
-WRONG = ".visible .entry wrong()\n{\n  tcgen05.alloc.b32 [0], 32;\n}\n"
+WRONG = ".visible .entry wrong()\n{\n  alloca.u64 %rd1, 32;\n}\n"
 OTHER = ".visible .entry other()\n{\n  ret;\n}\n"
 NOT_READ = (
-    "PTX text, line 14, column 3: tcgen05.alloc.b32 is not read: tensor memory and what works on it are not "
-    "modelled\n  tcgen05.alloc.b32 [0], 32;\n  ^"
+    "PTX text, line 14, column 3: alloca.u64 is not read: memory of the stack is not modelled\n"
+    "  alloca.u64 %rd1, 32;\n  ^"
 )
 
 

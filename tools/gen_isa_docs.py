@@ -52,6 +52,7 @@ def render() -> str:
 
 
 def _cells(row: Inst) -> dict[str, str]:
+    refused = f" The interpreter refuses it: {row.unmodelled}." if row.unmodelled else ""
     cells = {
         "name": row.name,
         "syntax": row.syntax,
@@ -59,7 +60,7 @@ def _cells(row: Inst) -> dict[str, str]:
         "needs": _needs(row.gate),
         "effect": row.effect.value,
         "accuracy": row.accuracy or "exact",
-        "meaning": " ".join(row.doc.split()).replace("<", "&lt;"),  # a literal "<", not a tag
+        "meaning": " ".join(row.doc.split()).replace("<", "&lt;") + refused,  # a literal "<", not a tag
     }
     return {name: text.replace("|", "\\|") for name, text in cells.items()}
 

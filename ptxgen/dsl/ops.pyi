@@ -150,6 +150,34 @@ class Ops:
             "sust_3d",
             "sust_a1d",
             "sust_a2d",
+            "tcgen05_alloc",
+            "tcgen05_commit",
+            "tcgen05_commit_multicast",
+            "tcgen05_cp",
+            "tcgen05_cp_unpacked",
+            "tcgen05_dealloc",
+            "tcgen05_fence_after",
+            "tcgen05_fence_before",
+            "tcgen05_mma",
+            "tcgen05_mma_block_scale",
+            "tcgen05_mma_block_scale_sp",
+            "tcgen05_mma_block_scale_sp_tmem",
+            "tcgen05_mma_block_scale_tmem",
+            "tcgen05_mma_sp",
+            "tcgen05_mma_sp_tmem",
+            "tcgen05_mma_sp_tmem_ashift",
+            "tcgen05_mma_tmem",
+            "tcgen05_mma_tmem_ashift",
+            "tcgen05_mma_ws",
+            "tcgen05_mma_ws_sp",
+            "tcgen05_mma_ws_sp_tmem",
+            "tcgen05_mma_ws_tmem",
+            "tcgen05_relinquish_alloc_permit",
+            "tcgen05_shift",
+            "tcgen05_st",
+            "tcgen05_st_halves",
+            "tcgen05_wait_ld",
+            "tcgen05_wait_st",
             "tensormap_cp_fenceproxy",
             "tensormap_replace_address",
             "tensormap_replace_dim",
@@ -405,6 +433,8 @@ class Ops:
             "mma_quad_f16",
             "mma_quad_f32",
             "mma_quad_f32_f16",
+            "tcgen05_ld",
+            "tcgen05_ld_halves",
             "tex_1d",
             "tex_2d",
             "tex_3d",
@@ -497,6 +527,22 @@ class Ops:
         *,
         into: None = None,
     ) -> tuple[Value, Value]: ...
+    @overload
+    def emit(
+        self,
+        name: Literal[
+            "tcgen05_ld_red_f32",
+            "tcgen05_ld_red_f32_halves",
+            "tcgen05_ld_red_s32",
+            "tcgen05_ld_red_s32_halves",
+            "tcgen05_ld_red_u32",
+            "tcgen05_ld_red_u32_halves",
+        ],
+        args: tuple[_Operand, ...],
+        modifiers: Mapping[str, Modifier] = ...,
+        *,
+        into: None = None,
+    ) -> tuple[tuple[Value, ...], Value]: ...
     def abs(
         self,
         a: Scalar,
@@ -5766,6 +5812,791 @@ class Ops:
 
         d = the hyperbolic tangent of a, approximately; subnormal results are kept. `tanh.approx.f32 d, a`
         """
+    def tcgen05_alloc(
+        self,
+        dst: Pointer,
+        n: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Allocate n columns of tensor memory, once there is room, and write their address to shared memory. `tcgen05.alloc.group.sync.aligned{.space}.b32 [dst:u64], n:u32`"""
+    def tcgen05_commit(
+        self,
+        mbar: Pointer,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        space: Literal["shared::cluster"] | None = ...,
+    ) -> None:
+        """Arrive at the mbarrier once all products, copies and shifts that this thread has started are complete. `tcgen05.commit.group.mbarrier::arrive::one{.space}.b64 [mbar:u64]`"""
+    def tcgen05_commit_multicast(
+        self,
+        mbar: Pointer,
+        ctas: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        space: Literal["shared::cluster"] | None = ...,
+    ) -> None:
+        """Arrive at the mbarrier, at this offset in each CTA of the mask ctas, once all products, copies and shifts that this thread has started are complete. `tcgen05.commit.group.mbarrier::arrive::one{.space}.multicast::cluster.b64 [mbar:u64], ctas:u16`"""
+    @overload
+    def tcgen05_cp(
+        self,
+        d: Pointer,
+        b: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        shape: Literal["128x256b", "4x256b", "128x128b"] = "128x256b",
+    ) -> None:
+        """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d. `tcgen05.cp.group.shape [d:u32], b:u64`"""
+    @overload
+    def tcgen05_cp(
+        self,
+        d: Pointer,
+        b: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        shape: Literal["64x128b", "32x128b"] = "64x128b",
+        warps: Literal["warpx2::02_13", "warpx2::01_23", "warpx4"] = "warpx2::02_13",
+    ) -> None:
+        """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d. `tcgen05.cp.group.shape.warps [d:u32], b:u64`"""
+    @overload
+    def tcgen05_cp_unpacked(
+        self,
+        d: Pointer,
+        b: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        shape: Literal["128x256b", "4x256b", "128x128b"] = "128x256b",
+        source: Literal["b6x16_p32", "b4x16_p64"] = "b6x16_p32",
+    ) -> None:
+        """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d, its 4- or 6-bit elements each in 8 bits. `tcgen05.cp.group.shape.b8x16.source [d:u32], b:u64`"""
+    @overload
+    def tcgen05_cp_unpacked(
+        self,
+        d: Pointer,
+        b: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        shape: Literal["64x128b", "32x128b"] = "64x128b",
+        warps: Literal["warpx2::02_13", "warpx2::01_23", "warpx4"] = "warpx2::02_13",
+        source: Literal["b6x16_p32", "b4x16_p64"] = "b6x16_p32",
+    ) -> None:
+        """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d, its 4- or 6-bit elements each in 8 bits. `tcgen05.cp.group.shape.warps.b8x16.source [d:u32], b:u64`"""
+    def tcgen05_dealloc(
+        self,
+        a: Scalar,
+        n: Scalar,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+    ) -> None:
+        """Free the n columns of tensor memory that were allocated at the address a. `tcgen05.dealloc.group.sync.aligned.b32 a:u32, n:u32`"""
+    def tcgen05_fence_after(
+        self,
+    ) -> None:
+        """Order all later asynchronous operations on tensor memory behind earlier synchronisation of threads. `tcgen05.fence::after_thread_sync`"""
+    def tcgen05_fence_before(
+        self,
+    ) -> None:
+        """Order all earlier asynchronous operations on tensor memory before later synchronisation of threads. `tcgen05.fence::before_thread_sync`"""
+    def tcgen05_ld(
+        self,
+        a: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        shape: Literal["32x32b", "16x64b", "16x128b", "16x256b"] = "32x32b",
+        num: Literal["x1", "x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x1",
+        pack: Literal["pack::16b"] | None = None,
+    ) -> tuple[Value, ...]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread; the second 16 lanes of a shape of two halves are split columns further on. `tcgen05.ld.sync.aligned.shape.num{.pack}.b32 d:b32*nd, [a:u32]`"""
+    def tcgen05_ld_halves(
+        self,
+        a: Pointer,
+        split: int,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        shape: Literal["16x32bx2"] = "16x32bx2",
+        num: Literal["x1", "x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x1",
+        pack: Literal["pack::16b"] | None = None,
+    ) -> tuple[Value, ...]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread; the second 16 lanes of a shape of two halves are split columns further on. `tcgen05.ld.sync.aligned.shape.num{.pack}.b32 d:b32*nd, [a:u32], split:imm`"""
+    def tcgen05_ld_red_f32(
+        self,
+        a: Pointer,
+        /,
+        *,
+        shape: Literal["32x32b"] = "32x32b",
+        num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
+        op: Literal["min", "max"] = "min",
+        abs: bool = False,
+        NaN: bool = False,
+    ) -> tuple[tuple[Value, ...], Value]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.f32 d:f32*nd, q:f32, [a:u32]`"""
+    def tcgen05_ld_red_f32_halves(
+        self,
+        a: Pointer,
+        split: int,
+        /,
+        *,
+        shape: Literal["16x32bx2"] = "16x32bx2",
+        num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
+        op: Literal["min", "max"] = "min",
+        abs: bool = False,
+        NaN: bool = False,
+    ) -> tuple[tuple[Value, ...], Value]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.f32 d:f32*nd, q:f32, [a:u32], split:imm`"""
+    def tcgen05_ld_red_s32(
+        self,
+        a: Pointer,
+        /,
+        *,
+        shape: Literal["32x32b"] = "32x32b",
+        num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
+        op: Literal["min", "max"] = "min",
+    ) -> tuple[tuple[Value, ...], Value]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.s32 d:s32*nd, q:s32, [a:u32]`"""
+    def tcgen05_ld_red_s32_halves(
+        self,
+        a: Pointer,
+        split: int,
+        /,
+        *,
+        shape: Literal["16x32bx2"] = "16x32bx2",
+        num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
+        op: Literal["min", "max"] = "min",
+    ) -> tuple[tuple[Value, ...], Value]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.s32 d:s32*nd, q:s32, [a:u32], split:imm`"""
+    def tcgen05_ld_red_u32(
+        self,
+        a: Pointer,
+        /,
+        *,
+        shape: Literal["32x32b"] = "32x32b",
+        num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
+        op: Literal["min", "max"] = "min",
+    ) -> tuple[tuple[Value, ...], Value]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.u32 d:u32*nd, q:u32, [a:u32]`"""
+    def tcgen05_ld_red_u32_halves(
+        self,
+        a: Pointer,
+        split: int,
+        /,
+        *,
+        shape: Literal["16x32bx2"] = "16x32bx2",
+        num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
+        op: Literal["min", "max"] = "min",
+    ) -> tuple[tuple[Value, ...], Value]:
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.u32 d:u32*nd, q:u32, [a:u32], split:imm`"""
+    @overload
+    def tcgen05_mma(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, use:pred`"""
+    @overload
+    def tcgen05_mma(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, mask:b32*nm, use:pred`"""
+    @overload
+    def tcgen05_mma(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, mask:b32*nm, use:pred, scale:imm`"""
+    def tcgen05_mma_block_scale(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        idesc: Scalar,
+        scales_a: Pointer,
+        scales_b: Pointer,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        vec: None = None,
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf8f6f4.block_scale.vec{.coll} [d:u32], a:u64, b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf4.block_scale.vec{.coll} [d:u32], a:u64, b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf4nvf4.block_scale.vec{.coll} [d:u32], a:u64, b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf8f6f4.block_scale{.coll} [d:u32], a:u64, b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf4.block_scale{.coll} [d:u32], a:u64, b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+        """
+    def tcgen05_mma_block_scale_sp(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        scales_a: Pointer,
+        scales_b: Pointer,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        vec: None = None,
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf8f6f4.block_scale.vec{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf4.block_scale.vec{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf4nvf4.block_scale.vec{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf8f6f4.block_scale{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf4.block_scale{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+        """
+    def tcgen05_mma_block_scale_sp_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        scales_a: Pointer,
+        scales_b: Pointer,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        vec: None = None,
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf8f6f4.block_scale.vec{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf4.block_scale.vec{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf4nvf4.block_scale.vec{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf8f6f4.block_scale{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.sp.group.kind::mxf4.block_scale{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+        """
+    def tcgen05_mma_block_scale_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        scales_a: Pointer,
+        scales_b: Pointer,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        vec: None = None,
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf8f6f4.block_scale.vec{.coll} [d:u32], [a:u32], b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf4.block_scale.vec{.coll} [d:u32], [a:u32], b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf4nvf4.block_scale.vec{.coll} [d:u32], [a:u32], b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf8f6f4.block_scale{.coll} [d:u32], [a:u32], b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+
+        D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. `tcgen05.mma.group.kind::mxf4.block_scale{.coll} [d:u32], [a:u32], b:u64, idesc:u32, [scales_a:u32], [scales_b:u32], use:pred`
+        """
+    @overload
+    def tcgen05_mma_sp(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, use:pred`"""
+    @overload
+    def tcgen05_mma_sp(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_sp(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, mask:b32*nm, use:pred`"""
+    @overload
+    def tcgen05_mma_sp(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, mask:b32*nm, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_sp_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred`"""
+    @overload
+    def tcgen05_mma_sp_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_sp_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, mask:b32*nm, use:pred`"""
+    @overload
+    def tcgen05_mma_sp_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, mask:b32*nm, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_sp_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred`"""
+    @overload
+    def tcgen05_mma_sp_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_sp_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, mask:b32*nm, use:pred`"""
+    @overload
+    def tcgen05_mma_sp_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A, which is sparse, in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.sp.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, mask:b32*nm, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred`"""
+    @overload
+    def tcgen05_mma_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, mask:b32*nm, use:pred`"""
+    @overload
+    def tcgen05_mma_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::fill", "collector::a::use", "collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, mask:b32*nm, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred`"""
+    @overload
+    def tcgen05_mma_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred, scale:imm`"""
+    @overload
+    def tcgen05_mma_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, idesc:u32, mask:b32*nm, use:pred`"""
+    @overload
+    def tcgen05_mma_tmem_ashift(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        mask: Sequence[Scalar],
+        use: Value,
+        scale: int,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+        kind: Literal["kind::f16", "kind::tf32"] = "kind::f16",
+        coll: Literal["collector::a::lastuse", "collector::a::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D * 2**-scale if use, else A * B, of the types and shape in idesc; D is in tensor memory at d, A in tensor memory, its rows moved down by one, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are not written. `tcgen05.mma.group.kind.ashift{.coll} [d:u32], [a:u32], b:u64, idesc:u32, mask:b32*nm, use:pred, scale:imm`"""
+    def tcgen05_mma_ws(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        zero_columns: Scalar = ...,
+        /,
+        *,
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.cta_group::1.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, use:pred{, zero_columns:u64}`"""
+    def tcgen05_mma_ws_sp(
+        self,
+        d: Pointer,
+        a: Scalar,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        zero_columns: Scalar = ...,
+        /,
+        *,
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.sp.cta_group::1.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, use:pred{, zero_columns:u64}`"""
+    def tcgen05_mma_ws_sp_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        metadata: Pointer,
+        idesc: Scalar,
+        use: Value,
+        zero_columns: Scalar = ...,
+        /,
+        *,
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.sp.cta_group::1.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred{, zero_columns:u64}`"""
+    def tcgen05_mma_ws_tmem(
+        self,
+        d: Pointer,
+        a: Pointer,
+        b: Scalar,
+        idesc: Scalar,
+        use: Value,
+        zero_columns: Scalar = ...,
+        /,
+        *,
+        kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
+        coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
+    ) -> None:
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.cta_group::1.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred{, zero_columns:u64}`"""
+    def tcgen05_relinquish_alloc_permit(
+        self,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+    ) -> None:
+        """Promise that this CTA allocates no more tensor memory. `tcgen05.relinquish_alloc_permit.group.sync.aligned`"""
+    def tcgen05_shift(
+        self,
+        a: Pointer,
+        /,
+        *,
+        group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
+    ) -> None:
+        """Move the rows of 32 bytes in tensor memory from the address a on down by one lane, except the last. `tcgen05.shift.group.down [a:u32]`"""
+    def tcgen05_st(
+        self,
+        a: Pointer,
+        b: Sequence[Scalar],
+        /,
+        *,
+        shape: Literal["32x32b", "16x64b", "16x128b", "16x256b"] = "32x32b",
+        num: Literal["x1", "x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x1",
+        unpack: Literal["unpack::16b"] | None = None,
+    ) -> None:
+        """The cells of tensor memory at the address a that the shape gives this thread = b; the second 16 lanes of a shape of two halves are split columns further on. `tcgen05.st.sync.aligned.shape.num{.unpack}.b32 [a:u32], b:b32*nb`"""
+    def tcgen05_st_halves(
+        self,
+        a: Pointer,
+        split: int,
+        b: Sequence[Scalar],
+        /,
+        *,
+        shape: Literal["16x32bx2"] = "16x32bx2",
+        num: Literal["x1", "x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x1",
+        unpack: Literal["unpack::16b"] | None = None,
+    ) -> None:
+        """The cells of tensor memory at the address a that the shape gives this thread = b; the second 16 lanes of a shape of two halves are split columns further on. `tcgen05.st.sync.aligned.shape.num{.unpack}.b32 [a:u32], split:imm, b:b32*nb`"""
+    def tcgen05_wait_ld(
+        self,
+    ) -> None:
+        """Wait until all loads from tensor memory that this thread has started are complete. `tcgen05.wait::ld.sync.aligned`"""
+    def tcgen05_wait_st(
+        self,
+    ) -> None:
+        """Wait until all stores to tensor memory that this thread has started are complete. `tcgen05.wait::st.sync.aligned`"""
     def tensormap_cp_fenceproxy(
         self,
         dst: Pointer,

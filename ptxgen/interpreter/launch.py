@@ -112,7 +112,8 @@ def run(
     asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH", which stand
     for a `PCT`.
 
-    Raises `LaunchError`, before anything runs, for arguments that do not fit, `ParseError` for text
+    Raises `LaunchError`, before anything runs, for arguments that do not fit and for a kernel with an
+    instruction that is not modelled, `ParseError` for text
     that is not PTX, `UnsupportedTargetError` for a `.target` without a number, `ModifierError` and
     `TypeMismatchError` for instructions that the table lacks, and `TrapError` if the kernel fails.
     """

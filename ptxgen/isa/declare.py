@@ -103,6 +103,7 @@ def inst(
     counts: Mapping[str, Callable[[Mapping[str, Any]], int]] | None = None,
     resume: Callable[..., Any] | None = None,
     undefined: Rule = _WHOLE,
+    unmodelled: str = "",
     **columns: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a row, or one for each line of a table, or of the product of several tables; the
@@ -111,7 +112,9 @@ def inst(
     `columns` gives the legal values of each slot, the first being the default: a sequence, or a mapping from
     value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own gate; `section` names
     the manual's section; `undefined` says where undefined bits of the operands go (`ptxgen.isa.undefined`);
-    `doc` describes the row, if the function's docstring does not. These may be columns of a table, too.
+    `doc` describes the row, if the function's docstring does not. `unmodelled` is the reason why the
+    interpreter refuses the instruction; its function then has a docstring and no parameters, and is never
+    called. These may be columns of a table, too.
     Raises `ValueError` at import for a slot without choices, a column that no row uses, a missing
     docstring, a syntax declared twice, and a function whose parameters are not exactly the operands read
     and the modifiers declared (slots that are the type of an operand may be left out: the lanes carry their
@@ -135,6 +138,7 @@ def inst(
         "counts": counts or {},
         "resume": resume,
         "undefined": undefined,
+        "unmodelled": unmodelled,
     }
 
     def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,6 +234,7 @@ def _row(
         {n: functools.partial(_counted, count, texts) for n, count in counts.items()},
         resume and _adapted(resume, fixed, dropped),
         keywords["undefined"],
+        keywords["unmodelled"],
         _filled(keywords["doc"] or meaning.__doc__ or "", texts, used),
         {},
     )
@@ -320,6 +325,12 @@ def _check(row: Inst, read: set[str], ignored: frozenset[str]) -> None:
         raise ValueError(f"{where}: the function needs a docstring that says what the instruction means")
     if not all(row.choices.values()):
         raise ValueError(f"{where}: a slot without choices")
+    if row.unmodelled:
+        if row.parameters:
+            raise ValueError(
+                f"{where}: the function of an instruction that is not modelled has no parameters"
+            )
+        return
     got = row.parameters - {"machine"}
     want = read | row.choices.keys()
     of_types = {

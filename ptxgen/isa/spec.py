@@ -224,6 +224,7 @@ class Inst:
     counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
     resume: Callable[..., Any] | None  # returns the results when the threads go on
     undefined: Rule  # sanitizer: where undefined bits of the operands go
+    unmodelled: str  # the reason why the interpreter refuses the instruction; empty if it does not
     _doc: str
     _ops: dict[tuple[Modifier, ...], Op]
 

@@ -61,7 +61,7 @@ def op_of(instr: Instr) -> Op:
     if not ops:
         head = instr.opcode.split(".")[0]
         known = HEADS.get(head)
-        hint = f"; {head} is declared as: {_forms(known)}" if known else did_you_mean(head, HEADS)
+        hint = f"; {_nearest(instr.opcode, known)}" if known else did_you_mean(head, HEADS)
         raise ModifierError(f"no instruction prints the opcode {instr.opcode!r}{hint}")
     for op in ops:
         if fits(op, instr.operands):
@@ -71,10 +71,31 @@ def op_of(instr: Instr) -> Op:
     )
 
 
+def _nearest(opcode: str, known: Sequence[Inst]) -> str:
+    """The beginning of an opcode that rows print, and these rows, for a message."""
+    words = opcode.split(".")
+    begun = [_begun(row, words) for row in known]
+    most = max(begun)
+    rows = [row for row, count in zip(known, begun, strict=True) if count == most]
+    return f"{'.'.join(words[:most])} is declared as: {_forms(rows)}"
+
+
+def _begun(row: Inst, words: list[str]) -> int:
+    """The number of words at the beginning of an opcode that are those of the row, in its order."""
+    count = 0
+    for piece in row.pieces:
+        if count < len(words) and _value(row, piece, words[count]) is not None:
+            count += 1
+        elif not piece.optional:
+            break
+    return count
+
+
 def _forms(rows: Sequence[Inst]) -> str:
     """The syntax of the first of some rows, for a message."""
-    shown = " | ".join(row.syntax for row in rows[:_SHOWN])
-    more = len(rows) - _SHOWN
+    forms = list(dict.fromkeys(row.syntax for row in rows))
+    shown = " | ".join(forms[:_SHOWN])
+    more = len(forms) - _SHOWN
     return f"{shown} | and {more} more (docs/isa.md)" if more > 0 else shown
 
 

@@ -35,7 +35,6 @@ _MOST_DIGITS: Final = 18  # digits of an integer in a `// region` comment
 _NOT_MODELLED: Final[Mapping[str, str]] = {
     "sured": "reductions on surfaces are not modelled",
     "istypep": "handles have no types of their own here",
-    "tcgen05": "tensor memory and what works on it are not modelled",
     "multimem": "memory of several GPUs is not modelled",
     "alloca": "memory of the stack is not modelled",
     "stacksave": "memory of the stack is not modelled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from frontends.lines import line_of
 from messages import message
 
+from ptxgen.check.verify import verify
 from ptxgen.errors import CompileError, LaunchError, TrapError
 from ptxgen.frontends import triton as front
 from ptxgen.interpreter import PCT
+from ptxgen.parse import parse
+from ptxgen.text import render
 
 SOURCE = Path(__file__).with_name("triton_kernels.py")
 
@@ -60,6 +64,33 @@ def test_arguments_by_name_and_a_grid_that_is_computed(k: Any) -> None:
     args = {"out": y, "x": x, "columns": 1, "stride": 1}  # 1 is a constant for Triton
     front.run(k.softmax, lambda args: (len(args["x"]),), args, {"BLOCK": 128}, num_warps=2)
     assert y.tolist() == [[1.0]] * 3
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize("warps", [4, 8])
+def test_a_product_in_tensor_memory_is_read_and_refused_by_name(k: Any, target: str, warps: int) -> None:
+    a, b = (np.zeros((128, 128), ml_dtypes.bfloat16) for _ in "ab")
+    launch = front.launch(
+        k.matmul,
+        1,
+        [a, b, np.zeros((128, 64), np.float32), 128, 64, 128],
+        {"BM": 128, "BN": 64, "BK": 64},
+        target=target,
+        num_warps=warps,
+    )
+    module = launch.kernel.program.module
+    assert verify(module) == ()
+    text = render(module)
+    assert parse(text) == module
+    used = {opcode.split(".")[1] for opcode in re.findall(r"\btcgen05\.\S+", text)}
+    assert used >= {"alloc", "relinquish_alloc_permit", "dealloc", "commit", "mma", "ld", "wait::ld"}
+    alloc = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32"
+    definition = "def matmul(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):"
+    assert re.sub(r"line \d+ of", "line N of", message(launch.run)) == (
+        f"matmul does not run on the interpreter: it has {alloc} (line N of the PTX text, from "
+        f"triton_kernels.py:{line_of(SOURCE, definition)}: {definition}), and tensor memory is not modelled; "
+        "run it on a GPU"
+    )
 
 
 @pytest.mark.judged

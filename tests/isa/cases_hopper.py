@@ -1,4 +1,4 @@
-"""mbarrier, bulk copy, cluster and wgmma rows: meanings for `cases.py`, by syntax."""
+"""mbarrier, bulk copy, cluster, wgmma and tcgen05 rows: meanings for `cases.py`, by syntax."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ IMMEDIATES: dict[str, tuple[int, ...]] = {
     "ta": (0, 1),
     "tb": (0, 1),
     "mode": (0, 1),
+    "split": (0, 16),
+    "scale": (0, 15),
     "ord": (0, 3),
 }
 

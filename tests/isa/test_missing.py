@@ -86,5 +86,5 @@ def _may_print(row: Inst, words: Sequence[str]) -> bool:
 
 def _printed(row: Inst, piece: Piece) -> set[str]:
     if not piece.slot:
-        return {piece.name}
+        return {piece.name, piece.name.partition("::")[0]}  # tcgen05.wait is printed as tcgen05.wait::ld
     return {piece.name if value is True else str(value) for value in row.choices[piece.name]}

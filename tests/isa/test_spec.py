@@ -58,6 +58,12 @@ REFUSALS: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
         "@inst('copy.f32 d, a'): the function needs a docstring that says what the instruction means",
     ),
     ("copy.f32 d, a", {"rnd": ("rn",)}, meaning, "@inst('copy.f32 d, a'): no row has a use for ['rnd']"),
+    (
+        "copy.f32 d, a",
+        {"unmodelled": "copies are not modelled"},
+        meaning,
+        "@inst('copy.f32 d, a'): the function of an instruction that is not modelled has no parameters",
+    ),
     ("copy.type d, a", {"type": ()}, meaning, "@inst('copy.type d, a'): a slot without choices"),
     (
         "copy{.ftz}.f32 d, a",

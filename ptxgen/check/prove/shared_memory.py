@@ -34,7 +34,7 @@ from ptxgen.check.prove.program.inlining import Inlined, Source
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import Paths
 from ptxgen.check.prove.program.ranges import Range, spaced
-from ptxgen.check.prove.program.shared_accesses import Home, region_home, touches
+from ptxgen.check.prove.program.shared_accesses import Home, Touch, region_home, touches
 from ptxgen.check.prove.program.values import Values, param_bits
 from ptxgen.check.prove.program.variable_addresses import GENERIC
 from ptxgen.check.prove.proxies import unfenced_reads
@@ -246,12 +246,17 @@ class _Prover:
         for which, touch in enumerate(touches(site.instr)):
             self._effort.allow(_STEPS_OF_ACCESS)
             try:
-                if touch.matrix is None:
-                    finding = self._search.judge(site, touch)
-                else:
-                    finding = self._descriptors.judge(site, touch, touch.matrix)
+                finding = self._finding(site, touch)
             except SpentError:
                 finding = Finding(UNKNOWN, _SPENT)
             if finding is not None:
                 touched.append(Touched(site, touch, finding))
                 yield judged(source, which, finding)
+
+    def _finding(self, site: InstrSite, touch: Touch) -> Finding | None:
+        """The verdict on an access; None if the access is not to shared memory."""
+        if touch.address.base is None and touch.reason:  # anything may be accessed
+            return Finding(UNKNOWN, touch.reason)
+        if touch.matrix is None:
+            return self._search.judge(site, touch)
+        return self._descriptors.judge(site, touch, touch.matrix)

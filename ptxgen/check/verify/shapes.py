@@ -44,6 +44,11 @@ _WARPS: Final = (range(32, 1025, 32), "a number of threads that is a multiple of
 _BARRIERS: Final = {
     (head, name): limit for head in ("bar", "barrier") for name, limit in (("a", _BARRIER), ("b", _WARPS))
 }
+# PTX ISA, sections "tcgen05.alloc" and "tcgen05.mma": columns of tensor memory; the exponent of D.
+_TENSOR_MEMORY: Final = {
+    "n": (tuple(32 << n for n in range(5)), "32, 64, 128, 256 or 512 columns"),
+    "scale": (range(16), "a number from 0 to 15"),
+}
 # PTX ISA, sections "mbarrier.arrive" and "mbarrier.test_wait": the count; the parity of a phase.
 _MBARRIER: Final = {
     "count": (range(1, 1 << 20), "a count from 1 to 1048575"),
@@ -55,6 +60,8 @@ _RELAXED: Final = frozenset({"ld", "ldu", "st", "cvt"})
 # the first of two.
 _SINK_ALONE: Final = frozenset({"setp", "atom", "mbarrier"})
 _SINK_FIRST: Final = frozenset({"setp", "elect", "match"})
+# Those whose vectors of results take no `_`.
+_NO_SINK: Final = frozenset({"tcgen05"})
 _CALLS: Final = frozenset({"call", "call_indirect"})
 # The kinds of names other than labels, by row and operand.
 _NAMED: Final = {("brx", "target"): "list"} | {
@@ -287,7 +294,8 @@ def _pair_complaint(op: Op, wanted: BoundOperand, second: BoundOperand, got: Ope
 def _vector_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     if not isinstance(got, Vector) or len(got.items) != wanted.count:
         return f"must be a vector of {wanted.count}, got {_described(got)}"
-    items = [item for item in got.items if not (wanted.written and isinstance(item, Sink))]
+    sinks = wanted.written and _head(op) not in _NO_SINK
+    items = [item for item in got.items if not (sinks and isinstance(item, Sink))]
     if not items:
         return f"must have at least one register, got {_described(got)}"
     sizes = {TYPES[i.declared].bits for i in items if isinstance(i, Reg) and i.declared in TYPES}
@@ -397,6 +405,8 @@ def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     narrow = space.startswith(("shared", "local", "param"))
     narrow = narrow or (wanted.type is not None and wanted.type.bits == 32)
     legal = ADDRESS_CLASSES if narrow else ADDRESS_CLASSES[1:]
+    if _head(op) == "tcgen05" and narrow and not space:
+        legal = ADDRESS_CLASSES[:1]  # of tensor memory
     if got.base.declared in legal:
         return ""
     return f"must be an address in a register of class {' or '.join(legal)}, got {_described(got.base)}"
@@ -452,6 +462,8 @@ def _named_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
         return _COPY_SIZES, "4, 8 or 16 bytes"
     if (head, name) in _BARRIERS:
         return *_BARRIERS[head, name], "barrier"
+    if head == "tcgen05":
+        return _TENSOR_MEMORY.get(name)
     if head == "mbarrier" and (name == "count" or (name == "a" and ".parity" in op.opcode)):
         return _MBARRIER[name]
     return None

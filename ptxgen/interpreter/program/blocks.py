@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ptxgen.collector import uncollected
+from ptxgen.errors import LaunchError
 from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.program.calls import Call, call_of
 from ptxgen.interpreter.program.fast import FAST
@@ -110,6 +111,8 @@ def compile_program(
     `wgmma` by ordinary instructions are. With `stepwise`, no code is generated: each instruction runs by
     itself, through its row's function. With `cut_each`, the parts of blocks are single instructions, and
     multiplications by `wgmma` may be late.
+
+    Raises `LaunchError`, which names the instruction, if the interpreter does not model one of them.
     """
     compiler = _Compiler(linked, follows, touches, stepwise, cut_each)
     for routine in linked.routines:
@@ -141,6 +144,9 @@ class _Compiler:
         parts = segments(
             routine.source, number=routine.number, first_segment=first, first_step=len(self._instrs)
         )
+        for step in (step for part in parts for step in part.steps):
+            if step.op.row.unmodelled:
+                raise LaunchError(_refusal(routine.name, step))
         self._wgmma.add(parts)
         parameters = {p.name for p in getattr(routine.source, "params", ()) if p.register}
         names = [Named.of(part, self._linked, routine, self._hooks) for part in parts]
@@ -223,6 +229,15 @@ class _Compiler:
             blocks[-1].split = None
             wanted = wanted | Named.of(one, self._linked, routine, self._hooks).read
         return tuple(reversed(blocks))
+
+
+def _refusal(name: str, step: Step) -> str:
+    """The message about an instruction that the interpreter does not model."""
+    origin = f" ({step.instr.origin})" if step.instr.origin is not None else ""
+    return (
+        f"{name} does not run on the interpreter: it has {step.op.opcode}{origin}, and "
+        f"{step.op.row.unmodelled}; run it on a GPU"
+    )
 
 
 def _everything(names: list[Named]) -> list[set[str]]:

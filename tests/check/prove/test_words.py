@@ -104,6 +104,10 @@ MISTAKES_OF_TAKER = {
     "a copy to the word as well": (ST, ST + "@%p1 st.shared.v2.u32 [%r31], {%r34, %r34};\n"),
     "an atomic on the word as well": (ST, ST + "@%p1 atom.shared.add.u32 %r39, [%r33], 1;\n"),
     "a part of the word again": (ST, ST + "@%p1 st.shared.u8 [%r33+2], %r34;\n"),
+    "an allocation of tensor memory, which is not modelled": (
+        ST,
+        ST + "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r31], 32;\n",
+    ),
     "a store anywhere": (ST, ST + "add.u32 %r38, %r31, %r6;\n@%p1 st.shared.u32 [%r38], %r34;\n"),
 }
 MISTAKES_OF_TOLD = {

@@ -61,6 +61,9 @@ def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
             yield GlobalTouch(Address(None), 1, reason="the instruction is not in the table")
         return
     op = shape.op
+    if op.row.unmodelled:
+        yield GlobalTouch(Address(None), 1, reason=op.row.unmodelled)
+        return
     if instr.opcode.startswith(_TENSOR_COPIES):
         boxes = (operand for operand in instr.operands if isinstance(operand, TensorAddress))
         yield from (GlobalTouch(Address(None), 0, box=box) for box in boxes)

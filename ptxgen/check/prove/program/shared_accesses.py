@@ -82,6 +82,8 @@ def touches(instr: Instr) -> Iterator[Touch]:
     shape = shape_of(instr)
     if shape.complaints or shape.op is None:
         yield from _not_followed(instr, "the instruction is not in the table")
+    elif shape.op.row.unmodelled:
+        yield Touch(Address(None), 1, 1, reason=shape.op.row.unmodelled)
     elif head in _READERS:
         yield from _READERS[head](shape.op, instr)
     elif not instr.opcode.startswith(_NO_ACCESS):
