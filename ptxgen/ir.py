@@ -10,6 +10,7 @@ an instance of a frozen dataclass takes five times as long to make.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from types import CodeType
 from typing import Final, NamedTuple
@@ -431,3 +432,12 @@ def require_module(caller: str, module: object) -> None:
     """Raise `TypeMismatchError` if `module`, an argument of the function `caller`, is no `Module`."""
     if not isinstance(module, Module):
         raise TypeMismatchError(f"{caller}: the module must be a ptxgen.ir.Module, got {shown(module)}")
+
+
+def end_of_aliases(name: str, aliased: Mapping[str, str]) -> str:
+    """The function that a chain of aliases ends with; a chain without an end stops where it repeats."""
+    seen = set[str]()
+    while name in aliased and name not in seen:
+        seen.add(name)
+        name = aliased[name]
+    return name

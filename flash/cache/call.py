@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from flash.cache.cache import KVCache
-from flash.cache.checks import (
-    padding_of,
-    problems_of_kernels,
-    problems_of_others,
-    problems_of_rows,
-    require_angles,
-)
+from flash.cache.checks import problems_of_kernels, problems_of_others, problems_of_rows, require_angles
 from flash.calls.backend import stream_without_gpu
 from flash.calls.operation import set_initial
 from flash.decode.operation import Decode, Launches, append_to, decode_to
@@ -25,8 +19,10 @@ from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
 from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal
 from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.pages.numbers import integers
 from flash.problem.config import AttentionConfig, config_of_call
 from flash.problem.features import ANGLES
+from flash.problem.limits import INT32_MAX
 from flash.problem.outputs import OUTPUTS, Output
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened, with_captured
@@ -215,7 +211,7 @@ def checked(
     if "k" in views:
         new = views["k"].shape[2]
         ends = [length + new for length in ends]
-    padding = padding_of(caller, ends, arguments["leftpad"])
+    padding = _padding_of(caller, ends, arguments["leftpad"])
     if ANGLES[0] in views:
         require_angles(caller, cache, views, ends, padding, is_known=known is not None)
     if known is None and key is not None:
@@ -379,3 +375,16 @@ def _backend_of(caller: str, cache: object, arguments: Mapping[str, Any]) -> str
     if not isinstance(order, bool):
         raise ConfigError(f"{caller}: rotary_interleaved must be True or False, got {shown(order)}")
     return name
+
+
+def _padding_of(caller: str, ends: list[int], leftpad: object) -> list[int]:
+    """How many of the rows of each sequence, whose lengths are `ends`, are padding. Raises `LaunchError`."""
+    if leftpad is None:
+        return [0] * len(ends)
+    padding = integers(leftpad, 0, INT32_MAX, len(ends))
+    if padding is None or any(n > end for n, end in zip(padding, ends, strict=True)):
+        raise LaunchError(
+            f"{caller}: leftpad must be {len(ends)} integers, from 0 to the lengths of their "
+            f"sequences, {ends}, got {shown(leftpad)}"
+        )
+    return padding

@@ -25,12 +25,9 @@ from flash.launch.arguments import (
 )
 from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
-from flash.pages.numbers import integers
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES
-from flash.problem.limits import INT32_MAX
 from ptxgen.arrays.views import HOST, ArrayView
-from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 
@@ -144,19 +141,6 @@ def _problems_of_rotation(cache: KVCache, views: Mapping[str, ArrayView]) -> Ite
         )
     declared = [Argument(name, ANGLE_AXES, (F32,), "as kernels take it") for name in ANGLES]
     yield from type_and_row_problems(declared, views)
-
-
-def padding_of(caller: str, ends: list[int], leftpad: object) -> list[int]:
-    """How many of the rows of each sequence, whose lengths are `ends`, are padding. Raises `LaunchError`."""
-    if leftpad is None:
-        return [0] * len(ends)
-    padding = integers(leftpad, 0, INT32_MAX, len(ends))
-    if padding is None or any(n > end for n, end in zip(padding, ends, strict=True)):
-        raise LaunchError(
-            f"{caller}: leftpad must be {len(ends)} integers, from 0 to the lengths of their "
-            f"sequences, {ends}, got {shown(leftpad)}"
-        )
-    return padding
 
 
 def require_angles(

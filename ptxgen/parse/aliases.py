@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ptxgen.ir import Function, Kernel, Label, Module, Prototype, Targets
+from ptxgen.ir import Function, Kernel, Label, Module, Prototype, Targets, end_of_aliases
 from ptxgen.parse.names import renamed
 
 _Body = TypeVar("_Body", Kernel, Function)
@@ -30,15 +30,6 @@ def without_other_names(module: Module) -> Module:
         functions=tuple(_using(names, f) if f.body is not None else f for f in module.functions),
         variables=variables,
     )
-
-
-def end_of_aliases(name: str, aliased: Mapping[str, str]) -> str:
-    """The function that a chain of aliases ends with; a chain without an end stops where it repeats."""
-    seen = set[str]()
-    while name in aliased and name not in seen:
-        seen.add(name)
-        name = aliased[name]
-    return name
 
 
 def _using(names: Mapping[str, str], of: _Body) -> _Body:

@@ -10,9 +10,8 @@ from typing import Final
 
 from ptxgen.check.problems import Problem
 from ptxgen.check.verify.symbols import dynamic_shared
-from ptxgen.ir import Function, Instr, Kernel, Label, Module, Param, Prototype, Targets
+from ptxgen.ir import Function, Instr, Kernel, Label, Module, Param, Prototype, Targets, end_of_aliases
 from ptxgen.isa.special import SPECIALS
-from ptxgen.parse.aliases import end_of_aliases
 from ptxgen.register_names import range_of
 from ptxgen.types import REGISTER_PREFIX, TYPES
 
