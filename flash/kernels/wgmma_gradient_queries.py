@@ -136,7 +136,6 @@ class _Consumer:
         _tiles(k, self.config, part).each(k, self._take)
         self.terms.write(self.to_terms, self.my_query, lambda: self.in_quad, part.parameters.seq_q)
         k.note("dQ")
-        pipeline.consumer.barrier.sync()  # all have read Q
         for value in self.dQ.all():
             k.mul(value, part.parameters.scale, into=value)
         where = part.parameters, part.batch, part.head, part.first_row

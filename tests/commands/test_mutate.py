@@ -248,7 +248,7 @@ def test_wrong_usage_is_2(argv: list[str], message: str, mutate: Command) -> Non
         (
             [*ONE, "--target", "sm_1"],
             UNSUPPORTED,
-            f"unknown target 'sm_1'; did you mean 'sm_120'? Known targets: {', '.join(TARGETS)}",
+            f"unknown target 'sm_1'; did you mean 'sm_121'? Known targets: {', '.join(TARGETS)}",
         ),
         ([*ONE, "--reasons", "none.toml"], FAILED, "cannot read none.toml: No such file or directory"),
         (

@@ -123,13 +123,20 @@ def _for_tensor_maps(settings: GradientSettings, problems: Iterable[Problem]) ->
     if settings.config.window is not None:
         rows = 2 * settings.block + 50
         yield _packed(settings, Problem(rows, rows, heads=1, window=(settings.block + 40, 9)))
+    if settings.owner == KEYS and settings.config.causal == "bottom_right":
+        # CTAs of several keys walk over an even number of tiles of either head, of which the last has a rest.
+        rows = 6 * settings.tile - 10
+        yield _packed(settings, Problem(rows, rows + 4, heads=2))
     arrivals = CONSUMERS * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
     walked = (settings.stages * arrivals + 2) * settings.tile
     queries, keys = (_TILE, walked) if settings.owner == QUERIES else (walked, _TILE)
-    if settings.config.window is None and settings.config.causal != "top_left":
-        yield _packed(settings, Problem(queries, keys, heads=1))
-    else:  # a square, some of whose rows see all tiles
+    causal = settings.config.causal
+    if settings.config.window is not None:
+        yield _packed(settings, Problem(queries, keys, heads=1, window=(walked, walked)))
+    elif causal == "top_left" or (causal and settings.owner == KEYS):  # some rows of a square see all tiles
         yield _packed(settings, Problem(walked, walked, heads=1))
+    else:
+        yield _packed(settings, Problem(queries, keys, heads=1))
 
 
 def _packed(settings: GradientSettings, problem: Problem) -> Problem:
@@ -157,7 +164,6 @@ def _of_batches(settings: GradientSettings) -> list[Problem]:
         *(Problem(block, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
         Problem(_TILE - 3, tile + _TILE - 3, times=0.0, heads=1),
         Problem(2 * block, 3 * tile, scores="growing", heads=1),
-        *([Problem(2 * block + 6, 2 * block + 10, heads=2)] if settings.in_order else []),  # three CTAs
         replace(first, reverse=True),
         replace(first, alike=True),
         *(Problem(block + end, n, heads=1, reverse=True) for end, n in ends),
