@@ -47,10 +47,22 @@ def reads(process: Process, folder: Path) -> int:
     while time.monotonic() < end:
         assert process.poll() is None
         try:
-            return os.open(folder / "input", os.O_WRONLY | os.O_NONBLOCK)
+            file = os.open(folder / "input", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:  # nobody reads yet
             time.sleep(0.01)
+            continue
+        # A signal between the calls that open and read the FIFO is noticed only when the read returns.
+        while not all(_is_asleep(process) for _ in range(3)):
+            assert time.monotonic() < end, "the command does not wait for its input"
+        return file
     raise AssertionError("the command does not read its input")
+
+
+def _is_asleep(process: Process) -> bool:
+    """Whether a process waits, as it does in a read, 5 ms from now."""
+    time.sleep(0.005)
+    state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "S"
 
 
 def runs(process: Process, folder: Path) -> None:
