@@ -121,11 +121,11 @@ def test_without_the_extra_bench_tests_skip_themselves(tmp_path: Path) -> None:
     )
     files = ("test_bench.py", "test_bench_hopper.py", "test_bench_plot.py", "test_bench_static.py")
     tests = [*(f"tests/tools/{name}" for name in files), "tests/runtime/test_sass.py", "tests/report"]
-    kept = {name: value for name, value in os.environ.items() if name != "PTXGEN_REQUIRE"}
+    environment = {name: value for name, value in os.environ.items() if name != "PTXGEN_REQUIRE"}
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "without_bench", "-m", "not nightly", *tests],
         cwd=ROOT,
-        env={**kept, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        env={**environment, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
         capture_output=True,
         text=True,
     )

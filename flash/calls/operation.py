@@ -275,8 +275,9 @@ def _interpret(steps: Iterable[Step]) -> None:
 
 
 class _Alike(Generic[V]):
-    """What is known of calls whose arrays are of one geometry: the bytes that each array reaches, and the
-    result of the calls in which no array shares bytes with a written one; None if there was no such call.
+    """The outcome of checks of calls with arrays of one geometry: `reaches`, the bytes that each array
+    reaches, and `apart`, the result of calls in which no array shares bytes with a written one; None before
+    the first.
     """
 
     __slots__ = ("apart", "reaches")

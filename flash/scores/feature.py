@@ -88,9 +88,7 @@ class Inputs(Protocol):
 
     @property
     def rounds_once(self) -> bool:
-        """Whether divisions are rounded once, as elsewhere in f32 kernels; kernels that round weights to 16
-        bits do not need that.
-        """
+        """Whether divisions are rounded once: not in kernels that round weights to 16 bits."""
 
     @property
     def head_of_batch(self) -> Value:
@@ -114,9 +112,7 @@ class Inputs(Protocol):
 
     @property
     def first_query(self) -> Value | None:
-        """The offset that functions of scores add to the index of a query, s32: over a cache they count
-        queries by their positions; None: none.
-        """
+        """The offset, s32, of a query's index in functions of scores: its position over a cache; or None."""
 
     @property
     def differentiates(self) -> bool:

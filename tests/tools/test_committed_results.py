@@ -76,8 +76,8 @@ def test_a_result_has_the_keys_of_today(name: str) -> None:
         assert set(section) == set(today["sections"][n])
         assert section["about"] == tool.ABOUT[n]  # else the section measures something else today
         assert section["failed"] == 0
-        found = {frozenset(m) - {"goal", "goal_met"} for m in section["measurements"]}
-        assert found == {frozenset(today["sections"][n]["measurements"][0])}
+        keys = {frozenset(m) - {"goal", "goal_met"} for m in section["measurements"]}
+        assert keys == {frozenset(today["sections"][n]["measurements"][0])}
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")

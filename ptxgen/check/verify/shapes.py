@@ -60,7 +60,7 @@ _RELAXED: Final = frozenset({"ld", "ldu", "st", "cvt"})
 # the first of two.
 _SINK_ALONE: Final = frozenset({"setp", "atom", "mbarrier"})
 _SINK_FIRST: Final = frozenset({"setp", "elect", "match"})
-# Those whose vectors of results take no `_`.
+# By the beginning of the opcode, the instructions that take no `_` in a vector of results.
 _NO_SINK: Final = frozenset({"tcgen05"})
 _CALLS: Final = frozenset({"call", "call_indirect"})
 # The kinds of names other than labels, by row and operand.

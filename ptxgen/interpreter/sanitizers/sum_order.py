@@ -44,8 +44,8 @@ class SumOrder:
         return bool(self._adds[at])
 
     def earlier(self, at: int, stamps: Lanes) -> Lanes | None:
-        """Of the stamps of last writes those of additions, 0 for others; None if there are none, or `at` is
-        no addition.
+        """The stamps of last writes, with 0 for those that are no additions; None if `at` is no addition, or
+        none of the writes is.
         """
         if not self._adds[at]:
             return None

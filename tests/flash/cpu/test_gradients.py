@@ -332,16 +332,16 @@ def test_two_sweeps_are_made_where_they_are_the_shorter_ones(
     kv_heads, threads, sweeps, shares_a_bias, monkeypatch
 ):
     monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
-    made, share_out = list[int](), cpu.share_out
+    task_counts, share_out = list[int](), cpu.share_out
 
     def shared_out(tasks, *of, **how):
-        made.append(len(tasks))
+        task_counts.append(len(tasks))
         share_out(tasks, *of, **how)
 
     monkeypatch.setattr(cpu, "share_out", shared_out)
     arrays = {"bias": np.ones((1, 1, 8, 8), np.float32)} if shares_a_bias else {}
     run(*problem(8, 8, heads=12, kv_heads=kv_heads), arrays, threads=threads)
-    assert len(made) == ((2 if threads > 1 else 1) if shares_a_bias else sweeps)
+    assert len(task_counts) == ((2 if threads > 1 else 1) if shares_a_bias else sweeps)
 
 
 @pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (3, 1, 1), (5, 8, 4)])

@@ -46,8 +46,8 @@ def body_of(first: str, meeting: str, second: str) -> str:
 
 def kinds_of(first: str, meeting: str, second: str) -> list[str]:
     text = ptx(body_of(first, meeting, second), shared=8)
-    found = reports(text, [np.zeros(4, np.float64)], block=64, sanitize="determinism")
-    return [report.kind for report in found]
+    arguments = [np.zeros(4, np.float64)]
+    return [report.kind for report in reports(text, arguments, block=64, sanitize="determinism")]
 
 
 @pytest.mark.parametrize("instruction", [*SUMS.values(), *OTHERS.values()], ids=[*SUMS, *OTHERS])
@@ -67,7 +67,7 @@ def text_of(threads: str, *, ordered: bool = True) -> str:
     return render(gradients(threads=threads, ordered=ordered).build())
 
 
-def found_in(text: str, sanitize: str = "determinism") -> list[str]:
+def messages_of(text: str, sanitize: str = "determinism") -> list[str]:
     arguments: list[Any] = [rows(), np.zeros(rows().shape, np.float32), np.zeros(CTAS, np.uint32)]
     result = run(
         text,
@@ -83,7 +83,7 @@ def found_in(text: str, sanitize: str = "determinism") -> list[str]:
 
 @pytest.mark.parametrize("threads", ["all", "warpgroup", "thread"])
 def test_ctas_in_a_fixed_order_are_not_reported(threads: str) -> None:
-    assert found_in(text_of(threads), "all,determinism") == []
+    assert messages_of(text_of(threads), "all,determinism") == []
 
 
 @pytest.mark.parametrize("threads", ["all", "warpgroup", "thread"])
@@ -102,7 +102,7 @@ def test_ctas_in_a_fixed_order_are_not_reported(threads: str) -> None:
 def test_a_mistake_in_the_order_of_ctas_is_reported(threads: str, pattern: str, by: str) -> None:
     text, count = re.subn(pattern, by, text_of(threads))
     assert count
-    assert any(": determinism: " in report for report in found_in(text))
+    assert any(": determinism: " in report for report in messages_of(text))
 
 
 REDUCTION = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd7], [%r0], 512; (line {line})"
@@ -128,7 +128,7 @@ SAID = (
     ],
 )
 def test_a_report_of_reductions_says_what_would_order_them(pattern: str, by: str, lacking: str) -> None:
-    (reported,) = found_in(re.sub(pattern, by, text_of("all")))
+    (reported,) = messages_of(re.sub(pattern, by, text_of("all")))
     numbers = re.search(r"line (\d+).*of CTA \((\d).*address (\w+).*of CTA \((\d)", reported)
     assert numbers is not None
     line, mine, at, other = numbers.groups()
