@@ -1,4 +1,4 @@
-"""The instruction table. Importing this package declares every row."""
+"""The instruction table. Importing this package declares every row; a row is made when it is looked up."""
 
 from ptxgen.isa import (
     async_copy,

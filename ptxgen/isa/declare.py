@@ -60,6 +60,7 @@ _PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
 _OPERAND: Final = re.compile(
     r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?(?:/(?P<along>[\w.]+))?\]?"
 )
+_HEAD: Final = re.compile(r"[^.{ ]*")  # the first piece of an opcode
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 # Exactly these types hold the choices of a slot; a named tuple is one value.
@@ -115,10 +116,10 @@ def inst(
     `doc` describes the row, if the function's docstring does not. `unmodelled` is the reason why the
     interpreter refuses the instruction; its function then has a docstring and no parameters, and is never
     called. These may be columns of a table, too.
-    Raises `ValueError` at import for a slot without choices, a column that no row uses, a missing
-    docstring, a syntax declared twice, and a function whose parameters are not exactly the operands read
-    and the modifiers declared (slots that are the type of an operand may be left out: the lanes carry their
-    dtype).
+    Rows are made when one of them is first looked up, so that a process that emits PTX waits for those
+    that it needs alone. `ValueError` is raised then, and by any walk over the table, for a slot without choices, a column that no row uses, a missing docstring, a syntax declared
+    twice, and a function whose parameters are not exactly the operands read and the modifiers declared
+    (slots that are the type of an operand may be left out: the lanes carry their dtype).
 
     Several rows may share a `name`, if the manual gives several lines to one instruction: the first
     row whose slots accept the operands' types is used. `tests/isa` proves that no two rows print
@@ -142,30 +143,69 @@ def inst(
     }
 
     def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
-        takes, used, known = _parameters(meaning), set(keywords), set(columns)
-        rows = []
-        for line in tables[0] if len(tables) == 1 else times(*tables):
-            line_columns = {k: v for k, v in line.items() if v is not None}
-            known.update(line_columns)
-            line_keywords = (
-                {**keywords, **line_columns} if keywords.keys() & line_columns.keys() else keywords
-            )
-            rows.append(_row(syntax, line_keywords, {**columns, **line_columns}, meaning, takes, used))
-        if known - used:
-            raise ValueError(f"@inst({syntax!r}): no row has a use for {sorted(known - used)}")
-        for row in rows:
-            if any(row.syntax == r.syntax and row.choices == r.choices for r in _named(row.name)):
-                raise ValueError(f"@inst({row.syntax!r}): declared twice")
-            _named(row.name).append(row)
-            HEADS.setdefault(row.pieces[0].name, []).append(row)
+        declaration = _Declaration(syntax, tables, keywords, columns, meaning)
+        names, heads = declaration.words()
+        ROWS.declare(names, declaration.rows)
+        HEADS.declare(heads, declaration.rows)
         RECOGNISED.clear()
         return meaning
 
     return declare
 
 
-def _named(name: str) -> list[Inst]:
-    return ROWS.setdefault(name, [])
+class _Declaration:
+    """One `@inst`, whose rows are made when one of them is first looked up."""
+
+    def __init__(
+        self,
+        syntax: str,
+        tables: tuple[Table, ...],
+        keywords: Line,
+        columns: Line,
+        meaning: Callable[..., Any],
+    ) -> None:
+        self._syntax = syntax
+        self._tables = tables
+        self._keywords = keywords
+        self._columns = columns
+        self._meaning = meaning
+        self._rows: list[list[Inst]] = []  # one list, when the rows have been made
+
+    def words(self) -> tuple[list[str], list[str]]:
+        """The names of the rows, and the first pieces of their opcodes, in declared order."""
+        head, name = _HEAD.match(self._syntax)[0], self._keywords["name"]  # type: ignore[index]
+        if "<" not in head + name and not any("name" in line for table in self._tables for line in table):
+            return [name or head], [head]
+        names, heads = [], []
+        for line in self._lines():
+            columns = {**self._columns, **line}
+            texts = _texts(columns)
+            filled = _HEAD.match(_filled(head, texts, set(), columns))[0]  # type: ignore[index]
+            names.append(_filled(columns.get("name", name), texts, set()) or filled)
+            heads.append(filled)
+        return names, heads
+
+    def rows(self) -> list[Inst]:
+        """The rows, one for each line of the table. Raises `ValueError` as `inst` says."""
+        if not self._rows:
+            self._rows.append(self._made())
+        return self._rows[0]  # those of the quickest of several threads
+
+    def _lines(self) -> list[dict[str, Any]]:
+        table = self._tables[0] if len(self._tables) == 1 else times(*self._tables)
+        return [{k: v for k, v in line.items() if v is not None} for line in table]
+
+    def _made(self) -> list[Inst]:
+        keywords, columns = self._keywords, self._columns
+        takes, used, known = _parameters(self._meaning), set(keywords), set(columns)
+        rows = []
+        for line in self._lines():
+            known.update(line)
+            line_keywords = {**keywords, **line} if keywords.keys() & line.keys() else keywords
+            rows.append(_row(self._syntax, line_keywords, {**columns, **line}, self._meaning, takes, used))
+        if known - used:
+            raise ValueError(f"@inst({self._syntax!r}): no row has a use for {sorted(known - used)}")
+        return rows
 
 
 class _Parameters(NamedTuple):
@@ -198,7 +238,7 @@ def _row(
     used: set[str],
 ) -> Inst:
     """The row that a line of a table declares; adds the columns that the row uses to `used`."""
-    texts = {k: v for k, v in line.items() if type(v) not in _SEVERAL}
+    texts = _texts(line)
     syntax = _filled(template, texts, used, line)
     opcode, _, operand_text = syntax.partition(" ")
     operands = _operands(operand_text)
@@ -244,6 +284,11 @@ def _row(
 
 _gate = functools.cache(lambda ptx, sm, only: Gate(ptx, sm, frozenset(only)))
 _piece = functools.cache(Piece)
+
+
+def _texts(line: Line) -> dict[str, Any]:
+    """The columns of a line that have one value: all but slots."""
+    return {k: v for k, v in line.items() if type(v) not in _SEVERAL}
 
 
 def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingProxyType({})) -> str:

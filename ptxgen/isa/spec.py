@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ptxgen.errors import ModifierError, did_you_mean, shown
@@ -340,7 +340,51 @@ def _bound(
     )
 
 
+class Rows(Mapping[str, list[Inst]]):
+    """Rows by a word of theirs, in declared order. The rows of a word are made when it is first looked up."""
+
+    def __init__(self, word_of: Callable[[Inst], str]) -> None:
+        self._word_of = word_of
+        self._declared: dict[str, list[Callable[[], list[Inst]]]] = {}  # what makes rows, by word
+        self._made: dict[str, list[Inst]] = {}
+
+    def declare(self, words: Iterable[str], make: Callable[[], list[Inst]]) -> None:
+        """Add the rows that `make` returns, which have these words."""
+        for word in dict.fromkeys(words):
+            self._declared.setdefault(word, []).append(make)
+            self._made.pop(word, None)
+
+    def __getitem__(self, word: str) -> list[Inst]:
+        """The rows of a word. Raises `KeyError` if there are none, `ValueError` for a row that is declared
+        twice or wrongly.
+        """
+        rows = self._made.get(word)
+        if rows is None:
+            rows = [row for make in self._declared[word] for row in make() if self._word_of(row) == word]
+            _require_once(rows)
+            self._made[word] = rows
+        return rows
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._declared
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+
+def _require_once(rows: Iterable[Inst]) -> None:
+    alike: dict[tuple[str, str], list[Inst]] = {}
+    for row in rows:
+        same = alike.setdefault((row.name, row.syntax), [])
+        if any(row.choices == other.choices for other in same):
+            raise ValueError(f"@inst({row.syntax!r}): declared twice")
+        same.append(row)
+
+
 # The indices that `ptxgen.isa.table` searches.
-ROWS: dict[str, list[Inst]] = {}  # by DSL name
-HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
+ROWS: Final = Rows(lambda row: row.name)
+HEADS: Final = Rows(lambda row: row.pieces[0].name)  # by first piece of the opcode
 RECOGNISED: dict[str, tuple[Op, ...]] = {}  # by opcode, filled on demand

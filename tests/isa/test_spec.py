@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,12 +24,13 @@ from ptxgen.types import b32, b64, f32, pred, s32, u16, u32
 @pytest.fixture(autouse=True)
 def _table() -> Iterator[None]:
     """Rows that a test declares vanish with it."""
-    before = [(d, {k: list(v) for k, v in d.items()}) for d in (spec.ROWS, spec.HEADS)]
+    tables = (spec.ROWS, spec.HEADS)
+    before = [{word: [*makers] for word, makers in table._declared.items()} for table in tables]
     spec.RECOGNISED.clear()
     yield
-    for declared, held in before:
-        declared.clear()
-        declared.update(held)
+    for table, declared in zip(tables, before, strict=True):
+        table._declared = declared
+        table._made.clear()
     spec.RECOGNISED.clear()
 
 
@@ -103,18 +106,34 @@ REFUSALS: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
 def test_a_declaration_that_contradicts_itself_is_refused(
     syntax: str, keywords: dict[str, Any], function: Callable[..., Any], message: str
 ) -> None:
-    before = {name: len(rows) for name, rows in isa.rows().items()}
-    with refused(ValueError, message):
-        inst(syntax, **keywords)(function)
-    assert {name: len(rows) for name, rows in isa.rows().items()} == before
+    inst(syntax, **keywords)(function)
+    for look_up in (lambda: isa.rows_named("copy"), lambda: isa.recognise("copy.f32")):
+        with refused(ValueError, message):
+            look_up()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        list(isa.rows().values())
+
+
+def test_importing_the_table_makes_no_row_and_a_look_up_those_of_its_declarations() -> None:
+    program = """
+from ptxgen.isa import recognise, rows_named, spec
+made = [row for named in spec.ROWS._made.values() for row in named]
+(op,) = recognise("fma.rn.f32")
+makers = dict.fromkeys(make for named in spec.ROWS._declared.values() for make in named)
+count = sum(len(make.__self__._rows) for make in makers)
+print(len(made), op.row is rows_named("fma")[0], 0 < count < 10 < len(makers))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 True True\n"
 
 
 def test_the_same_syntax_with_the_same_choices_is_refused_and_with_others_is_not() -> None:
     inst("copy.type d, a", type=(f32,))(meaning)
     inst("copy.type d, a", type=(u32,))(meaning)
-    with refused(ValueError, "@inst('copy.type d, a'): declared twice"):
-        inst("copy.type d, a", type=(f32,))(meaning)
     assert len(isa.rows_named("copy")) == 2
+    inst("copy.type d, a", type=(f32,))(meaning)
+    with refused(ValueError, "@inst('copy.type d, a'): declared twice"):
+        isa.rows_named("copy")
 
 
 def test_a_rows_function_can_be_called_with_what_the_row_says() -> None:
