@@ -14,6 +14,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
+from ptxgen.collector import uncollected
 from ptxgen.tensormap import Boxes
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Build(BuiltKernel):
 
 def emit(config: KernelConfig) -> ir.Module:
     """The module of a configuration, as its family of kernels emits it; not verified."""
-    return config.family.emit(config)
+    with uncollected():
+        return config.family.emit(config)
 
 
 @lru_cache(maxsize=256)

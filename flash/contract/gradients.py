@@ -20,6 +20,7 @@ from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, gradient_arrays
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
+from ptxgen.collector import uncollected
 from ptxgen.tensormap import Boxes
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ WGMMA_EMITTERS: Final = {
 
 def emit_gradient(config: GradientConfig) -> ir.Module:
     """The module of a configuration of a kernel of gradients; not verified."""
-    return (WGMMA_EMITTERS if config.has_wgmma else EMITTERS)[config.owner](config)
+    with uncollected():
+        return (WGMMA_EMITTERS if config.has_wgmma else EMITTERS)[config.owner](config)
 
 
 @lru_cache(maxsize=128)

@@ -59,6 +59,7 @@ class Divergence:
             str, ir.Instr | None
         ] = {}  # None: more than one instruction, or not in all threads
         self._known: dict[str, Known] = {}
+        self._loops: dict[tuple[ir.Reg | int, ir.Reg | int, int, ScalarType], bool] = {}  # while known
 
     def vary(self, variable: ir.Reg) -> None:
         """Note that a register is a variable, which may be written again."""
@@ -75,6 +76,13 @@ class Divergence:
         launch.
         """
         self._index()
+        key = (start, stop, step, type)
+        splits = self._loops.get(key)
+        if splits is None:
+            splits = self._loops[key] = self._splits_loop(*key)
+        return splits
+
+    def _splits_loop(self, start: ir.Reg | int, stop: ir.Reg | int, step: int, type: ScalarType) -> bool:
         first, last = (self._bound(end, type) for end in (start, stop))
         if first is None or last is None or first.names & last.names:
             return False
@@ -91,13 +99,17 @@ class Divergence:
 
     def _index(self) -> None:
         """Note the registers that statements write which were added since the last call."""
+        writes, known = self._writes, self._known
         for statement in self._statements[self._read :]:
             if not isinstance(statement, ir.Instr) or not statement.operands:
                 continue
-            for register in _first(statement.operands[0]):
-                alone = statement.guard is None and register.name not in self._writes
-                self._writes[register.name] = statement if alone else None
-                self._known.pop(register.name, None)
+            first = statement.operands[0]
+            for register in (first,) if isinstance(first, ir.Reg) else _first(first):
+                name = register.name
+                writes[name] = statement if statement.guard is None and name not in writes else None
+                if name in known:
+                    del known[name]
+                    self._loops.clear()
         self._read = len(self._statements)
 
     # ------------------------------------------------------------------------------ registers

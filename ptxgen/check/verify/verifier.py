@@ -23,6 +23,7 @@ from ptxgen.check.verify.names import module_name_problems, name_problems
 from ptxgen.check.verify.operand_kinds import PartKinds
 from ptxgen.check.verify.shapes import SIZED, Shape, kinds, shape_of
 from ptxgen.check.verify.symbols import Symbols
+from ptxgen.collector import uncollected
 from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
 from ptxgen.ir import (
     Address,
@@ -102,7 +103,8 @@ def verify(module: Module) -> tuple[Problem, ...]:
 
 def require_valid(module: Module) -> None:
     """Raise `VerifyError` with all problems of a module; its message shows the first 20."""
-    problems = verify(module)
+    with uncollected():
+        problems = verify(module)
     if not problems:
         return
     shown = [f"{number}. {problem}" for number, problem in enumerate(problems[:_SHOWN], 1)]
