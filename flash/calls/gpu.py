@@ -129,6 +129,7 @@ class Launcher:
             program = self.program(kernel)
             loaded = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
             self._loaded.keep((kernel, ordinal), loaded)
+            kernel.release()
             if isinstance(kernel, Build):
                 kernel.registers = loaded.registers
         return loaded

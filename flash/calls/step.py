@@ -111,10 +111,10 @@ def plan_of(
             name = map_name(array.name)
             known[name], maps[name] = tensor_map(kernel.maps[array.name], array, known), n
     return LaunchPlan(
-        entry=kernel.kernel.name,
+        entry=kernel.header.name,
         grid=(ctas, 1, 1),
         block=(kernel.threads, 1, 1),
-        dynamic_shared=kernel.kernel.dynamic_shared_bytes,
+        dynamic_shared=kernel.header.dynamic_shared_bytes,
         slots=kernel.slots,
         attributes=kernel.attributes,
         values=tuple([known[slot.name] for slot in kernel.slots]),

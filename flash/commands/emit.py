@@ -162,7 +162,7 @@ def _output(arguments: argparse.Namespace) -> str:
     with uncollected():
         from flash.contract.catalogue import build
 
-    built = build(config.kernel())
+        built = build(config.kernel())
     if config.scheduler not in ("auto", built.config.scheduler):
         why = why_grid(built.config.tiling, built.config.features.cached)
         note(NAME, f"--scheduler {config.scheduler}: the kernel has a CTA for each block of queries: {why}")

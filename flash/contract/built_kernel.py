@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,8 +40,28 @@ class BuiltKernel(ABC):
 
     def __init__(self, config: Any, module: ir.Module) -> None:
         self.config = config
-        self.module = module
+        self._module: ir.Module | None = module
         self.target: Target = config.target
+
+    @property
+    def module(self) -> ir.Module:
+        """The module, emitted anew if the kernel was released."""
+        module = self._module
+        if module is None:
+            module = self._module = self._emitted()
+        return module
+
+    @abstractmethod
+    def _emitted(self) -> ir.Module:
+        """The module of the configuration, emitted now."""
+
+    def release(self) -> None:
+        """Let go of the instructions, most of the memory of a kernel, which launches of the assembled kernel
+        do without: they take the text, the header and the parameters alone.
+        """
+        _ = self.text, self.slots
+        vars(self).pop("_obligation", None)
+        self._module = None
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -91,7 +112,7 @@ class BuiltKernel(ABC):
 
     def _constraints(self) -> Iterator[str]:
         """The constraints on the launches of every kernel, as sentences."""
-        target, shared = self.target, self.kernel.dynamic_shared_bytes
+        target, shared = self.target, self.header.dynamic_shared_bytes
         yield f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch"
         yield f"the device runs {target}{_LATER[target.suffix]}"
         if self.attributes.programmatic:
@@ -121,10 +142,15 @@ class BuiltKernel(ABC):
         """The module's one kernel."""
         return self.module.kernels[0]
 
+    @cached_property
+    def header(self) -> ir.Kernel:
+        """The module's one kernel without its statements."""
+        return replace(self.kernel, body=())
+
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return self.kernel.threads
+        return self.header.threads
 
     @cached_property
     def text(self) -> str:
@@ -137,7 +163,7 @@ class BuiltKernel(ABC):
         # Imported here, because emitting text does not need it.
         from ptxgen.runtime.plan import param_slots
 
-        return param_slots(self.kernel.params)
+        return param_slots(self.header.params)
 
     @property
     def smallest_maps(self) -> dict[str, TensorMap]:

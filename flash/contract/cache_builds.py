@@ -11,6 +11,7 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.kernels.append import AppendConfig, append_kernel
 from flash.kernels.merge import MergeConfig, merge_kernel
 from flash.operands.declared import Operand
+from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.runtime.attributes import LaunchAttributes
 
@@ -22,6 +23,9 @@ class AppendBuild(BuiltKernel):
     """A verified append kernel."""
 
     config: AppendConfig
+
+    def _emitted(self) -> ir.Module:
+        return append_kernel(self.config)
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -48,6 +52,9 @@ class MergeBuild(BuiltKernel):
     """A verified merge kernel."""
 
     config: MergeConfig
+
+    def _emitted(self) -> ir.Module:
+        return merge_kernel(self.config)
 
     @property
     def attributes(self) -> LaunchAttributes:

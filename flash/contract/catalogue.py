@@ -32,6 +32,9 @@ class Build(BuiltKernel):
         super().__init__(config, module)
         self.registers: int | None = None  # registers of a thread
 
+    def _emitted(self) -> ir.Module:
+        return emit(self.config)
+
     @cached_property
     def arrays(self) -> tuple[Operand, ...]:
         """Q, K, V, O, LSE if the kernel writes it, and the operands."""
@@ -58,7 +61,7 @@ class Build(BuiltKernel):
             self.config,
             self.config.tiling.registers if self.registers is None else self.registers,
             self.registers is not None,
-            self.kernel.dynamic_shared_bytes,
+            self.header.dynamic_shared_bytes,
         )
 
 

@@ -32,6 +32,9 @@ class GradientBuild(BuiltKernel):
 
     config: GradientConfig
 
+    def _emitted(self) -> ir.Module:
+        return emit_gradient(self.config)
+
     @property
     def arrays(self) -> tuple[Operand, ...]:
         """The matrices, the numbers of rows, and the operands."""
@@ -93,6 +96,9 @@ class SumBuild(BuiltKernel):
     """A verified kernel that sums terms of gradients."""
 
     config: SumConfig
+
+    def _emitted(self) -> ir.Module:
+        return sum_kernel(self.config)
 
     @property
     def launches(self) -> Launch:

@@ -85,7 +85,7 @@ def _kernel(kernel: BuiltKernel, ctas: int, call: GradientCall, target: Target) 
     role = "sums terms"
     if isinstance(kernel, GradientBuild):
         role = f"writes {_OWNED[kernel.config.owner]}"
-    yield "kernel", f"{kernel.kernel.name} for {kernel.target}, verified, {role}, {ctas} CTAs"
+    yield "kernel", f"{kernel.header.name} for {kernel.target}, verified, {role}, {ctas} CTAs"
     if isinstance(kernel, GradientBuild):
         yield "tiles", _tiles(kernel.config)
         if kernel.config.tiling.tile:

@@ -50,10 +50,10 @@ class GradientResources:
         """The resources of a kernel. Raises `AssemblerError` if the assembler refuses it."""
         usage: KernelUsage | None = kernel.assembled
         return cls(
-            kernel.kernel.name,
+            kernel.header.name,
             kernel.target,
             kernel.threads,
-            kernel.kernel.dynamic_shared_bytes,
+            kernel.header.dynamic_shared_bytes,
             None if usage is None else usage.registers,
             None if usage is None else usage.spill_store_bytes,
             kernel.config if isinstance(kernel, GradientBuild) else None,

@@ -211,7 +211,7 @@ def proved_text(kernel: BuiltKernel) -> str:
 
 def silicon_text(kernel: BuiltKernel) -> str:
     """The words of `explain` that say on which GPUs a kernel's text has run."""
-    return ledger().status(f"{kernel.kernel.name} for {kernel.target}", lambda: kernel.text)
+    return ledger().status(f"{kernel.header.name} for {kernel.target}", lambda: kernel.text)
 
 
 def _proved(proof: Proof) -> str:

@@ -61,6 +61,7 @@ _OPERAND: Final = re.compile(
     r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?(?:/(?P<along>[\w.]+))?\]?"
 )
 _HEAD: Final = re.compile(r"[^.{ ]*")  # the first piece of an opcode
+_FIXED: Final = re.compile(r"(?:^|\.)([\w:]+)(?=[.{]|$)")  # pieces without columns and braces
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 # Exactly these types hold the choices of a slot; a named tuple is one value.
@@ -145,8 +146,8 @@ def inst(
     def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
         declaration = _Declaration(syntax, tables, keywords, columns, meaning)
         names, heads = declaration.words()
-        ROWS.declare(names, declaration.rows)
-        HEADS.declare(heads, declaration.rows)
+        ROWS.declare(names, declaration)
+        HEADS.declare(heads, declaration)
         RECOGNISED.clear()
         return meaning
 
@@ -184,6 +185,12 @@ class _Declaration:
             names.append(_filled(columns.get("name", name), texts, set()) or filled)
             heads.append(filled)
         return names, heads
+
+    @functools.cached_property
+    def fixed(self) -> frozenset[str]:
+        """Pieces that the opcodes of all rows have: neither slots nor optional, without columns."""
+        columns = self._columns.keys() | {name for table in self._tables for line in table for name in line}
+        return frozenset(_FIXED.findall(self._syntax.partition(" ")[0])) - columns
 
     def rows(self) -> list[Inst]:
         """The rows, one for each line of the table. Raises `ValueError` as `inst` says."""

@@ -10,7 +10,7 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ptxgen.errors import ModifierError, did_you_mean, shown
 from ptxgen.records import dataclass
@@ -340,19 +340,35 @@ def _bound(
     )
 
 
+class Declared(Protocol):
+    """What makes rows: one `@inst`."""
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Pieces that the opcodes of all its rows have."""
+
+    def rows(self) -> list[Inst]:
+        """The rows, the same at each call."""
+
+
 class Rows(Mapping[str, list[Inst]]):
     """Rows by a word of theirs, in declared order. The rows of a word are made when it is first looked up."""
 
     def __init__(self, word_of: Callable[[Inst], str]) -> None:
         self._word_of = word_of
-        self._declared: dict[str, list[Callable[[], list[Inst]]]] = {}  # what makes rows, by word
+        self._declared: dict[str, list[Declared]] = {}  # what makes rows, by word
         self._made: dict[str, list[Inst]] = {}
 
-    def declare(self, words: Iterable[str], make: Callable[[], list[Inst]]) -> None:
-        """Add the rows that `make` returns, which have these words."""
+    def declare(self, words: Iterable[str], declared: Declared) -> None:
+        """Add the rows of a declaration, which have these words."""
         for word in dict.fromkeys(words):
-            self._declared.setdefault(word, []).append(make)
+            self._declared.setdefault(word, []).append(declared)
             self._made.pop(word, None)
+
+    def printing(self, word: str, pieces: Iterable[str]) -> list[Inst]:
+        """The rows of a word that may print an opcode with these pieces."""
+        declared = [one for one in self._declared.get(word, ()) if one.fixed.issubset(pieces)]
+        return [row for one in declared for row in one.rows() if self._word_of(row) == word]
 
     def __getitem__(self, word: str) -> list[Inst]:
         """The rows of a word. Raises `KeyError` if there are none, `ValueError` for a row that is declared
@@ -360,7 +376,7 @@ class Rows(Mapping[str, list[Inst]]):
         """
         rows = self._made.get(word)
         if rows is None:
-            rows = [row for make in self._declared[word] for row in make() if self._word_of(row) == word]
+            rows = [row for one in self._declared[word] for row in one.rows() if self._word_of(row) == word]
             _require_once(rows)
             self._made[word] = rows
         return rows

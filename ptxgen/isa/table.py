@@ -34,7 +34,7 @@ def recognise(opcode: str) -> tuple[Op, ...]:
     ops = RECOGNISED.get(opcode)
     if ops is None:
         words = opcode.split(".")
-        rows = [row for row in HEADS.get(words[0], ()) if _has_words(row, words)]
+        rows = [row for row in HEADS.printing(words[0], words) if _has_words(row, words)]
         candidates = [_match(row, words, _next_word) for row in rows]
         if not any(candidates):
             candidates = [_match(row, words, _any_word) for row in rows]

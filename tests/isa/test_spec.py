@@ -25,7 +25,7 @@ from ptxgen.types import b32, b64, f32, pred, s32, u16, u32
 def _table() -> Iterator[None]:
     """Rows that a test declares vanish with it."""
     tables = (spec.ROWS, spec.HEADS)
-    before = [{word: [*makers] for word, makers in table._declared.items()} for table in tables]
+    before = [{word: [*of] for word, of in table._declared.items()} for table in tables]
     spec.RECOGNISED.clear()
     yield
     for table, declared in zip(tables, before, strict=True):
@@ -119,9 +119,9 @@ def test_importing_the_table_makes_no_row_and_a_look_up_those_of_its_declaration
 from ptxgen.isa import recognise, rows_named, spec
 made = [row for named in spec.ROWS._made.values() for row in named]
 (op,) = recognise("fma.rn.f32")
-makers = dict.fromkeys(make for named in spec.ROWS._declared.values() for make in named)
-count = sum(len(make.__self__._rows) for make in makers)
-print(len(made), op.row is rows_named("fma")[0], 0 < count < 10 < len(makers))
+declared = {one for named in spec.ROWS._declared.values() for one in named}
+count = sum(len(one._rows) for one in declared)
+print(len(made), op.row is rows_named("fma")[0], 0 < count < 10 < len(declared))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "0 True True\n"
