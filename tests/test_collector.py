@@ -49,6 +49,20 @@ def test_the_collector_is_as_before_also_after_an_error(enabled: bool) -> None:
     assert gc.isenabled() is enabled
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_new_objects_count_as_old_afterwards_unless_the_process_has_frozen_some(frozen: bool) -> None:
+    gc.enable()
+    if frozen:
+        gc.freeze()
+    before = gc.get_freeze_count()
+    with uncollected():
+        new = [[n] for n in range(10_000)]
+    oldest = any(one is new for one in gc.get_objects(generation=2))
+    assert oldest is not frozen
+    assert gc.get_freeze_count() == before
+    gc.unfreeze()
+
+
 def test_a_program_is_made_without_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.enable()
     seen: dict[str, set[bool]] = {}

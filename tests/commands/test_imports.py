@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flash.commands.emit import FORWARD, KERNELS
 from ptxgen.commands.main import commands
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +146,11 @@ def test_a_command_imports_no_room_that_it_does_without(line: str, tmp_path: Pat
 def test_every_command_is_in_the_table() -> None:
     named = {line.split()[0] for line in TABLE if not line.startswith("-")}
     assert named == set(commands())
+
+
+def test_every_kernel_of_emit_is_in_the_table() -> None:
+    emitted = {words[1] for line in TABLE if (words := line.split())[0] == "emit" and "--help" not in words}
+    assert {kernel for kernel in emitted if not kernel.startswith("-")} == {*KERNELS} - {FORWARD}
 
 
 def test_every_room_of_the_table_exists() -> None:

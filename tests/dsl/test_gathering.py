@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import ptxgen as px
-from ptxgen import Pointer, u32
+from ptxgen import Pointer, ir, u32
 from ptxgen.check.prove import prove_shared
+from ptxgen.dsl.divergence import Divergence
 from ptxgen.errors import TypeMismatchError
 
 FALSE = (
@@ -284,3 +285,13 @@ def test_the_cure_sums_what_lanes_have():
     x, y = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
     total[1](x, y, 40, backend="interpreter")
     assert [y[0], y[63]] == [x[:32].sum(), x[32:40].sum()]
+
+
+def test_a_loop_is_judged_anew_when_its_bound_is_written_again():
+    bound, thread = ir.Reg("%r0", "b32"), ir.Special("%tid.x")
+    statements = [ir.Instr("mov.u32", (bound, thread))]
+    divergence = Divergence(statements, 64)
+    assert [divergence.splits_loop(0, bound, 1, u32) for _ in range(2)] == [True, True]
+    assert not divergence.splits_loop(0, 7, 1, u32)
+    statements.append(ir.Instr("mov.u32", (bound, ir.IntImm(3))))
+    assert not divergence.splits_loop(0, bound, 1, u32)

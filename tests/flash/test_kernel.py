@@ -21,6 +21,7 @@ from judge import assert_attention_is_accurate, rounded_normal
 import flash
 from flash import functions as functions_module
 from flash.calls.gpu import Launcher
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build, proved_build
 from flash.error_bound import arithmetic_of
 from flash.host.caller import LAUNCH
@@ -814,6 +815,19 @@ def test_a_kernel_is_assembled_once_and_kept(
     monkeypatch.setattr(backend, "compile", None)  # a second compilation would fail
     assert second.program(built) == program
     assert set(asked) == {"sm_90a"}
+
+
+def test_a_kernel_that_is_loaded_lets_go_of_its_instructions_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = SimpleNamespace(load=lambda *_: SimpleNamespace(registers=40))
+    launcher = Launcher(backend)
+    monkeypatch.setattr(launcher, "program", lambda _: b"a cubin")
+    built = build(CONFIG.kernel())
+    plan: Any = SimpleNamespace(entry=built.header.name, dynamic_shared=0)
+    released: list[BuiltKernel] = []
+    monkeypatch.setattr(BuiltKernel, "release", lambda kernel: released.append(kernel))
+    assert launcher.load(built, plan, 0) is launcher.load(built, plan, 0)
+    assert released == [built]
+    assert built.registers == 40
 
 
 def bad_calls() -> dict[str, tuple[Any, dict[str, Any]]]:

@@ -234,6 +234,11 @@ def test_warm_emission_is_measured_in_whole_and_by_line(config: AttentionConfig,
 def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [job.label for job in bench_lines.line_jobs(quick=True)]
     assert {"softmax", "hopper_gemm", "flash: f16", "flash: append", "flash: merge"} <= set(names)
+    assert {"flash: f16, sm_90a", "flash: e4m3, sm_90a", "flash: latents, sm_90a", "flash: decode"} <= set(
+        names
+    )
+    assert {"flash: gradients by keys, f16, sm_90a", "flash: gradients by sums, f32"} <= set(names)
+    assert names[-1] == "the slowest kernel of flash"
     assert set(bench_gallery.sources()) <= set(names)
 
     def seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -242,16 +247,26 @@ def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(bench_lines, "seconds", seconds)
     emitters = bench_lines.emitters()
+    seen = []
     for name in ("row_sums", "hopper_gemm", "flash: f32", "flash: append", "flash: merge"):
         module = emitters[name]()
         assert module is not emitters[name]()  # nothing is kept
-        result = by_name(bench_lines.per_line(name, emitters[name], 3))
+        seen += bench_lines.per_line(name, emitters[name], 3)
+        result = by_name(seen[-3:])
         emission, verification = result["emission, per line"], result["verification, per line"]
+        together = result["emission with verification, per line"]
         lines = render(module).count("\n")
         assert emission.config == {"kernel": name, "lines": lines}
-        assert (emission.repeats, emission.goal) == (3, Goal("<=", 8))
+        assert (together.repeats, together.goal) == (3, Goal("<=", 8))
+        assert (emission.goal, verification.goal) == (None, None)
         assert emission.median == pytest.approx(0.5e6 / lines)
         assert verification.median == pytest.approx(0.25e6 / lines)
+        assert together.median == pytest.approx(0.75e6 / lines)
+    (slowest,) = bench_lines.slowest(seen)
+    shortest = min(
+        (m for m in seen if m.config["kernel"].startswith("flash")), key=lambda m: m.config["lines"]
+    )
+    assert (slowest.config, slowest.headline, slowest.goal) == (shortest.config, True, Goal("<=", 8))
 
 
 @pytest.mark.ptxas

@@ -387,3 +387,20 @@ def test_what_a_cta_holds_and_how_many_fit() -> None:
         f"{tiling.shared_bytes / 1024:.1f} KiB shared, {expected} CTAs per SM "
         f"(occupancy {result.occupancy:.0%})"
     )
+
+
+def test_a_released_kernel_launches_without_its_instructions_and_emits_them_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = build(AttentionConfig(16, tile=16, block_q=16).kernel())
+    module, text = built.module, built.text
+    built.release()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(built), "_emitted", lambda _: pytest.fail("a launch emitted the kernel"))
+        assert built.text == text
+        assert [slot.name for slot in built.slots] == [p.name for p in module.kernels[0].params]
+        assert (built.header.name, built.threads) == (module.kernels[0].name, module.kernels[0].threads)
+        assert built.header.dynamic_shared_bytes == module.kernels[0].dynamic_shared_bytes > 0
+        assert built.header.body == ()
+    assert built.module == module
+    assert built.module is built.module is not module
