@@ -104,8 +104,10 @@ def emitters() -> dict[str, Callable[[], ir.Module]]:
         ("decode", CacheConfig(), False),
         ("decode, pages, splits", CacheConfig(64), True),
     ):
-        kernel = cache_kernels.decode(AttentionConfig(128, dtype="f16"), cache, splits=splits, group=8).config
-        table[f"{FLASH_PREFIX}{name}"] = functools.partial(emit, kernel)
+        decoding = cache_kernels.decode(
+            AttentionConfig(128, dtype="f16"), cache, splits=splits, group=8
+        ).config
+        table[f"{FLASH_PREFIX}{name}"] = functools.partial(emit, decoding)
     sm_80, f32, f16 = target("sm_80"), DTYPES["f32"], DTYPES["f16"]
     append = AppendConfig(sm_80, 128, 128, f16, Features(), 64, False, False)
     merge = MergeConfig(sm_80, 128, f16, f32, 16, 16, False)

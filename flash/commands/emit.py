@@ -144,7 +144,8 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, BuiltK
     with uncollected():
         kind = kind_of(kernel)
     arguments = kind.arguments(kernel, argv)
-    return arguments, kind.make(arguments)
+    with uncollected():
+        return arguments, kind.make(arguments)
 
 
 # --------------------------------------------------------------------------------------- the output

@@ -44,8 +44,8 @@ _LEFT: Final = f"lanes of a warp that have left never arrive; {_OUT}{_PROMISE.fo
 
 @dataclass
 class _Open:
-    """An open block: its kind, whether it splits a warp, what leaves it, and the first instruction in it that
-    needs all lanes of a warp.
+    """An open block: its kind, whether it splits a warp, what leaves it, the first instruction in it that
+    needs all lanes of a warp, and the last `Divergence.changes` at which all lanes arrived in it.
     """
 
     kind: str
@@ -53,6 +53,7 @@ class _Open:
     is_loop: bool
     breaks: list[Splits]
     gathered: str = ""
+    complete_at: int = -1
 
 
 class Gathering:
@@ -102,6 +103,9 @@ class Gathering:
         """Raise `TypeMismatchError` if some lanes of a warp do not arrive at the instruction `what`, which
         waits for all of them, or if it `has_mask` for those in its membermask.
         """
+        changes = self._divergence.changes()
+        if guard is None and self._open and self._open[-1].complete_at == changes:
+            return
         lacking = self._lacking(guard)
         if lacking and has_mask:
             lacking = lacking.replace("; move", f"; {_NAMED}, or move", 1)
@@ -109,6 +113,8 @@ class Gathering:
             raise TypeMismatchError(f"{what} {lacking}")
         for block in self._open:
             block.gathered = block.gathered or what
+        if guard is None and self._open:
+            self._open[-1].complete_at = changes
 
     def _lacking(self, guard: ir.Guard | None) -> str:
         """A message on where lanes of a warp are lacking, and what to do; empty if all may arrive."""

@@ -60,7 +60,7 @@ _PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
 _OPERAND: Final = re.compile(
     r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?(?:/(?P<along>[\w.]+))?\]?"
 )
-_HEAD: Final = re.compile(r"[^.{ ]*")  # the first piece of an opcode
+_AFTER_HEAD: Final = re.compile(r"[.{ ]")
 _FIXED: Final = re.compile(r"(?:^|\.)([\w:]+)(?=[.{]|$)")  # pieces without columns and braces
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -118,9 +118,10 @@ def inst(
     interpreter refuses the instruction; its function then has a docstring and no parameters, and is never
     called. These may be columns of a table, too.
     Rows are made when one of them is first looked up, so that a process that emits PTX waits for those
-    that it needs alone. `ValueError` is raised then, and by any walk over the table, for a slot without choices, a column that no row uses, a missing docstring, a syntax declared
-    twice, and a function whose parameters are not exactly the operands read and the modifiers declared
-    (slots that are the type of an operand may be left out: the lanes carry their dtype).
+    that it needs alone. `ValueError` is raised then, and by any walk over the table, for a slot without
+    choices, a column that no row uses, a missing docstring, a syntax declared twice, and a function whose
+    parameters are not exactly the operands read and the modifiers declared (slots that are the type of an
+    operand may be left out: the lanes carry their dtype).
 
     Several rows may share a `name`, if the manual gives several lines to one instruction: the first
     row whose slots accept the operands' types is used. `tests/isa` proves that no two rows print
@@ -174,15 +175,15 @@ class _Declaration:
 
     def words(self) -> tuple[list[str], list[str]]:
         """The names of the rows, and the first pieces of their opcodes, in declared order."""
-        head, name = _HEAD.match(self._syntax)[0], self._keywords["name"]  # type: ignore[index]
+        head, name = _head(self._syntax), self._keywords["name"]
         if "<" not in head + name and not any("name" in line for table in self._tables for line in table):
             return [name or head], [head]
         names, heads = [], []
         for line in self._lines():
             columns = {**self._columns, **line}
             texts = _texts(columns)
-            filled = _HEAD.match(_filled(head, texts, set(), columns))[0]  # type: ignore[index]
-            names.append(_filled(columns.get("name", name), texts, set()) or filled)
+            filled = _head(_filled(head, texts, set(), columns))
+            names.append(_filled(str(columns.get("name", name)), texts, set()) or filled)
             heads.append(filled)
         return names, heads
 
@@ -291,6 +292,11 @@ def _row(
 
 _gate = functools.cache(lambda ptx, sm, only: Gate(ptx, sm, frozenset(only)))
 _piece = functools.cache(Piece)
+
+
+def _head(syntax: str) -> str:
+    """The first piece of an opcode, with its columns."""
+    return _AFTER_HEAD.split(syntax, 1)[0]
 
 
 def _texts(line: Line) -> dict[str, Any]:
