@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from flash import commands as attention
 from flash.commands import report_attention
 from flash.commands.parts.emit_kinds import KINDS
 from ptxgen.commands import main as program
-from ptxgen.commands import report
+from ptxgen.commands import registry, report
 from ptxgen.commands.registry import registered
 
 PACKAGE = """
@@ -144,6 +145,14 @@ def test_a_checkout_registers_what_its_project_says(
     assert "greet" in second
     assert [kernels.names for kernels in registered("ptxgen.report")] == [["gemm", "gemv"]]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("group", ["ptxgen.commands", "ptxgen.report"])
+def test_the_lines_of_the_project_say_what_a_parser_reads_in_them(group: str) -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    points = tomllib.loads(text)["project"]["entry-points"]
+    read = registry._of_checkout(group)
+    assert read == [*points[group].values()]
 
 
 @pytest.mark.usefixtures("plugin")
