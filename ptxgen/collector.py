@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+# Not empty once the process was seen to have frozen objects: to count them takes a walk over all of them.
+_FROZEN: Final[list[bool]] = []
 
 
 @contextmanager
@@ -19,7 +23,14 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():
-                gc.freeze()  # all objects are permanent,
-                gc.unfreeze()  # and all permanent objects are of the oldest generation
+            _promote()
             gc.enable()
+
+
+def _promote() -> None:
+    """Count all objects as old, in constant time, unless the process has frozen some."""
+    if not _FROZEN:
+        _FROZEN.extend([True] * bool(gc.get_freeze_count()))
+    if not _FROZEN:
+        gc.freeze()  # all objects are permanent,
+        gc.unfreeze()  # and all permanent objects are of the oldest generation

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgen import collector
 from ptxgen.collector import uncollected
 from ptxgen.errors import ParseError
 from ptxgen.interpreter import launch, run
@@ -50,7 +51,10 @@ def test_the_collector_is_as_before_also_after_an_error(enabled: bool) -> None:
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_new_objects_count_as_old_afterwards_unless_the_process_has_frozen_some(frozen: bool) -> None:
+def test_new_objects_count_as_old_afterwards_unless_the_process_has_frozen_some(
+    frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "_FROZEN", [])
     gc.enable()
     if frozen:
         gc.freeze()
@@ -59,6 +63,7 @@ def test_new_objects_count_as_old_afterwards_unless_the_process_has_frozen_some(
         new = [[n] for n in range(10_000)]
     oldest = any(one is new for one in gc.get_objects(generation=2))
     assert oldest is not frozen
+    assert [True] * frozen == collector._FROZEN
     assert gc.get_freeze_count() == before
     gc.unfreeze()
 
