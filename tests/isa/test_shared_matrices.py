@@ -4,12 +4,13 @@ against the rule by which other compilers' kernels fill their tiles.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 import pytest
 from error_texts import refused
-from isa.cute_layout import Nested, table
+from isa.cute_layout import Nested, flat, table
 
 from ptxgen.errors import DescriptorError
 from ptxgen.isa.descriptors import SIZES, SharedMatrix, shared_matrix
@@ -38,7 +39,7 @@ def read(of: SharedMatrix, memory: Array, rows: int, type: str, *, along_rows: b
 
 
 def exchanged(address: Array, swizzle: int) -> Array:
-    """CuTe's Swizzle<bits, base, shift>: `bits` bits from `base` + `shift` on go into those from `base` on."""
+    """CuTe's Swizzle<bits, base, shift>: the bits from `base` + `shift` on go into those from `base` on."""
     bits, base, shift = {
         NONE: (0, 4, 3),
         ATOMS_OF_32: (2, 5, 2),
@@ -50,8 +51,8 @@ def exchanged(address: Array, swizzle: int) -> Array:
     return address ^ (address & mask) >> shift
 
 
-# The manual's "Canonical Layouts", of 16 x 32 bytes or what a swizzle needs: the type, the swizzle, LBO and SBO in
-# elements, rows, and the layout's shape and strides in elements, (rows, k).
+# The manual's "Canonical Layouts": the type, the swizzle, LBO, SBO, and the layout's shape and strides, (rows,
+# k), in elements.
 K_MAJOR: Final[list[tuple[str, int, int, int, Nested, Nested]]] = [
     ("tf32", NONE, 64, 32, ((8, 2), (4, 2)), ((4, 32), (1, 64))),
     ("f16", NONE, 64, 128, ((8, 2), (8, 2)), ((8, 128), (1, 64))),
@@ -76,7 +77,7 @@ def test_matrices_lie_as_the_manual_says(along_rows: bool) -> None:
     for type, swizzle, lbo, sbo, shape, stride in ALONG_ROWS if along_rows else K_MAJOR:
         size = SIZES.get(type, 1)
         k = 32 // size
-        rows = int(np.prod([n for n in shape[0]]))  # type: ignore[index, union-attr]
+        rows = math.prod(flat(shape)) // k
         plain = table(rows, k, shape, stride) * size
         memory = np.zeros(1 << 15, np.uint8)
         want = np.random.default_rng(rows).integers(0, 256, (rows, k, size)).astype(np.uint8)
@@ -127,8 +128,8 @@ def test_a_descriptor_of_wgmma_is_refused() -> None:
 def test_reserved_swizzles_are_refused(swizzle: int) -> None:
     bits = descriptor(swizzle)
     message = (
-        f"{WHERE.format(bits)}the swizzle 0 (none), 1 (128 bytes in atoms of 32), 2 (128 bytes), 4 (64 bytes) "
-        f"or 6 (32 bytes) in bits 61-63, got {swizzle}"
+        f"{WHERE.format(bits)}the swizzle 0 (none), 1 (128 bytes in atoms of 32), 2 (128 bytes), 4 (64 bytes)"
+        f" or 6 (32 bytes) in bits 61-63, got {swizzle}"
     )
     with refused(DescriptorError, message):
         shared_matrix(bits)
@@ -138,9 +139,9 @@ def test_reserved_swizzles_are_refused(swizzle: int) -> None:
 def test_only_tf32_along_rows_has_atoms_of_32_bytes(type: str, swizzle: int) -> None:
     of = shared_matrix(descriptor(swizzle))
     message = (
-        "a descriptor of an M- or N-major matrix in shared memory: expected the swizzle of 128 bytes in atoms of "
-        f"32, 1 in bits 61-63, for tf32 and for no other type, got that of {of.swizzle.row} bytes in atoms of "
-        f"{of.swizzle.atom} for {type}"
+        "a descriptor of an M- or N-major matrix in shared memory: expected the swizzle of 128 bytes in atoms "
+        "of 32, 1 in bits 61-63, for tf32 and for no other type, got that of "
+        f"{of.swizzle.row} bytes in atoms of {of.swizzle.atom} for {type}"
     )
     with refused(DescriptorError, message):
         of.words_along_rows(64, type)
