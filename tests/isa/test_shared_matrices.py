@@ -48,11 +48,12 @@ def exchanged(address: Array, swizzle: int) -> Array:
         OF_32: (1, 4, 3),
     }[swizzle]
     mask = ((1 << bits) - 1) << base + shift
-    return address ^ (address & mask) >> shift
+    result: Array = address ^ (address & mask) >> shift
+    return result
 
 
-# The manual's "Canonical Layouts": the type, the swizzle, LBO, SBO, and the layout's shape and strides, (rows,
-# k), in elements.
+# The manual's "Canonical Layouts": the type, the swizzle, LBO, SBO, and the layout's shape and strides
+# (rows, k), in elements.
 K_MAJOR: Final[list[tuple[str, int, int, int, Nested, Nested]]] = [
     ("tf32", NONE, 64, 32, ((8, 2), (4, 2)), ((4, 32), (1, 64))),
     ("f16", NONE, 64, 128, ((8, 2), (8, 2)), ((8, 128), (1, 64))),
@@ -139,8 +140,8 @@ def test_reserved_swizzles_are_refused(swizzle: int) -> None:
 def test_only_tf32_along_rows_has_atoms_of_32_bytes(type: str, swizzle: int) -> None:
     of = shared_matrix(descriptor(swizzle))
     message = (
-        "a descriptor of an M- or N-major matrix in shared memory: expected the swizzle of 128 bytes in atoms "
-        "of 32, 1 in bits 61-63, for tf32 and for no other type, got that of "
+        "a descriptor of an M- or N-major matrix in shared memory: expected the swizzle of 128 bytes in "
+        "atoms of 32, 1 in bits 61-63, for tf32 and for no other type, got that of "
         f"{of.swizzle.row} bytes in atoms of {of.swizzle.atom} for {type}"
     )
     with refused(DescriptorError, message):
