@@ -725,6 +725,8 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b32, b64.
 
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b32, b64, b128.
+
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32, s32, u64, f32, f64.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32, s32, u64, s64.
@@ -732,6 +734,8 @@ class Ops:
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b32, b64.
+
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b32, b64, b128.
 
         d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
 
@@ -759,6 +763,8 @@ class Ops:
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: u32.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b32, b64.
+
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b32, b64, b128.
 
         d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
         """
@@ -861,9 +867,9 @@ class Ops:
         space: Literal["global", "shared", "shared::cta", "shared::cluster"] = ...,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b32, b64, b16.
+        """d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b32, b64, b128, b16.
 
-        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b32, b64, b16.
+        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b32, b64, b128, b16.
         """
     def ballot(
         self,
@@ -2719,6 +2725,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches. `ld.space{.cop}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches. `ld.space{.cop}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; .cop is a hint for caches. `ld.space{.cop}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld(
@@ -2753,6 +2761,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .evict and .prefetch are hints for caches. `ld{.weak}{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .evict and .prefetch are hints for caches. `ld{.weak}{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; .evict and .prefetch are hints for caches. `ld{.weak}{.space}.evict{.prefetch}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_evict(
@@ -2786,6 +2796,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at the generic address addr; .cop is a hint for caches. `ld{.cop}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at the generic address addr; .cop is a hint for caches. `ld{.cop}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at the generic address addr; .cop is a hint for caches. `ld{.cop}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_generic(
@@ -2881,7 +2893,7 @@ class Ops:
         space: Literal["global"] | None = ...,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value at addr, a device's register, which is read exactly once. `ld.mmio.relaxed.sys{.space}.type d, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64."""
+        """d = the value at addr, a device's register, which is read exactly once. `ld.mmio.relaxed.sys{.space}.type d, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64, b128."""
     @overload
     def ld_nc(
         self,
@@ -2897,6 +2909,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_nc(
@@ -2929,6 +2943,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_nc(
@@ -2994,6 +3010,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_nc_policy(
@@ -3028,6 +3046,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_nc_policy(
@@ -3062,6 +3082,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_ordered(
@@ -3102,6 +3124,10 @@ class Ops:
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}.type d, [addr:u64]` type: b128.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_ordered(
@@ -3144,6 +3170,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_ordered(
@@ -3182,6 +3210,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .cop, .prefetch and the cache policy are hints for caches. `ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .cop, .prefetch and the cache policy are hints for caches. `ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr; .cop, .prefetch and the cache policy are hints for caches. `ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_policy(
@@ -3219,6 +3249,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .cop and .prefetch are hints for caches. `ld{.weak}{.space}{.cop}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .cop and .prefetch are hints for caches. `ld{.weak}{.space}{.cop}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; .cop and .prefetch are hints for caches. `ld{.weak}{.space}{.cop}.prefetch.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_prefetch(
@@ -3252,6 +3284,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which is read each time. `ld.volatile{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which is read each time. `ld.volatile{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which is read each time. `ld.volatile{.space}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_volatile(
@@ -3283,6 +3317,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which is read each time; .prefetch is a hint for caches. `ld.volatile{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which is read each time; .prefetch is a hint for caches. `ld.volatile{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which is read each time; .prefetch is a hint for caches. `ld.volatile{.space}.prefetch.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_volatile(
@@ -3315,6 +3351,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; not ordered against other threads' accesses, just as without .weak. `ld.weak{.space}{.cop}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; not ordered against other threads' accesses, just as without .weak. `ld.weak{.space}{.cop}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; not ordered against other threads' accesses, just as without .weak. `ld.weak{.space}{.cop}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_weak(
@@ -3368,6 +3406,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which is the same for all threads of the warp and is only read. `ldu{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which is the same for all threads of the warp and is only read. `ldu{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which is the same for all threads of the warp and is only read. `ldu{.space}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ldu(
@@ -4219,7 +4259,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a: a register, a literal, a special register, or the address of a variable. `mov.type d, a` type: u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred."""
+        """d = a: a register, a literal, a special register, or the address of a variable. `mov.type d, a` type: u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred, b128."""
     @overload
     def mov_vector(
         self,
@@ -4402,6 +4442,8 @@ class Ops:
         d = the concatenated elements of a, the first in the lowest bits. `mov.b32 d, a:byte*4`
 
         d = the concatenated elements of a, the first in the lowest bits. `mov.b16 d, a:byte*2`
+
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b128 d, a:b64*2`
         """
     def pmevent(
         self,
@@ -5159,6 +5201,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; .cop is a hint for caches. `st.space{.cop}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; .cop is a hint for caches. `st.space{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on; .cop is a hint for caches. `st.space{.cop}.type [addr:u64], a` type: b128.
         """
     @overload
     def st(
@@ -5234,6 +5278,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; .evict is a hint for caches. `st{.weak}{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; .evict is a hint for caches. `st{.weak}{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on; .evict is a hint for caches. `st{.weak}{.space}.evict.type [addr:u64], a` type: b128.
         """
     @overload
     def st_evict(
@@ -5266,6 +5312,8 @@ class Ops:
         """Write a, or the elements of the vector a, to the generic address addr on; .cop is a hint for caches. `st{.cop}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to the generic address addr on; .cop is a hint for caches. `st{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to the generic address addr on; .cop is a hint for caches. `st{.cop}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_generic(
@@ -5361,7 +5409,7 @@ class Ops:
         space: Literal["global"] | None = ...,
         type: ScalarType = ...,
     ) -> None:
-        """Write a to addr, a device's register, exactly once. `st.mmio.relaxed.sys{.space}.type [addr:u64], a` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64."""
+        """Write a to addr, a device's register, exactly once. `st.mmio.relaxed.sys{.space}.type [addr:u64], a` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64, b128."""
     @overload
     def st_ordered(
         self,
@@ -5378,6 +5426,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_ordered(
@@ -5413,6 +5463,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict.type [addr:u64], a` type: b128.
         """
     @overload
     def st_ordered(
@@ -5450,6 +5502,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
+
+        Write a to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint.type [addr:u64], a, policy:b64` type: b128.
         """
     @overload
     def st_ordered(
@@ -5487,6 +5541,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; .cop and the cache policy are hints for caches. `st{.weak}{.space}{.cop}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; .cop and the cache policy are hints for caches. `st{.weak}{.space}{.cop}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
+
+        Write a to addr on; .cop and the cache policy are hints for caches. `st{.weak}{.space}{.cop}.L2::cache_hint.type [addr:u64], a, policy:b64` type: b128.
         """
     @overload
     def st_policy(
@@ -5520,6 +5576,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, which is written each time. `st.volatile{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, which is written each time. `st.volatile{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on, which is written each time. `st.volatile{.space}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_volatile(
@@ -5551,6 +5609,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; not ordered against other threads' accesses, just as without .weak. `st.weak{.space}{.cop}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; not ordered against other threads' accesses, just as without .weak. `st.weak{.space}{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on; not ordered against other threads' accesses, just as without .weak. `st.weak{.space}{.cop}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_weak(
@@ -7147,6 +7207,8 @@ class Ops:
         """d = the parts of a, the first from the lowest bits. `mov.b32 d:b16*2, a`
 
         d = the parts of a, the first from the lowest bits. `mov.b64 d:b32*2, a`
+
+        d = the parts of a, the first from the lowest bits. `mov.b128 d:b64*2, a`
         """
     def unpack_b16(
         self,

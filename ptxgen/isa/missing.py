@@ -24,7 +24,6 @@ _TOGETHER: Final = "Parallel Synchronization and Communication Instructions"
 _MATRIX: Final = "Warp Level Matrix Instructions"
 _WGMMA: Final = "Asynchronous Warpgroup Level Matrix Instructions"
 _DEPRECATED: Final = "no target has it any more"
-_NO_128: Final = "no value has 128 bits"
 _NOT_NEEDED: Final = "not needed yet"
 _SPARSE: Final = "sparse matrices are not modelled"
 
@@ -61,11 +60,6 @@ INSTRUCTIONS: Final[Mapping[str, Gap]] = {
 FORMS: Final[Mapping[str, Gap]] = {
     "shfl.idx.b32": Gap(f"{_MOVES}: shfl (deprecated)", _DEPRECATED),
     "vote.ballot.b32": Gap(f"{_TOGETHER}: vote (deprecated)", _DEPRECATED),
-    "mov.b128": Gap(f"{_MOVES}: mov", _NO_128),
-    "ld.relaxed.gpu.global.b128": Gap(f"{_MOVES}: ld", _NO_128),
-    "st.relaxed.gpu.global.b128": Gap(f"{_MOVES}: st", _NO_128),
-    "atom.relaxed.gpu.global.cas.b128": Gap(f"{_TOGETHER}: atom", _NO_128),
-    "atom.relaxed.gpu.global.exch.b128": Gap(f"{_TOGETHER}: atom", _NO_128),
     "ld.volatile.local.b32": Gap(f"{_MOVES}: ld", _NOT_NEEDED),
     "st.volatile.local.b32": Gap(f"{_MOVES}: st", _NOT_NEEDED),
     "st.async.release.gpu.global.b32": Gap(f"{_MOVES}: st.async", _NOT_NEEDED),

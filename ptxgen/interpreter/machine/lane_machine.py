@@ -152,8 +152,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         """The value of a register that was never written."""
         if dtype == np.bool_:
             return np.zeros(self.batch.lanes, np.bool_)
-        bits = np.full(self.batch.lanes, _POISONS[dtype.itemsize], f"u{dtype.itemsize}")
-        return bits.view(dtype)
+        return np.full(self.batch.lanes, _poison(dtype))
 
     def need_local(self, lane: int, nbytes: int, besides: int) -> None:
         """Make local memory at least `nbytes` for each lane, as lane `lane` needs; the contents stay.
@@ -391,8 +390,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             return received
         if self.definedness is not None:
             self.definedness.absent()
-        poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
-        return np.where(absent, poison, received)
+        return np.where(absent, _poison(value.dtype), received)
 
     def absent(self, source: Lanes, of: Lanes, membermask: Lanes) -> Lanes | None:
         """The lanes, bool, for which lane `source` of their warp, number `of` of the selected lanes, does not
@@ -478,3 +476,10 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             return self.load("global", src, type, count)
         got: tuple[Lanes, ...] = self.with_mask(mask, lambda: self.load("global", src, type, count))
         return got
+
+
+def _poison(dtype: np.dtype[Any]) -> np.generic:
+    """The value of a register of a type that nothing has written."""
+    words = _POISONS[min(dtype.itemsize, 8)].to_bytes(min(dtype.itemsize, 8), "little")
+    value: np.generic = np.frombuffer((words * 2)[: dtype.itemsize], dtype)[0]
+    return value
