@@ -41,6 +41,8 @@ class Ops:
             "bra",
             "brkpt",
             "brx",
+            "clusterlaunchcontrol_try_cancel",
+            "clusterlaunchcontrol_try_cancel_multicast",
             "cp_async_bulk_commit_group",
             "cp_async_bulk_load",
             "cp_async_bulk_load_hint",
@@ -248,6 +250,10 @@ class Ops:
             "bfind",
             "bmsk",
             "brev",
+            "clusterlaunchcontrol_get_first_ctaid_x",
+            "clusterlaunchcontrol_get_first_ctaid_y",
+            "clusterlaunchcontrol_get_first_ctaid_z",
+            "clusterlaunchcontrol_is_canceled",
             "clz",
             "cnot",
             "copysign",
@@ -436,6 +442,7 @@ class Ops:
     def emit(
         self,
         name: Literal[
+            "clusterlaunchcontrol_get_first_ctaid",
             "ldmatrix",
             "ldmatrix_shape_last",
             "mma_bits",
@@ -725,7 +732,7 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b32, b64.
 
-        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b32, b64, b128.
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b128.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32, s32, u64, f32, f64.
 
@@ -735,7 +742,7 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b32, b64.
 
-        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b32, b64, b128.
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b128.
 
         d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
 
@@ -764,7 +771,7 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b32, b64.
 
-        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b32, b64, b128.
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b128.
 
         d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
         """
@@ -867,9 +874,13 @@ class Ops:
         space: Literal["global", "shared", "shared::cta", "shared::cluster"] = ...,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b32, b64, b128, b16.
+        """d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b32, b64, b16.
 
-        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b32, b64, b128, b16.
+        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b128.
+
+        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b32, b64, b16.
+
+        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b128.
         """
     def ballot(
         self,
@@ -1177,6 +1188,64 @@ class Ops:
         uni: bool = False,
     ) -> Value:
         """Call the function at the address f, which is one of the list t of call targets or has the prototype t, with the arguments a, and get its results, if d names any; .uni promises that all active threads of the warp call the same. `call{.uni} d:args, f:u64, a:args, t:label`"""
+    def clusterlaunchcontrol_get_first_ctaid(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+    ) -> tuple[Value, ...]:
+        """d = the index (x, y, z) in the grid of the first CTA of the cluster that the response a says has been cancelled, and a number without a meaning. `clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 d:b32*4, a`"""
+    def clusterlaunchcontrol_get_first_ctaid_x(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """d = the x of the index in the grid of the first CTA of the cluster that the response a says has been cancelled. `clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 d:b32, a`"""
+    def clusterlaunchcontrol_get_first_ctaid_y(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """d = the y of the index in the grid of the first CTA of the cluster that the response a says has been cancelled. `clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 d:b32, a`"""
+    def clusterlaunchcontrol_get_first_ctaid_z(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """d = the z of the index in the grid of the first CTA of the cluster that the response a says has been cancelled. `clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 d:b32, a`"""
+    def clusterlaunchcontrol_is_canceled(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """p = whether the response a says that a cluster has been cancelled. `clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p:pred, a`"""
+    def clusterlaunchcontrol_try_cancel(
+        self,
+        addr: Pointer,
+        mbar: Pointer,
+        /,
+        *,
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Start cancelling a cluster of the grid that has not begun, and writing the response to the 16 bytes at addr; the mbarrier at mbar in the same CTA counts them. `clusterlaunchcontrol.try_cancel.async{.space}.mbarrier::complete_tx::bytes.b128 [addr:u64], [mbar:u64]`"""
+    def clusterlaunchcontrol_try_cancel_multicast(
+        self,
+        addr: Pointer,
+        mbar: Pointer,
+        /,
+        *,
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Start cancelling a cluster of the grid that has not begun, and writing the response to the 16 bytes at addr, at this offset in each CTA of the cluster,; the mbarrier at mbar in the same CTA counts them. `clusterlaunchcontrol.try_cancel.async{.space}.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [addr:u64], [mbar:u64]`"""
     def clz(
         self,
         a: Scalar,

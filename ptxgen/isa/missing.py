@@ -40,10 +40,6 @@ INSTRUCTIONS: Final[Mapping[str, Gap]] = {
     ),
     "istypep": Gap("Texture Instructions", "handles have no types of their own here"),
     "sured": Gap("Surface Instructions", "reductions on surfaces are not modelled"),
-    **dict.fromkeys(
-        ("clusterlaunchcontrol.try_cancel", "clusterlaunchcontrol.query_cancel"),
-        Gap(_TOGETHER, "launches that are cancelled are not modelled"),
-    ),
     **dict.fromkeys(("mma.sp", "mma.sp::ordered_metadata"), Gap(_MATRIX, _SPARSE)),
     "wgmma.mma_async.sp": Gap(_WGMMA, _SPARSE),
     **dict.fromkeys(

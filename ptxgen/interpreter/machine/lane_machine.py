@@ -20,9 +20,9 @@ from ptxgen.interpreter.machine.address_map import (
 )
 from ptxgen.interpreter.machine.barriers import BARRIERS
 from ptxgen.interpreter.machine.lanes import WARP, absent_member
+from ptxgen.interpreter.machine.launch_queue import CancelMachine, LaunchQueue
 from ptxgen.interpreter.machine.memory import POISON, RANK_SHIFT, Address, Base, Space
 from ptxgen.interpreter.machine.registers import RegisterPool
-from ptxgen.interpreter.machine.remote import RemoteMachine
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
 from ptxgen.interpreter.machine.textures import TextureMachine
 from ptxgen.interpreter.machine.waiting import Agents, ClusterBarrier, MemoryWaits
@@ -60,7 +60,7 @@ _CLOCKS: Final = {
 }
 
 
-class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine):
+class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine):
     """The state that a batch of CTAs shares, and the lanes that are executing.
 
     The scheduler sets `selection` before each block. A block sets `mask` (over the selected lanes,
@@ -94,6 +94,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         self.registers = RegisterPool(batch, 0, watch)
         self.polled = {}
         self.agents = Agents()
+        self.queue = LaunchQueue()
         self.watch = watch
         self.products = None
         self.follow(None)
