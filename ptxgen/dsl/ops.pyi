@@ -267,6 +267,9 @@ class Ops:
             "cvt_from_ue8m0",
             "cvt_narrow",
             "cvt_pack",
+            "cvt_rs",
+            "cvt_rs_e2m1x4",
+            "cvt_rs_four",
             "cvt_tf32",
             "cvt_ue8m0",
             "cvt_widen",
@@ -446,6 +449,9 @@ class Ops:
             "ldmatrix",
             "ldmatrix_shape_last",
             "mma_bits",
+            "mma_block_scale_mxf4",
+            "mma_block_scale_mxf4nvf4",
+            "mma_block_scale_mxf8f6f4",
             "mma_f16_f16",
             "mma_f16_fp8",
             "mma_f32_bf16",
@@ -453,6 +459,8 @@ class Ops:
             "mma_f32_fp8",
             "mma_f32_tf32",
             "mma_f64",
+            "mma_f8f6f4_f16",
+            "mma_f8f6f4_f32",
             "mma_int4",
             "mma_int8",
             "mma_quad_f16",
@@ -2395,6 +2403,40 @@ class Ops:
         dtype: Literal["u8", "s8", "u4", "s4", "u2", "s2"] = "u8",
     ) -> Value:
         """d = b in the lowest bits and a above it, each limited to the range of dtype, and c shifted left above both. `cvt.pack.sat.dtype.s32.b32 d:b32, a:s32, b:s32, c:b32`"""
+    def cvt_rs(
+        self,
+        a: Scalar,
+        b: Scalar,
+        random: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+        satfinite: bool = False,
+        dtype: ScalarType = ...,
+    ) -> Value:
+        """d = a, in the upper half, and b, each rounded up or down by random bits. `cvt.rs{.relu}{.satfinite}.dtype.f32 d:dtype, a:f32, b:f32, random:b32` dtype: f16x2, bf16x2."""
+    def cvt_rs_e2m1x4(
+        self,
+        a: Sequence[Scalar],
+        random: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+    ) -> Value:
+        """d = the elements of a, the first in the highest 4 bits, each rounded up or down by random bits. `cvt.rs{.relu}.satfinite.e2m1x4.f32 d:b16, a:f32*4, random:b32`"""
+    def cvt_rs_four(
+        self,
+        a: Sequence[Scalar],
+        random: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+        dtype: Literal["e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4"] = "e4m3x4",
+    ) -> Value:
+        """d = the elements of a, the first in the highest byte, each rounded up or down by random bits. `cvt.rs{.relu}.satfinite.dtype.f32 d:b32, a:f32*4, random:b32`"""
     @overload
     def cvt_tf32(
         self,
@@ -4174,6 +4216,56 @@ class Ops:
         op: Literal["xor", "and"] = "xor",
     ) -> tuple[Value, ...]:
         """D = C + the number of ones in each row of A xor (and) each column of B, of a warp. `mma.sync.aligned.shape.row.col.s32.b1.b1.s32.op.popc d:s32*nc, a:b32*na, b:b32*nb, c:s32*nc`"""
+    def mma_block_scale_mxf4(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        scales_a: Scalar,
+        from_a: Sequence[Scalar],
+        scales_b: Scalar,
+        from_b: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: None = None,
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp, where scales in ue8m0 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale{.vec}.f32.e2m1.e2m1.f32.ue8m0 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`"""
+    def mma_block_scale_mxf4nvf4(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        scales_a: Scalar,
+        from_a: Sequence[Scalar],
+        scales_b: Scalar,
+        from_b: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: None = None,
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp, where scales in ue8m0 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.vec.f32.e2m1.e2m1.f32.ue8m0 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`
+
+        D = A * B + C of a warp, where scales in ue4m3 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.vec.f32.e2m1.e2m1.f32.ue4m3 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`
+        """
+    def mma_block_scale_mxf8f6f4(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        scales_a: Scalar,
+        from_a: Sequence[Scalar],
+        scales_b: Scalar,
+        from_b: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: None = None,
+        atype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+        btype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp, where scales in ue8m0 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale{.vec}.f32.atype.btype.f32.ue8m0 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`"""
     def mma_f16_f16(
         self,
         a: Sequence[Scalar],
@@ -4256,6 +4348,30 @@ class Ops:
         rnd: Literal["rn", "rz", "rm", "rp"] | None = None,
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp, all in f64, each step rounded to nearest or as .rnd says. `mma.sync.aligned.shape.row.col{.rnd}.f64.f64.f64.f64 d:f64*nc, a:f64*na, b:f64*nb, c:f64*nc`"""
+    def mma_f8f6f4_f16(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        atype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+        btype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp; each element of A and B is in a byte, C and D in f16. `mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f16.atype.btype.f16 d:b32*2, a:b32*4, b:b32*2, c:b32*2`"""
+    def mma_f8f6f4_f32(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        atype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+        btype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp; each element of A and B is in a byte, C and D in f32. `mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.atype.btype.f32 d:f32*4, a:b32*4, b:b32*2, c:f32*4`"""
     def mma_int4(
         self,
         a: Sequence[Scalar],
