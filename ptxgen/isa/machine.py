@@ -132,6 +132,12 @@ class Machine(Protocol):
         cluster at `dst`, or reducing them into it, with completion on the mbarrier there.
         """
 
+    def cancel_launch(self, space: str, address: Lanes, mbarrier: Lanes, *, everywhere: bool) -> None:
+        """For each thread, cancel a cluster of the grid that has not begun, and start writing the response
+        (`ptxgen.isa.launches`) to shared memory at `address`, with completion on the mbarrier; `space` is
+        that of both. With `everywhere`, it is written to all CTAs of the cluster.
+        """
+
     def tensormap_replace(
         self, space: str, address: Lanes, field: str, dimension: int, value: Lanes | int
     ) -> None:
@@ -156,16 +162,27 @@ class Machine(Protocol):
         """
 
     def tensor_load(
-        self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
+        self,
+        dst: Lanes,
+        map: Lanes,
+        coordinates: tuple[Lanes, ...],
+        mbarrier: Lanes,
+        ctas: Lanes | None,
+        *,
+        rows: bool = False,
+        pair: bool = False,
     ) -> None:
         """Start copying the box at the coordinates (innermost first) of the tensor whose map
         (`ptxgen.tensormap`) is at the generic address `map` to shared `dst`; `mbarrier` and `ctas`
-        are those of `bulk_load`.
+        are those of `bulk_load`. With `rows`, the coordinates are a column and the rows of a matrix that
+        are copied, each a box. With `pair`, the mbarrier may be in the other CTA of a pair.
         """
 
-    def tensor_store(self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "") -> None:
+    def tensor_store(
+        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "", *, rows: bool = False
+    ) -> None:
         """Start copying shared `src` to a box of a tensor, or combining with the operation `op` of
-        `ptxgen.isa.bulk.BOX_REDUCTIONS`, in the bulk group of the thread.
+        `ptxgen.isa.bulk.BOX_REDUCTIONS`, in the bulk group of the thread; `rows` is that of `tensor_load`.
         """
 
     def bulk_commit(self) -> None:
