@@ -1,6 +1,6 @@
 """The PTX of flash-attn-4's forward kernel for Hopper or Blackwell, without a GPU.
 
-    python benchmarks/flash_attn_4_forward.py HEAD_DIM FOLDER [--dtype f16] [--causal] [--lse] [--target sm_100a]
+    python benchmarks/flash_attn_4_forward.py HEAD_DIM FOLDER [--dtype f16] [--causal] [--lse] [--target ...]
 
 compiles it for bf16, or for f16, and leaves the PTX in FOLDER; lengths and heads are arguments of the
 kernel. It needs the packages flash-attn-4 and torch.
@@ -21,8 +21,8 @@ MULTIPROCESSORS = {"sm_90a": 132, "sm_100a": 148, "sm_103a": 148}  # of an H100,
 
 
 class Hardware:
-    """What `cutlass.utils.HardwareInfo` asks a driver for, which is not there: the kernels for Blackwell ask how
-    many multiprocessors a grid may fill.
+    """The answers of a driver, which is not there, in place of `cutlass.utils.HardwareInfo`: the kernels for
+    Blackwell ask how many multiprocessors a grid may fill.
     """
 
     def __init__(self, target: str) -> None:
