@@ -1,5 +1,5 @@
-"""flash-attn-4's backward kernels for Blackwell, compiled by the package without a GPU: their PTX run here, one
-after another, gives the gradients that float64 gives.
+"""flash-attn-4's backward kernels for Blackwell, compiled by the package without a GPU: their PTX run here,
+one after another, gives the gradients that float64 gives.
 """
 
 from __future__ import annotations
