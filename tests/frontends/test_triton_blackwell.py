@@ -37,14 +37,14 @@ def k(triton: Any) -> Any:
     return importlib.import_module("frontends.triton_kernels")
 
 
-def judge(launch: Any, c: Any, left: Any, right: Any, *, error: float, how: dict[str, Any]) -> None:
+def judge(launch: Any, c: Any, left: Any, right: Any, *, error: float) -> None:
     """The text is read and printed, and its results are near the product of float64."""
     module = launch.kernel.program.module
     assert verify(module) == ()
     text = render(module)
     assert parse(text) == module
     assert re.search(r"\btcgen05\.mma\b", text)
-    outcome = launch.run(**how)
+    outcome = launch.run()
     assert outcome.clean
     magnitude = np.abs(left) @ np.abs(right).T
     assert (np.abs(c - left @ right.T) <= error * magnitude).all()
@@ -77,9 +77,11 @@ def test_a_product(k: Any, types: Any, tile: tuple[int, int, int], warps: int, h
     b = rng.standard_normal((depth, n), np.float32).astype(TYPES[types[1]])
     c = np.zeros((m, n), np.float32)
     tiles = {"BM": m, "BN": n, "BK": step}
-    launch = front.launch(k.matmul, 1, [a, b, c, m, n, depth], tiles, target="sm_100a", num_warps=warps)
+    launch = front.launch(
+        k.matmul, 1, [a, b, c, m, n, depth], tiles, target="sm_100a", num_warps=warps, **how
+    )
     error = 2 * TF32 if types[0] == "f32" else SUMS
-    judge(launch, c, a.astype(np.float64), b.astype(np.float64).T, error=error, how=how)
+    judge(launch, c, a.astype(np.float64), b.astype(np.float64).T, error=error)
 
 
 @each_schedule
@@ -109,5 +111,7 @@ def test_a_product_of_scaled_blocks(k: Any, kind: str, how: dict[str, Any]) -> N
     (a, b), (sa, sb) = operands, scales
     constants = {"BM": m, "BN": n, "BK": step, "PACKED": packed, "BLOCK": block}
     constants["FORMAT"] = "e4m3" if kind == "mxf8" else "e2m1"
-    launch = front.launch(k.scaled_product, 1, [a, sa, b, sb, c, n, depth], constants, target="sm_100a")
-    judge(launch, c, *exact, error=SUMS, how=how)
+    launch = front.launch(
+        k.scaled_product, 1, [a, sa, b, sb, c, n, depth], constants, target="sm_100a", **how
+    )
+    judge(launch, c, *exact, error=SUMS)

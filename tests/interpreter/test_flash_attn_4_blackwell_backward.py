@@ -70,8 +70,8 @@ class Backward:
             for name in ("preprocess", "sm100", "postprocess")
         }
 
-    def check(self, **how: Any) -> None:
-        """Run the three kernels and judge the gradients."""
+    def check(self, **how: Any) -> list[str]:
+        """Run the three kernels and judge the gradients; what sanitizers report."""
         q, k, v, out, dout, lse = self.arrays
         padded = -(-self.seq // ROWS) * ROWS
         of_rows = self.batch, self.heads, padded
@@ -96,7 +96,9 @@ class Backward:
         values = [wide(out), wide(dout), *(rows_of(x) for x in (delta, lse, log2, sums))]
         # It computes with registers of rows behind the last one, which it has not loaded.
         kinds = {"sanitize": "race,sync,bounds"} if "sanitize" in how else {}
-        self.run(texts["preprocess"], grid, [*values, np.float32(LOG2_E), *sizes], arena, how | kinds)
+        reports = self.run(
+            texts["preprocess"], grid, [*values, np.float32(LOG2_E), *sizes], arena, how | kinds
+        )
 
         shape = struct.pack("<4i", self.seq, self.head_dim, self.heads, self.batch)
         swapped = struct.pack("<4i", self.head_dim, self.seq, self.heads, self.batch)
@@ -105,14 +107,17 @@ class Backward:
         values = [shape] * 3 + [rows_of(log2), rows_of(delta), swapped]
         values += [wide(dv), wide(dk), rows_of(sums), shape, shape, *maps, *[bytes(32)] * 5]
         values += [np.float32(scale), np.float32(scale * LOG2_E), *sizes]
-        self.run(texts["sm100"], grid, values, arena, how)
+        reports += self.run(texts["sm100"], grid, values, arena, how)
 
         n, d = sums.shape[2], self.head_dim
         values = [tensor(at[id(sums)], (self.batch, self.heads, n), (n * self.heads, n))]
         strides = (self.seq * self.heads * d, self.heads * d, d)
         values += [tensor(at[id(dq)], (self.batch, self.seq, self.heads, d), strides)]
-        self.run(texts["postprocess"], grid, [*values, np.float32(scale), bytes(32), *sizes], arena, how)
+        reports += self.run(
+            texts["postprocess"], grid, [*values, np.float32(scale), bytes(32), *sizes], arena, how
+        )
         self.judge(dq, dk, dv)
+        return reports
 
     def judge(self, *found: Array) -> None:
         q, k, v, _, dout, _ = (x.swapaxes(1, 2) for x in self.arrays)
@@ -126,11 +131,14 @@ class Backward:
         swizzle = swizzle or {32: "64B", 64: "128B"}[columns]
         return TensorMap(x.swapaxes(1, 2), box=(columns, ROWS, 1, 1), swizzle=swizzle)
 
-    def run(self, text: str, grid: Any, args: list[Any], arena: DeviceArena, how: dict[str, Any]) -> None:
+    def run(
+        self, text: str, grid: Any, args: list[Any], arena: DeviceArena, how: dict[str, Any]
+    ) -> list[str]:
         result = re.search(r"\.reqntid (\d+)", text)
         assert result, "the kernel does not say how many threads a CTA has"
         smem = target(self.target).shared_per_block_optin
-        run(text, grid=grid, block=int(result[1]), args=args, dynamic_smem=smem, arena=arena, **how)
+        how = {"dynamic_smem": smem, "arena": arena, "raise_on_report": False, **how}
+        return [r.message for r in run(text, grid=grid, block=int(result[1]), args=args, **how).reports]
 
 
 CASES = [pytest.param(Backward(64, False), id="d64"), pytest.param(Backward(64, True), id="d64-causal")]
@@ -157,7 +165,19 @@ def test_they_are_in_other_orders_of_its_warps(backward: Backward, seed: int) ->
     backward.check(schedule=PCT(seed))
 
 
+# What the package does and the manual does not allow: warps of a warpgroup keep different numbers of registers
+# (PTX ISA, "setmaxnreg"), the warp that stores dK or dV arrives at a barrier and then waits there, too, which
+# counts it twice as intended, and the CTA ends without waiting for these stores ("cp.async.bulk.wait_group").
+KNOWN: Final = (
+    "sync: all warps of a warpgroup execute the same, but warp ",
+    "again before the others have: it counts twice",
+    "sync: the copy is still under way when its threads have ended",
+)
+
+
 @each_kernel
 @pytest.mark.parametrize("schedule", ["lockstep", "pct:3"])
-def test_sanitizers_have_nothing_to_report(backward: Backward, schedule: str) -> None:
-    backward.check(sanitize="all", schedule=schedule)
+def test_sanitizers_report_what_the_manual_does_not_allow(backward: Backward, schedule: str) -> None:
+    reports = backward.check(sanitize="all", schedule=schedule)
+    assert {known for known in KNOWN for report in reports if known in report} == set(KNOWN)
+    assert [report for report in reports if not any(known in report for known in KNOWN)] == []
