@@ -273,7 +273,7 @@ def tcgen05_mma(
     held: str,
 ) -> tuple[()]:
     """Start a product."""
-    plan = TensorProduct(machine.sm, kind.removeprefix("kind::"), bool(held), group == _PAIR, scale)
+    plan = TensorProduct(kind.removeprefix("kind::"), bool(held), group == _PAIR, scale)
     machine.start_tensor(plan, (d, a, b, idesc, use, *mask), pair=group == _PAIR)
     return ()
 
@@ -356,7 +356,7 @@ def tcgen05_mma_block_scale(
     vec: str = "",
 ) -> tuple[()]:
     """Start a product of scaled blocks."""
-    plan = ScaledProduct(machine.sm, kind, vec, bool(held), group == _PAIR)
+    plan = ScaledProduct(kind, vec, bool(held), group == _PAIR)
     machine.start_tensor(plan, (d, a, b, idesc, scales_a, scales_b, use), pair=group == _PAIR)
     return ()
 
