@@ -19,7 +19,7 @@ Generation Family Instructions": "Matrix Shape", "Instruction descriptor").
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ptxgen.errors import DescriptorError
@@ -64,7 +64,7 @@ class Product:
     elements of the types `a` and `b`. In a pair of CTAs (`group` 2) M and N are those of both together.
 
     `m_major` and `n_major`: A's rows in shared memory lie along M, B's along N. `scale` is the type of the
-    scale factors, "" without; `scale_bytes` are the bytes of a column of tensor memory at which those of A and
+    scale factors, "" without; `scale_bytes` are the bytes of a cell of tensor memory at which those of A and
     of B begin. `selector` is that of the metadata of a sparse A; `shift` is the largest of a `.ws` product.
     """
 
@@ -88,89 +88,114 @@ class Product:
     shift: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A descriptor and the instruction that has it."""
+
+    bits: int
+    kind: str
+    group: int
+    ws: bool
+
+    def field(self, low: int, width: int = 1) -> int:
+        """The number in some bits."""
+        return self.bits >> low & (1 << width) - 1
+
+    def refused(self, wanted: str, got: object) -> DescriptorError:
+        """The error for a value that is not allowed."""
+        opcode = f"tcgen05.mma{'.ws' if self.ws else ''}.cta_group::{self.group}.kind::{self.kind}"
+        return DescriptorError(
+            f"{opcode}: expected {wanted} of the instruction descriptor {self.bits:#010x}, got {got}"
+        )
+
+    def chosen(self, what: str, names: dict[int, str], low: int, width: int) -> str:
+        """The name of the number in some bits."""
+        number = self.field(low, width)
+        if number not in names:
+            known = " or ".join(f"{n} ({name})" for n, name in names.items())
+            raise self.refused(f"{what} {known} in bits {low}-{low + width - 1}", number)
+        return names[number]
+
+
 def product_of(kind: str, bits: int, *, group: int = 1, ws: bool = False) -> Product:
     """The product that a descriptor describes to an instruction of this kind (a name without "kind::") and
     CTA group; `ws`: to `tcgen05.mma.ws`.
 
     Raises `DescriptorError` for reserved values, and for shapes and types that the kind and the group lack.
     """
-
-    def field(low: int, width: int = 1) -> int:
-        return bits >> low & (1 << width) - 1
-
-    def refused(wanted: str, got: object) -> DescriptorError:
-        return DescriptorError(
-            f"the instruction descriptor {bits:#010x} of tcgen05.mma{'.ws' if ws else ''}.cta_group::{group}"
-            f".kind::{kind}: expected {wanted}, got {got}"
-        )
-
-    def chosen(what: str, names: dict[int, str], low: int, width: int) -> str:
-        if field(low, width) not in names:
-            known = ", ".join(f"{n} ({name})" for n, name in names.items())
-            raise refused(f"{what} {known} in bits {low}-{low + width - 1}", field(low, width))
-        return names[field(low, width)]
-
+    word = _Word(bits, kind, group, ws)
     for low, width in _RESERVED[kind]:
-        if field(low, width):
+        if word.field(low, width):
             where = f"bit {low}" if width == 1 else f"bits {low}-{low + width - 1}"
-            raise refused(f"0 in {where}, which the kind reserves", field(low, width))
-    scaled = kind.startswith("mx")
-    sparse = bool(field(2))
-    types = _TYPES[kind]
-    common: dict[str, Any] = {
-        "kind": kind,
-        "group": group,
-        "n": field(17, 6) << 3,
-        "k": _K_OF[kind] << sparse,
-        "a": chosen("the type of A", types, 7, 3),
-        "b": chosen("the type of B", types, 10, 3),
-        "m_major": bool(field(15)),
-        "n_major": bool(field(16)),
-        "negated_a": bool(field(13)),
-        "negated_b": bool(field(14)),
-        "sparse": sparse,
-    }
-    if scaled:
-        product = Product(
-            **{**common, "k": _LONG_K << sparse if kind != "mxf8f6f4" and field(31) else common["k"]},
-            m=field(27, 2) << 7,
-            d="f32",
-            scale=_SCALES[field(23)],
-            scale_bytes=(field(29, 2), field(4, 2)),
-        )
-        if kind != "mxf4nvf4" and product.scale != "ue8m0":
-            raise refused("scale factors of 1 (ue8m0) in bit 23", field(23))
-        if kind != "mxf8f6f4" and any(byte % 2 for byte in product.scale_bytes):
-            raise refused("scale factors from byte 0 or 2 on in bits 29-30 and 4-5", product.scale_bytes)
-    else:
-        d = chosen("the type of D", {n: name for n, name in _OF_D.items() if name in _D_OF[kind]}, 4, 2)
-        product = Product(
-            **common,
-            m=field(24, 5) << 4,
-            d=d,
-            saturating=bool(field(3)),
-            selector=field(0, 2),
-            shift=_SHIFTS[field(30, 2)],
-        )
-        if d == "f16" and "bf16" in (product.a, product.b):
-            raise refused("the type of D 1 (f32) for products of bf16 in bits 4-5", 0)
-        if product.shift and not ws:
-            raise refused("0 in bits 30-31, which only tcgen05.mma.ws has", field(30, 2))
+            raise word.refused(f"0 in {where}, which the kind reserves,", word.field(low, width))
+    product = (_scaled if kind.startswith("mx") else _plain)(word)
     ms, ns = _shapes(product, ws)
     if product.m not in ms:
-        raise refused(f"M {_listed(ms)}", product.m)
+        raise word.refused(f"M {_listed(ms)} in the shape", product.m)
     if product.n not in ns:
-        raise refused(f"N {_listed(ns)}", product.n)
+        raise word.refused(f"N {_listed(ns)} in the shape", product.n)
     return product
 
 
-def _listed(sizes: Container[int]) -> str:
-    if isinstance(sizes, range):
+def _common(word: _Word) -> dict[str, Any]:
+    """What descriptors of all kinds have."""
+    kind, sparse = word.kind, bool(word.field(2))
+    return {
+        "kind": kind,
+        "group": word.group,
+        "n": word.field(17, 6) << 3,
+        "k": _K_OF[kind] << sparse,
+        "a": word.chosen("the type of A", _TYPES[kind], 7, 3),
+        "b": word.chosen("the type of B", _TYPES[kind], 10, 3),
+        "m_major": bool(word.field(15)),
+        "n_major": bool(word.field(16)),
+        "negated_a": bool(word.field(13)),
+        "negated_b": bool(word.field(14)),
+        "sparse": sparse,
+    }
+
+
+def _plain(word: _Word) -> Product:
+    """The product of a kind without scale factors."""
+    common = _common(word)
+    names = {n: name for n, name in _OF_D.items() if name in _D_OF[word.kind]}
+    d = word.chosen("the type of D", names, 4, 2)
+    if d == "f16" and "bf16" in (common["a"], common["b"]):
+        raise word.refused("the type of D 1 (f32) for bf16 in bits 4-5", 0)
+    if word.field(30, 2) and not word.ws:
+        raise word.refused("0 in bits 30-31, which only tcgen05.mma.ws has,", word.field(30, 2))
+    return Product(
+        **common,
+        m=word.field(24, 5) << 4,
+        d=d,
+        saturating=bool(word.field(3)),
+        selector=word.field(0, 2),
+        shift=_SHIFTS[word.field(30, 2)],
+    )
+
+
+def _scaled(word: _Word) -> Product:
+    """The product of a kind with scale factors."""
+    common = _common(word)
+    if word.kind != "mxf8f6f4" and word.field(31):
+        common["k"] = _LONG_K << common["sparse"]
+    scale_bytes = word.field(29, 2), word.field(4, 2)
+    if word.kind != "mxf4nvf4" and not word.field(23):
+        raise word.refused("scale factors of type 1 (ue8m0) in bit 23", 0)
+    if word.kind != "mxf8f6f4" and any(byte % 2 for byte in scale_bytes):
+        raise word.refused("the bytes 0 or 2 of scale factors of A and B in bits 29-30 and 4-5", scale_bytes)
+    return Product(
+        **common, m=word.field(27, 2) << 7, d="f32", scale=_SCALES[word.field(23)], scale_bytes=scale_bytes
+    )
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    if isinstance(sizes, range) and len(sizes) > 1:
         return f"{sizes[0]} to {sizes[-1]} in steps of {sizes.step}"
-    return "of " + " or ".join(map(str, sizes)) if isinstance(sizes, tuple) else str(sizes)
+    return " or ".join(map(str, sizes))
 
 
-def _shapes(of: Product, ws: bool) -> tuple[Container[int], Container[int]]:
+def _shapes(of: Product, ws: bool) -> tuple[Sequence[int], Sequence[int]]:
     """The sizes of M and of N of a product's kind, group and types."""
     if ws:
         return (32, 64, 128), ((64, 128) if of.sparse else (64, 128, 256))
@@ -183,4 +208,4 @@ def _shapes(of: Product, ws: bool) -> tuple[Container[int], Container[int]]:
         return ms, range(step, 257, step)
     if of.group == 2:
         return ms, range(32, 257, 32)
-    return ms, range(16, 257, 16) if of.n_major else (8, 24, *range(16, 257, 16))
+    return ms, range(16, 257, 16) if of.n_major else (8, 16, 24, *range(32, 257, 16))

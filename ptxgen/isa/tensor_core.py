@@ -13,9 +13,8 @@ A tensor core adds several products to an accumulator in one step:
 An instruction adds its products in one step or in several along K (`Adder.block`). Where a target
 lacks one, NVIDIA's assembler makes it of others, which its machine code shows: fp8 `mma` of two `mma` of
 f16 (`Adder.converted`), `mma.m8n8k4` of f16 of fused multiply-adds of f32 (`Adder.fused`), `wmma` of the
-`mma` of 8 columns with the same K, but of tf32 with K of 4. `tcgen05.mma` needs no such help: its products of
-all types of at most 8 bits are added like those of f16. Its sums with scale factors are in
-`ptxgen.isa.scaled_products`.
+`mma` of 8 columns with the same K, but of tf32 with K of 4. `tcgen05.mma` adds products of all types of at
+most 8 bits like those of f16, in one step; its sums with scale factors are in `ptxgen.isa.tcgen05_sums`.
 
 Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (2025), whose outputs
 of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
@@ -23,8 +22,8 @@ github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
 github.com/microsoft/MMA-Sim. Outputs are recorded there for `mma` of f16, bf16, tf32 and fp8, and for
 `wgmma` of fp8 to f32, with numbers of moderate size; in tests/vectors, on an H200, for every dense
 `mma` and for `wgmma` of f16, bf16, tf32 and fp8. There is no recorded output for sm_75, sm_87, sm_103 and
-sm_120; for `tcgen05`, for which the simulator speaks, but not of e2m3 and e3m2; for `wgmma` whose sums do not begin at zero; for `wmma`; and for exponents near the ends of bf16,
-tf32 and f32.
+sm_120; for `tcgen05` (its simulator has been compared with a B200, but not for e2m3 and e3m2); for `wgmma`
+whose sums do not begin at zero; for `wmma`; and for exponents near the ends of bf16, tf32 and f32.
 """
 
 from __future__ import annotations
@@ -214,7 +213,7 @@ def multiplied(
     """
     depth = len(a.values)
     if raised is not None or lowered:
-        assert how.block is None and not how.fused and not how.converted
+        assert how == Adder(how.fraction)
         return _steps(how, [slice(None)], a, b, c, raised, lowered)
     if how.fused:
         return _multiplied_in_f32(a, b, c)

@@ -72,9 +72,9 @@ def cells(shape: str, num: int, split: int = 0, *, packed: bool = False) -> Cell
     """The cell of each register of each thread in `tcgen05.ld` and `.st` of a shape with `.x<num>`,
     `[registers, 32]`.
 
-    `split` is the immediate of `.16x32bx2`: its threads 16 to 31 have the lanes of the others, as many columns
-    further on. `packed` (`.pack::16b`, `.unpack::16b`): the low half of a register is that of this cell, its
-    high half the low half of the next column.
+    `split` is the immediate of `.16x32bx2`: its threads 16 to 31 have the lanes of the others, as many
+    columns further on. `packed` (`.pack::16b`, `.unpack::16b`): the low half of a register is that of this
+    cell, its high half the low half of the next column.
     """
     r, t = np.ogrid[: num * REGISTERS[shape], :_WARP]
     further: Lanes | int = 0
