@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from ptxgen.errors import DescriptorError
-from ptxgen.isa.descriptors import elements_of_words, shared_matrix
+from ptxgen.isa.descriptors import SIZES, shared_matrix
 from ptxgen.isa.mma_descriptor import Product, product_of
-from ptxgen.isa.tcgen05_sums import multiply_add, unpacked, unpacked_pairs
+from ptxgen.isa.tcgen05_sums import elements_of_cells, elements_of_words, multiply_add
 from ptxgen.isa.tensor_agent import Box, Columns, Memories, Operation
 from ptxgen.isa.tensor_memory import (
     COLUMNS,
@@ -42,7 +42,6 @@ _ADDRESS: Final = 0x3FFFFFFF  # bits of the address of scale factors; those abov
 _ROWS_OF_SCALES: Final = 32  # in a column
 _WORD: Final = 8
 _PAIRED: Final = ("mxf4", "mxf4nvf4")  # kinds with two elements in a byte
-_SIZES: Final = {"f16": 2, "tf32": 4}  # by kind: bytes of an element in memory; other kinds have one
 # By kind and size of a block: the scale factors of a row in one product.
 _FACTORS: Final = {
     **{("mxf8f6f4", vec): 1 for vec in ("", "scale_vec::1X", "block32")},
@@ -64,10 +63,11 @@ class _Behind(NamedTuple):
     low: int
     high: int
 
-    def elements(self, shared: Lanes, type: str) -> Lanes:
-        """The bits of the elements, `[rows, K]`."""
+    def read(self, shared: Lanes) -> Lanes:
+        """The words of the matrix, uint64."""
         all_words = shared[: len(shared) // _WORD * _WORD].view(np.uint64)
-        return elements_of_words(all_words[self.words], type, along_rows=self.along_rows)
+        words: Lanes = all_words[self.words]
+        return words
 
     def box(self, what: str) -> Box:
         """The bytes that are read."""
@@ -169,7 +169,7 @@ class _Matrices:
         self._of = of
         self._d = d
         self._rows = of.m // of.group  # of A in each CTA
-        self._nbytes = of.k // 2 if of.kind in _PAIRED else of.k * _SIZES.get(of.kind, 1)
+        self._nbytes = of.k // 2 if of.kind in _PAIRED else of.k * SIZES.get(of.a, 1)
         self._places = [self._start("D", d, columns_of_d(of))]
         self._a = a
         self._left = None if held else _behind(a, self._rows, self._nbytes, of.a, of.m_major)
@@ -242,19 +242,13 @@ class _Matrices:
         )
         sides = []
         for cells in copies:
-            words = np.ascontiguousarray(cta.tensor[cells.lane + lane, cells.column + column])
-            sides.append(self._narrow(words.view(f"u{_SIZES.get(of.kind, 1)}"), of.a, in_tensor_memory=True))
+            words = cta.tensor[cells.lane + lane, cells.column + column]
+            sides.append(elements_of_cells(of.kind, of.a, words))
         return tuple(sides)
 
     def _elements(self, matrix: _Behind, shared: Lanes, type: str) -> Lanes:
-        return self._narrow(matrix.elements(shared, type), type, in_tensor_memory=False)
-
-    def _narrow(self, held: Lanes, type: str, *, in_tensor_memory: bool) -> Lanes:
-        if self._of.kind in _PAIRED:
-            return unpacked_pairs(held)
-        if self._of.kind in ("f8f6f4", "mxf8f6f4"):
-            return unpacked(type, held, in_tensor_memory=in_tensor_memory)
-        return held
+        """The bits of the elements of A or B behind a descriptor, `[rows, K]`."""
+        return elements_of_words(self._of.kind, type, matrix.read(shared), along_rows=matrix.along_rows)
 
 
 @lru_cache(maxsize=64)
@@ -266,8 +260,6 @@ def _cells_of_d(m: int, n: int, group: int) -> Lanes:
 
 # ---------------------------------------- copies
 
-_BYTES: Final = "u8"  # the type of the elements of a matrix that is copied
-
 
 def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
     """The copy of a matrix in shared memory to tensor memory at `d`. Raises `ValueError` for wrong operands."""
@@ -278,7 +270,7 @@ def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
         raise DescriptorError(
             f"tcgen05.cp of {shape} reaches lane {lanes.max()} from {d:#x} on, and tensor memory has {LANES} lanes"
         )
-    matrix = _behind(descriptor, rows, nbytes, _BYTES)
+    matrix = _behind(descriptor, rows, nbytes, "u8")
     columns = Columns(column, nbytes // _CELL, "the copy")
     box = matrix.box("the matrix")
     return Operation(partial(_copied, lanes, column, matrix), (columns,), (box,))
@@ -286,5 +278,5 @@ def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
 
 def _copied(lanes: Lanes, column: int, matrix: _Behind, ctas: tuple[Memories, ...]) -> None:
     for cta in ctas:
-        words: Any = np.ascontiguousarray(matrix.elements(cta.shared, _BYTES)).view(np.uint32)
+        words = np.ascontiguousarray(matrix.read(cta.shared)).view(np.uint32)
         cta.tensor[lanes, column : column + words.shape[1]] = words[:, None, :]
