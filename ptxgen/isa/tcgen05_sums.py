@@ -4,9 +4,9 @@ Sums of floats are those of `ptxgen.isa.tensor_core`, in one step. Scale factors
 
 * `mxf8f6f4`: one factor, a power of two, scales all 32 elements of a row. All products of an output are
   multiplied by the factors of A and B before they are aligned.
-* `mxf4`, `mxf4nvf4`: 16 products at a time are added exactly and multiplied by the two factors. These sums
-  and D are aligned to the largest exponent among D and the products of factors, truncated to 35 bits below it,
-  added exactly, and truncated to an f32.
+* `mxf4`, `mxf4nvf4`: 16 products at a time are added exactly and multiplied by the two factors. These
+  sums and D are aligned to the largest exponent among D and the products of factors, truncated to 35 bits
+  below it, added exactly, and truncated to an f32.
 
 Sums of integers are exact and wrap around or saturate at the end. Source: the simulator
 github.com/microsoft/MMA-Sim. Not known, and assumed to be alike: e2m3 and e3m2, pairs of CTAs; an exact
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
+from ptxgen.isa.descriptors import SIZES
 from ptxgen.isa.tensor_core import Adder, Factors, accumulators, adder, factors, multiplied, truncated_f32
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _BIAS_UE8M0: Final = 127
 _NAN_UE8M0: Final = 0xFF
 _BIAS_F64: Final = 1023
 _SIGNLESS: Final = np.uint8(0x7F)  # ue4m3 is e4m3 whose sign is ignored
+_PAIRED: Final = ("mxf4", "mxf4nvf4")  # the kinds whose elements are two in a byte
 # The bits of D's elements by D's type.
 _BITS: Final[dict[str, Any]] = {"f16": np.uint16, "f32": np.uint32, "s32": np.uint32}
 
@@ -61,7 +63,7 @@ def multiply_add(
         return _integers(of, a, b, start)
     how = adder(_SM, "tcgen05", of.a)
     c = start.view(np.float16 if of.d == "f16" else np.float32)
-    if scales is not None and of.kind != "mxf8f6f4":
+    if scales is not None and of.kind in _PAIRED:
         of_fp4: Lanes = _sums_of_fp4(of, a, b, c, *scales).view(bits)
         return of_fp4
     left, right = (
@@ -148,28 +150,42 @@ _WIDTHS: Final = {"e2m3": 6, "e3m2": 6, "e2m1": 4}
 _GROUP: Final = 16  # bytes in shared memory, of as many elements and padding
 
 
-def unpacked(type: str, held: Lanes, *, in_tensor_memory: bool = False) -> Lanes:
-    """The bits of elements of `f8f6f4` and `mxf8f6f4`, uint8, one in each byte, from bytes `[…, K]` as they
-    lie in shared memory or tensor memory.
+def elements_of_words(kind: str, type: str, words: Lanes, *, along_rows: bool = False) -> Lanes:
+    """The bits of a matrix in shared memory, `[rows, K]` as `multiply_add` wants them, from the words at the
+    addresses `SharedMatrix.words`, uint64, or `words_along_rows`.
 
-    In shared memory 16 elements of 4 or 6 bits lie side by side, with padding after them up to 16 bytes. In
-    tensor memory each element has a byte, e2m1 its bits 2 to 5, as in registers of `mma.sync` (assumed).
+    In the kinds without pairs, 16 elements of 4 or 6 bits lie side by side, with padding after them up to 16
+    bytes.
     """
+    elements: Lanes = np.ascontiguousarray(words).view(f"u{SIZES.get(type, 1)}")
+    if kind in _PAIRED:
+        elements = _unpaired(elements)
+    elif type in _WIDTHS:
+        width = _WIDTHS[type]
+        groups = elements.reshape(-1, _GROUP)
+        bits = np.unpackbits(groups, axis=1, count=_GROUP * width, bitorder="little").reshape(-1, width)
+        elements = np.packbits(bits, axis=1, bitorder="little").reshape(elements.shape)
+    return elements.T if along_rows else elements
+
+
+def elements_of_cells(kind: str, type: str, cells: Lanes) -> Lanes:
+    """The bits of A, `[rows, K]` as `multiply_add` wants them, from its cells of tensor memory, uint32
+    `[rows, columns]`.
+
+    In the kinds without pairs, an element of 4 or 6 bits has a byte, e2m1 the bits 2 to 5 of it, as in
+    registers of `mma.sync` (assumed).
+    """
+    elements: Lanes = np.ascontiguousarray(cells).view(f"u{SIZES.get(type, 1)}")
+    if kind in _PAIRED:
+        return _unpaired(elements)
     width = _WIDTHS.get(type)
     if width is None:
-        return held
-    mask = np.uint8((1 << width) - 1)
-    if in_tensor_memory:
-        return np.bitwise_and(held >> np.uint8(2) if width == 4 else held, mask)
-    groups = held.reshape(-1, _GROUP)
-    bits = np.unpackbits(groups, axis=1, count=_GROUP * width, bitorder="little").reshape(-1, width)
-    elements = np.packbits(bits, axis=1, bitorder="little")
-    return elements.reshape(held.shape)
+        return elements
+    low: Lanes = elements >> np.uint8(2) if type == "e2m1" else elements
+    return np.bitwise_and(low, np.uint8((1 << width) - 1))
 
 
-def unpacked_pairs(held: Lanes) -> Lanes:
-    """The bits of e2m1 of `mxf4` and `mxf4nvf4`, uint8 `[…, K]`, from bytes `[…, K / 2]` with two elements
-    each, the first in the low half.
-    """
-    low, high = np.bitwise_and(held, np.uint8(0xF)), held >> np.uint8(4)
-    return np.stack([low, high], axis=-1).reshape(*held.shape[:-1], -1)
+def _unpaired(pairs: Lanes) -> Lanes:
+    """Elements of 4 bits, of which a byte has two along K, the first in its low half."""
+    both = np.bitwise_and(pairs, np.uint8(0xF)), pairs >> np.uint8(4)
+    return np.stack(both, axis=-1).reshape(*pairs.shape[:-1], -1)
