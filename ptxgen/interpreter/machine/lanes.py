@@ -171,13 +171,26 @@ class Selection:
 
     `mask` is over all lanes of the batch, or None if all execute. `rows` are the picked warps
     (None: all), `count` is the number of their lanes, `inner` the mask over these lanes (None: all
-    active), and `ids` their numbers in the batch.
+    active), and `ids` their numbers in the batch. `clustered` says that clusters have several CTAs, so that
+    addresses in shared memory hold ranks.
     """
 
-    __slots__ = ("batch", "count", "ids", "inner", "mask", "rows", "shared_base", "threads", "warps")
+    __slots__ = (
+        "batch",
+        "clustered",
+        "count",
+        "ids",
+        "inner",
+        "mask",
+        "rows",
+        "shared_base",
+        "threads",
+        "warps",
+    )
 
     def __init__(self, batch: Batch, mask: Lanes) -> None:
         self.batch = batch
+        self.clustered = batch.cluster_size > 1
         self.threads = int(np.count_nonzero(mask))
         self.mask: Lanes | None = None if self.threads == batch.lanes else mask
         by_warp = mask.reshape(-1, WARP)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from ptxgen.interpreter.machine.memory import in_own_cta
 from ptxgen.ir import Address, Reg, Special, Symbol
 from ptxgen.isa.spec import Effect
 
@@ -275,11 +276,12 @@ class Spins:
             slot = self._program.slots.get(operand.base.name) if isinstance(operand.base, Reg) else None
             if slot is None:
                 return ""
-            return self._named(int(self._registers[slot][lane]) + operand.offset, space)
+            return self._named(int(self._registers[slot][lane]) + operand.offset, space, lane)
         return ""
 
-    def _named(self, address: int, space: str) -> str:
+    def _named(self, address: int, space: str, lane: int) -> str:
         if space == "shared":
+            address = in_own_cta(self._machine.batch, lane, address)
             region = self._machine.faults.region(address)
             return f"shared memory at {address:#x}{f' ({region})' * bool(region)}, {self._writers(space)}"
         buffer = self._machine.arena.find(address, address + 1)
