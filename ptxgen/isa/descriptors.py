@@ -198,8 +198,8 @@ class SharedMatrix:
     def _at(self, offsets: tuple[Lanes, Lanes, Lanes]) -> Lanes:
         if self.lbo_is_address:
             raise DescriptorError(
-                "a descriptor of a matrix in shared memory: expected an LBO that is an offset, got one that is "
-                "an address (bit 52), which is not modelled"
+                "a descriptor of a matrix in shared memory: expected an LBO that is an offset, got one that "
+                "is an address (bit 52), which is not modelled"
             )
         lbo, sbo, inside = offsets
         return self.swizzle.applied(self.start + lbo * self.lbo + sbo * self.sbo + inside, self.base_offset)
