@@ -157,16 +157,27 @@ class Machine(Protocol):
         """
 
     def tensor_load(
-        self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
+        self,
+        dst: Lanes,
+        map: Lanes,
+        coordinates: tuple[Lanes, ...],
+        mbarrier: Lanes,
+        ctas: Lanes | None,
+        *,
+        rows: bool = False,
+        pair: bool = False,
     ) -> None:
         """Start copying the box at the coordinates (innermost first) of the tensor whose map
         (`ptxgen.tensormap`) is at the generic address `map` to shared `dst`; `mbarrier` and `ctas`
-        are those of `bulk_load`.
+        are those of `bulk_load`. With `rows`, the coordinates are a column and the rows of a matrix that
+        are copied, each a box. With `pair`, the mbarrier may be in the other CTA of a pair.
         """
 
-    def tensor_store(self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "") -> None:
+    def tensor_store(
+        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "", *, rows: bool = False
+    ) -> None:
         """Start copying shared `src` to a box of a tensor, or combining with the operation `op` of
-        `ptxgen.isa.bulk.BOX_REDUCTIONS`, in the bulk group of the thread.
+        `ptxgen.isa.bulk.BOX_REDUCTIONS`, in the bulk group of the thread; `rows` is that of `tensor_load`.
         """
 
     def bulk_commit(self) -> None:
