@@ -21,7 +21,7 @@ import numpy as np
 
 from ptxgen.isa.declare import Table, each, inst, times
 from ptxgen.isa.fragments import EVERY_LANE
-from ptxgen.isa.numeric import maximum, minimum
+from ptxgen.isa.numeric import canonical, maximum, minimum
 from ptxgen.isa.spec import Effect, gate
 from ptxgen.isa.tcgen05_work import ScaledProduct, TensorProduct, copy
 from ptxgen.isa.tensor_agent import RegisterShape
@@ -208,7 +208,7 @@ def tcgen05_ld_red(
     values = tuple(x.view(dtype) for x in cells)
     compared = tuple(np.abs(x) for x in values) if abs else values
     if dtype is np.float32:
-        extreme = reduce(partial(minimum if op == "min" else maximum, nan=NaN), compared)
+        extreme = canonical(reduce(partial(minimum if op == "min" else maximum, nan=NaN), compared))
     else:
         extreme = reduce(np.minimum if op == "min" else np.maximum, compared)
     return values, extreme

@@ -148,11 +148,15 @@ class TmemMachine(BulkMachine):
         row, column = split_address(address)
         quarter = warp % (self.batch.width // WARP) % _WARPS * QUARTER
         lanes, parts = extents(of)
-        if row < quarter or row + lanes > quarter + QUARTER or row % lanes:
+        if row < quarter or row + lanes > quarter + QUARTER:
             self._start_of(lane).refuse(
                 f"reaches lanes {row} to {row + lanes - 1} of tensor memory at {address:#x}, but warp "
                 f"{warp % (self.batch.width // WARP)} of a CTA has lanes {quarter} to {quarter + QUARTER - 1}"
-                f"{'' if lanes == QUARTER else f', and this shape begins at {quarter} or {quarter + lanes}'}"
+            )
+        if row % lanes:
+            self._start_of(lane).refuse(
+                f"reaches lanes {row} to {row + lanes - 1} of tensor memory at {address:#x}, and this shape "
+                f"begins at lane 0 or {lanes} of a warp's {QUARTER}"
             )
         for begin, count in parts:
             self._check_columns(lane, warp * WARP // self.batch.width, column + begin, count)
