@@ -260,7 +260,12 @@ class Machine(Protocol):
         """The cells of a shape at each warp's address of tensor memory, as registers, uint32."""
 
     def store_cells(self, address: Lanes, of: RegisterShape, values: tuple[Lanes, ...]) -> None:
-        """Write registers, uint32, to the cells of a shape at each warp's address of tensor memory."""
+        """Write registers, uint32, to the cells of a shape at each warp's address of tensor memory, at the
+        latest when the warp waits for its stores.
+        """
+
+    def wait_for_stores(self) -> None:
+        """Complete the stores of each warp to tensor memory."""
 
     def start_tensor(
         self, plan: Callable[..., Operation], operands: tuple[Lanes, ...], *, pair: bool

@@ -488,7 +488,9 @@ def tcgen05_fence(machine: Machine, side: str) -> tuple[()]:
     section=f"{TCGEN05}: tcgen05.wait",
     **_TENSOR,
 )
-def tcgen05_wait(machine: Machine) -> tuple[()]:
+def tcgen05_wait(machine: Machine, way: str) -> tuple[()]:
     """Wait until all <what> tensor memory that this thread has started are complete."""
     machine.warp_sync(EVERY_LANE)
+    if way == "st":  # a load is complete at once, as whoever reads its registers waits for it
+        machine.wait_for_stores()
     return ()

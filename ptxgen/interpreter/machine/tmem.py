@@ -45,14 +45,20 @@ _WARPS: Final = LANES // QUARTER
 
 
 class TensorMemory:
-    """The tensor memory of a batch: `cells` of all CTAs, uint32 `[ctas, 128, 512]`, the `allocator`, and the
-    asynchronous operations of each thread, `queues`.
+    """The tensor memory of a batch: `cells` of all CTAs, uint32 `[ctas, 128, 512]`, the `allocator`, the
+    asynchronous operations of each thread, `queues`, and the stores of each warp, `stores`.
     """
 
     def __init__(self, batch: Batch, faults: Faults, delays: Delays | None) -> None:
         self.cells: Lanes = np.full((batch.ctas, LANES, COLUMNS), POISON, np.uint32)
         self.allocator = TensorAllocator(batch, faults)
         self.queues = TensorQueues(delays)
+        self.stores = TensorQueues(delays)
+
+    def work(self) -> None:
+        """Do the operations and stores that are due."""
+        self.queues.work()
+        self.stores.work()
 
 
 class TmemMachine(BulkMachine):
@@ -70,10 +76,14 @@ class TmemMachine(BulkMachine):
         dst = as_address(dst)
         selection, at = self.selection, self.at
         for ids, active in self._warps():
+            number = self._same(columns, active, "number of columns")
             mask = np.zeros(selection.count, np.bool_)
             mask[active] = True
 
-            def done(first: int, mask: Lanes = mask) -> None:
+            cta = int(ids[0]) // self.batch.width
+
+            def done(first: int, mask: Lanes = mask, cta: int = cta, number: int = number) -> None:
+                self._tensor.cells[cta, :, first : first + number] = POISON
                 before = self.selection, self.mask, self.at
                 self.selection, self.mask, self.at = selection, mask, at
                 try:
@@ -81,7 +91,6 @@ class TmemMachine(BulkMachine):
                 finally:
                     self.selection, self.mask, self.at = before
 
-            number = self._same(columns, active, "number of columns")
             self._tensor.allocator.ask(Request(ALLOCATE, at, ids, number, pair=pair, done=done))
 
     def free_tensor(self, address: Lanes, columns: Lanes, *, pair: bool) -> None:
@@ -112,12 +121,22 @@ class TmemMachine(BulkMachine):
         return tuple(values.reshape(len(values), -1))
 
     def store_cells(self, address: Lanes, of: RegisterShape, values: tuple[Lanes, ...]) -> None:
-        """Write registers to the cells of a shape at each warp's address of tensor memory."""
+        """Write registers to the cells of a shape at each warp's address of tensor memory, at the latest when
+        the warp waits for its stores.
+        """
         index = self._cells(address, of)
         count = self.selection.count
         rows = np.stack([np.broadcast_to(v, count) for v in values]).view(np.uint32).reshape(index.shape)
-        here = self._whole_warps()
-        self._tensor.cells.reshape(-1)[index[:, here]] = rows[:, here]
+        cells = self._tensor.cells.reshape(-1)
+        for n in np.flatnonzero(self._whole_warps()).tolist():
+            warp = int(self.selection.ids[n * WARP]) // WARP
+            self._tensor.stores.start(warp, partial(cells.__setitem__, index[:, n], rows[:, n]))
+
+    def wait_for_stores(self) -> None:
+        """Complete the stores of each warp to tensor memory."""
+        for ids, _ in self._warps():
+            warp = int(ids[0]) // WARP
+            self._tensor.stores.complete(warp, self._tensor.stores.started(warp))
 
     def _cells(self, address: Lanes, of: RegisterShape) -> Lanes:
         """The indices of cells, `[registers, warps, 32]`; those of warps without active lanes are of no use."""

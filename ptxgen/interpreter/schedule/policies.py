@@ -217,7 +217,7 @@ class Priorities:
         if self._products is not None:
             self._products.work()
         if self._machine.tensor is not None:
-            self._machine.tensor.queues.work()
+            self._machine.tensor.work()
         self._agents.work()
         self._copies.work()
 
