@@ -175,10 +175,7 @@ def tcgen05_st(
     "tcgen05.ld.red.sync.aligned.shape.num.op<flags>.<of> d:<of>*nd, q:<of>, [a:u32]<split>",
     _EXTREMES,
     each(
-        "of flags dtype",
-        ("f32", "{.abs}{.NaN}", np.float32),
-        ("u32", "", np.uint32),
-        ("s32", "", np.int32),
+        "of flags dtype", ("f32", "{.abs}{.NaN}", np.float32), ("u32", "", np.uint32), ("s32", "", np.int32)
     ),
     name="tcgen05_ld_red_<of><half>",
     op=("min", "max"),
@@ -399,9 +396,7 @@ _CP_ROW: Final[dict[str, Any]] = {"group": _GROUPS, "section": f"{TCGEN05}: tcge
 
 
 @inst(_CP.format(""), _COPIES, name="tcgen05_cp", **_CP_ROW)
-def tcgen05_cp(
-    machine: Machine, d: Lanes, b: Lanes, *, group: str, shape: str, warps: str = ""
-) -> tuple[()]:
+def tcgen05_cp(machine: Machine, d: Lanes, b: Lanes, *, group: str, shape: str, warps: str = "") -> tuple[()]:
     """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d."""
     machine.start_tensor(partial(copy, shape, warps), (d, b), pair=group == _PAIR)
     return ()

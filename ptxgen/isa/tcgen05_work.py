@@ -33,6 +33,7 @@ from ptxgen.isa.tensor_memory import (
     scales_in,
     split_address,
 )
+from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
@@ -99,7 +100,8 @@ def _product(kind: str, idesc: int, group: int) -> Product:
     return of
 
 
-class TensorProduct(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TensorProduct:
     """A form of `tcgen05.mma` without scale factors: A is `held` in tensor memory or behind a descriptor, in
     one CTA or a `pair`; D is divided by 2 to the power of `lowered` first.
     """
@@ -116,7 +118,8 @@ class TensorProduct(NamedTuple):
         return _Matrices(of, self.held, d, a, b).operation(bool(use), self.lowered, kept)
 
 
-class ScaledProduct(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScaledProduct:
     """A form of `tcgen05.mma` with scale factors for blocks of a size."""
 
     kind: str

@@ -166,7 +166,18 @@ def descriptor(name: str, offset: int, *, lbo: int = 16, sbo: int = 1024, swizzl
     )
 
 
-CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5, "u8": 0, "s8": 1}
+CODES = {
+    "f16": 0,
+    "bf16": 1,
+    "tf32": 2,
+    "e4m3": 0,
+    "e5m2": 1,
+    "e2m3": 3,
+    "e3m2": 4,
+    "e2m1": 5,
+    "u8": 0,
+    "s8": 1,
+}
 
 
 def instruction(m: int, n: int, a: str, b: str | None = None, d: str = "f32", flags: int = 0) -> int:

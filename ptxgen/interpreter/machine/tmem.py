@@ -16,16 +16,11 @@ from ptxgen.interpreter.machine.access import as_address, fresh
 from ptxgen.interpreter.machine.bulk import BulkMachine
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.memory import POISON
-from ptxgen.interpreter.machine.tmem_allocator import (
-    ALLOCATE,
-    FREE,
-    RELINQUISH,
-    Request,
-    TensorAllocator,
-)
+from ptxgen.interpreter.machine.tmem_allocator import ALLOCATE, FREE, RELINQUISH, Request, TensorAllocator
 from ptxgen.interpreter.machine.tmem_late import TensorQueues
+from ptxgen.interpreter.machine.tmem_shapes import extents, offsets
 from ptxgen.isa import mbarrier_word
-from ptxgen.isa.tensor_agent import Memories, extents, offsets
+from ptxgen.isa.tensor_agent import Memories
 from ptxgen.isa.tensor_memory import COLUMNS, LANES, QUARTER, split_address
 from ptxgen.types import b32
 
@@ -144,12 +139,12 @@ class TmemMachine(BulkMachine):
         by_warp = at.reshape(-1, WARP)
         here = self._whole_warps()
         warps = self.selection.ids[::WARP] // WARP
-        for row in np.flatnonzero(here).tolist():
-            self._check_cells(int(warps[row]), by_warp[row], of)
+        for n in np.flatnonzero(here).tolist():
+            self._check_cells(int(warps[n]), by_warp[n], of)
         first = np.where(here, by_warp[:, 0], 0)
         cta = warps // (self.batch.width // WARP)
-        row, column = np.divmod(first, 1 << 16)
-        base = np.where(here, (cta * LANES + row) * COLUMNS + column, 0)
+        lane, column = np.divmod(first, 1 << 16)
+        base = np.where(here, (cta * LANES + lane) * COLUMNS + column, 0)
         index: Lanes = base[None, :, None] + offsets(of)[:, None, :]
         return index
 
@@ -209,8 +204,8 @@ class TmemMachine(BulkMachine):
             except ValueError as error:
                 start.refuse(str(error))
             for cta in ctas:
-                for first, count, what in operation.columns:
-                    self._check_columns(lane, cta, first, count, what)
+                for first, number, what in operation.columns:
+                    self._check_columns(lane, cta, first, number, what)
             for first, end, what in operation.boxes:
                 if first < 0 or end > self.shared.nbytes:
                     start.refuse(
@@ -251,9 +246,7 @@ class TmemMachine(BulkMachine):
 
     def _memories(self, cta: int) -> Memories:
         first = cta * self.shared.stride
-        return Memories(
-            self._tensor.cells[cta], self.shared.window.data[first : first + self.shared.nbytes]
-        )
+        return Memories(self._tensor.cells[cta], self.shared.window.data[first : first + self.shared.nbytes])
 
     # ------------------------------------------------------------------------------------- helpers
 
@@ -283,4 +276,3 @@ class TmemMachine(BulkMachine):
                 f"the threads of a warp give one {what}, got {wide[0]:#x} and {different[0]:#x}"
             )
         return int(wide[0])
-

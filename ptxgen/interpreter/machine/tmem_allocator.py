@@ -229,4 +229,3 @@ class TensorAllocator:
 
     def _refuse(self, request: Request, why: str) -> None:
         raise TrapError(f"{self._faults.where(request.at, int(request.ids[0]))}: {why}")
-

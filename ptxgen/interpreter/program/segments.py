@@ -141,7 +141,10 @@ CALLS = frozenset({"call", "call_indirect"})
 _OF_WARPS = (
     "wgmma.",
     "setmaxnreg.",
-    *(f"tcgen05.{word}" for word in ("alloc.", "dealloc.", "relinquish_alloc_permit.", "ld.", "st.", "wait::")),
+    *(
+        f"tcgen05.{word}"
+        for word in ("alloc.", "dealloc.", "relinquish_alloc_permit.", "ld.", "st.", "wait::")
+    ),
 )
 _JUMPS = frozenset({"bra", "brx"})
 _LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})

@@ -13,7 +13,13 @@ from interpreter.reported import trap
 from interpreter.tensor_texts import LANE, LANES, TENSOR, THREAD, Array, kernel, moved, ran
 
 # By shape: the registers of each thread for x1, and the largest number.
-SHAPES: Final = {"32x32b": (1, 128), "16x64b": (1, 128), "16x128b": (2, 64), "16x256b": (4, 32), "16x32bx2": (1, 128)}
+SHAPES: Final = {
+    "32x32b": (1, 128),
+    "16x64b": (1, 128),
+    "16x128b": (2, 64),
+    "16x256b": (4, 32),
+    "16x32bx2": (1, 128),
+}
 FORMS: Final = [(shape, 1 << n) for shape, (_, most) in SHAPES.items() for n in range(most.bit_length())]
 SPLIT: Final = 130  # columns between the halves of 16x32bx2
 
@@ -256,4 +262,6 @@ def test_tensor_memory_that_nobody_has_allocated_is_not_there() -> None:
 def test_a_warp_without_some_of_its_threads_does_not_load() -> None:
     body = f"setp.eq.u32 %p1, {THREAD}, 0;\n@%p1 tcgen05.wait::ld.sync.aligned;"
     text, got = trapped(body)
-    assert got == message(text, "wait::ld", "lanes of the membermask are not here 0xffffffff; the active lanes are 0x00000001")
+    assert got == message(
+        text, "wait::ld", "lanes of the membermask are not here 0xffffffff; the active lanes are 0x00000001"
+    )

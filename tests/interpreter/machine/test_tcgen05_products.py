@@ -50,7 +50,14 @@ def exact(matrix: Array, type: str) -> Array:
 
 
 def steps(
-    kind: str, idesc: int, *, count: int = 4, group: int = 1, b_at: int = 1 << 15, more: str = "", d: str = TENSOR
+    kind: str,
+    idesc: int,
+    *,
+    count: int = 4,
+    group: int = 1,
+    b_at: int = 1 << 15,
+    more: str = "",
+    d: str = TENSOR,
 ) -> list[str]:
     """Products of 32 bytes along K each, of A and B that are K-major."""
     lines = [f"mov.u32 %r5, {idesc:#x};"]
@@ -143,7 +150,9 @@ def test_a_product_is_added_to_what_d_holds_and_masked_lanes_keep_it() -> None:
     lines = ["setp.eq.u32 %p1, %r5, %r5;" if "setp" in line else line for line in lines]
     masks = [f"mov.u32 %r{20 + q}, {mask:#x};" for q, mask in enumerate((0, 1, 0x80000000, 0xFFFFFFFF))]
     body = [stored(0, n), by_one_thread([*masks, *lines, commit()]), wait(), moved(0, n, to="out")]
-    got = ran(kernel("\n".join(body), nbytes=1 << 16), with_rows(image(a, b), old), (LANES, n)).view(np.float32)
+    got = ran(kernel("\n".join(body), nbytes=1 << 16), with_rows(image(a, b), old), (LANES, n)).view(
+        np.float32
+    )
     kept = np.zeros(LANES, np.bool_)
     kept[[32, 95, *range(96, 128)]] = True
     assert (got[kept] == old[kept]).all()
@@ -157,9 +166,14 @@ def test_d_is_divided_by_a_power_of_two_first(scale: int) -> None:
     a, b = drawn("f16", 128), drawn("f16", n, 2)
     old = np.random.default_rng(3).standard_normal((LANES, n)).astype(np.float32)
     lines = steps("f16", instruction(128, n, "f16"), count=1)
-    lines = ["setp.eq.u32 %p1, %r5, %r5;" if "setp" in line else line.replace("%p1;", f"%p1, {scale};") for line in lines]
+    lines = [
+        "setp.eq.u32 %p1, %r5, %r5;" if "setp" in line else line.replace("%p1;", f"%p1, {scale};")
+        for line in lines
+    ]
     body = [stored(0, n), by_one_thread([*lines, commit()]), wait(), moved(0, n, to="out")]
-    got = ran(kernel("\n".join(body), nbytes=1 << 16), with_rows(image(a, b), old), (LANES, n)).view(np.float32)
+    got = ran(kernel("\n".join(body), nbytes=1 << 16), with_rows(image(a, b), old), (LANES, n)).view(
+        np.float32
+    )
     want = old.astype(np.float64) / 2**scale + a[:, :16].astype(np.float64) @ b[:, :16].astype(np.float64).T
     assert np.abs(got - want).max() < 1e-5
 
@@ -213,7 +227,10 @@ def test_narrow_types_lie_packed_with_padding(type: str, bits: int) -> None:
         "e3m2": ml_dtypes.float6_e3m2fn,
         "e2m1": ml_dtypes.float4_e2m1fn,
     }[type]
-    codes = [np.random.default_rng(s).integers(0, 1 << bits, (rows, ROW)).astype(np.uint8) for s, rows in ((1, 128), (2, n))]
+    codes = [
+        np.random.default_rng(s).integers(0, 1 << bits, (rows, ROW)).astype(np.uint8)
+        for s, rows in ((1, 128), (2, n))
+    ]
     packed = []
     for code in codes:
         lines = np.zeros((len(code), ROW // 16, 128), np.uint8)
@@ -246,7 +263,9 @@ def test_a_pair_of_ctas_computes_one_product(m: int, held: bool) -> None:
     out = np.zeros((2 * LANES, n), np.uint32)
     text = kernel("\n".join(body), nbytes=1 << 16, pair=True)
     for seed in (None, 1, 2):
-        out = ran(text, x, (2 * LANES, n), ctas=2, cluster=2, schedule="lockstep" if seed is None else f"pct:{seed}")
+        out = ran(
+            text, x, (2 * LANES, n), ctas=2, cluster=2, schedule="lockstep" if seed is None else f"pct:{seed}"
+        )
         got = out.view(np.float32)
         if m == 128:  # the right half of the columns lies in lanes 64 to 127
             halves = got.reshape(2, 2, 64, n)[..., : n // 2]

@@ -27,7 +27,11 @@ COPIES: Final = {
     "128x128b": (128, 4, lambda row: (row,)),
     "4x256b": (4, 8, lambda row: (32 * row,)),
     "64x128b.warpx2::02_13": (64, 4, lambda row: (row, row + 64)),
-    "64x128b.warpx2::01_23": (64, 4, lambda row: (row % 32 + 64 * (row // 32), row % 32 + 64 * (row // 32) + 32)),
+    "64x128b.warpx2::01_23": (
+        64,
+        4,
+        lambda row: (row % 32 + 64 * (row // 32), row % 32 + 64 * (row // 32) + 32),
+    ),
     "32x128b.warpx4": (32, 4, lambda row: tuple(row + 32 * q for q in range(4))),
 }
 
