@@ -72,6 +72,10 @@ class TrapError(PtxGenError, RuntimeError):
     source: object = None
 
 
+class DescriptorError(PtxGenError, ValueError):
+    """A descriptor of a matrix or of a product has a value that the manual reserves or does not allow."""
+
+
 class LaunchError(PtxGenError, ValueError):
     """The arguments of a launch do not fit the kernel or the device."""
 

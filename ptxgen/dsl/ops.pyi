@@ -49,14 +49,30 @@ class Ops:
             "cp_async_bulk_prefetch",
             "cp_async_bulk_prefetch_hint",
             "cp_async_bulk_prefetch_tensor",
+            "cp_async_bulk_prefetch_tensor_gather4",
+            "cp_async_bulk_prefetch_tensor_gather4_hint",
             "cp_async_bulk_prefetch_tensor_hint",
+            "cp_async_bulk_prefetch_tensor_im2col",
+            "cp_async_bulk_prefetch_tensor_im2col_hint",
             "cp_async_bulk_send",
             "cp_async_bulk_store",
             "cp_async_bulk_store_hint",
+            "cp_async_bulk_tensor_gather4",
+            "cp_async_bulk_tensor_gather4_hint",
+            "cp_async_bulk_tensor_gather4_multicast",
+            "cp_async_bulk_tensor_gather4_multicast_hint",
+            "cp_async_bulk_tensor_im2col",
+            "cp_async_bulk_tensor_im2col_hint",
+            "cp_async_bulk_tensor_im2col_multicast",
+            "cp_async_bulk_tensor_im2col_multicast_hint",
+            "cp_async_bulk_tensor_im2col_store",
+            "cp_async_bulk_tensor_im2col_store_hint",
             "cp_async_bulk_tensor_load",
             "cp_async_bulk_tensor_load_hint",
             "cp_async_bulk_tensor_load_multicast",
             "cp_async_bulk_tensor_load_multicast_hint",
+            "cp_async_bulk_tensor_scatter4",
+            "cp_async_bulk_tensor_scatter4_hint",
             "cp_async_bulk_tensor_store",
             "cp_async_bulk_tensor_store_hint",
             "cp_async_bulk_wait_group",
@@ -96,6 +112,8 @@ class Ops:
             "cp_reduce_async_bulk_send_min",
             "cp_reduce_async_bulk_tensor",
             "cp_reduce_async_bulk_tensor_hint",
+            "cp_reduce_async_bulk_tensor_im2col",
+            "cp_reduce_async_bulk_tensor_im2col_hint",
             "discard",
             "exit",
             "fence",
@@ -1266,6 +1284,19 @@ class Ops:
         tile: bool = False,
     ) -> None:
         """Have the box at the map's coordinates brought to the L2 cache: a hint. `cp.async.bulk.prefetch.tensor.dim.L2.global{.tile} [map:u64*dim]`"""
+    def cp_async_bulk_prefetch_tensor_gather4(
+        self,
+        map: Pointer,
+        /,
+    ) -> None:
+        """Have the boxes of one row at the column and at each of the four rows brought to the L2 cache: a hint. `cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [map:u64*5]`"""
+    def cp_async_bulk_prefetch_tensor_gather4_hint(
+        self,
+        map: Pointer,
+        policy: Scalar,
+        /,
+    ) -> None:
+        """Have the boxes of one row at the column and at each of the four rows brought to the L2 cache: a hint. `cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4.L2::cache_hint [map:u64*5], policy:u64`"""
     def cp_async_bulk_prefetch_tensor_hint(
         self,
         map: Pointer,
@@ -1276,6 +1307,27 @@ class Ops:
         tile: bool = False,
     ) -> None:
         """Have the box at the map's coordinates brought to the L2 cache: a hint. `cp.async.bulk.prefetch.tensor.dim.L2.global{.tile}.L2::cache_hint [map:u64*dim], policy:u64`"""
+    def cp_async_bulk_prefetch_tensor_im2col(
+        self,
+        map: Pointer,
+        offsets: Sequence[Scalar],
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        mode: Literal["im2col", "im2col::w", "im2col::w::128"] = "im2col",
+    ) -> None:
+        """Have the pixels that the map and its coordinates, moved by the offsets, select brought to the L2 cache: a hint. `cp.async.bulk.prefetch.tensor.dim.L2.global.mode [map:u64*dim], offsets:u16*no`"""
+    def cp_async_bulk_prefetch_tensor_im2col_hint(
+        self,
+        map: Pointer,
+        offsets: Sequence[Scalar],
+        policy: Scalar,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        mode: Literal["im2col", "im2col::w", "im2col::w::128"] = "im2col",
+    ) -> None:
+        """Have the pixels that the map and its coordinates, moved by the offsets, select brought to the L2 cache: a hint. `cp.async.bulk.prefetch.tensor.dim.L2.global.mode.L2::cache_hint [map:u64*dim], offsets:u16*no, policy:u64`"""
     def cp_async_bulk_send(
         self,
         dst: Pointer,
@@ -1302,6 +1354,133 @@ class Ops:
         /,
     ) -> None:
         """Start copying size bytes from src to dst, in this thread's bulk group. `cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [dst:u64], [src:u32], size:u32, policy:u64`"""
+    def cp_async_bulk_tensor_gather4(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        /,
+        *,
+        to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the boxes of one row at the column and at each of the four rows, one after another, to dst; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.2d.to.global.tile::gather4.mbarrier::complete_tx::bytes{.group} [dst:u32], [map:u64*5], [mbar:u32]`"""
+    def cp_async_bulk_tensor_gather4_hint(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        policy: Scalar,
+        /,
+        *,
+        to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the boxes of one row at the column and at each of the four rows, one after another, to dst; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.2d.to.global.tile::gather4.mbarrier::complete_tx::bytes{.group}.L2::cache_hint [dst:u32], [map:u64*5], [mbar:u32], policy:u64`"""
+    def cp_async_bulk_tensor_gather4_multicast(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        ctas: Scalar,
+        /,
+        *,
+        to: Literal["shared::cluster"] = "shared::cluster",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the boxes of one row at the column and at each of the four rows, one after another, to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.2d.to.global.tile::gather4.mbarrier::complete_tx::bytes.multicast::cluster{.group} [dst:u32], [map:u64*5], [mbar:u32], ctas:u16`"""
+    def cp_async_bulk_tensor_gather4_multicast_hint(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        ctas: Scalar,
+        policy: Scalar,
+        /,
+        *,
+        to: Literal["shared::cluster"] = "shared::cluster",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the boxes of one row at the column and at each of the four rows, one after another, to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.2d.to.global.tile::gather4.mbarrier::complete_tx::bytes.multicast::cluster{.group}.L2::cache_hint [dst:u32], [map:u64*5], [mbar:u32], ctas:u16, policy:u64`"""
+    def cp_async_bulk_tensor_im2col(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        offsets: Sequence[Scalar],
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
+        mode: Literal["im2col", "im2col::w", "im2col::w::128"] = "im2col",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the pixels that the map and its coordinates, moved by the offsets, select for one position of a filter to dst; the mbarrier at mbar counts the bytes. `cp.async.bulk.tensor.dim.to.global.mode.mbarrier::complete_tx::bytes{.group} [dst:u32], [map:u64*dim], [mbar:u32], offsets:u16*no`"""
+    def cp_async_bulk_tensor_im2col_hint(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        offsets: Sequence[Scalar],
+        policy: Scalar,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
+        mode: Literal["im2col", "im2col::w", "im2col::w::128"] = "im2col",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the pixels that the map and its coordinates, moved by the offsets, select for one position of a filter to dst; the mbarrier at mbar counts the bytes. `cp.async.bulk.tensor.dim.to.global.mode.mbarrier::complete_tx::bytes{.group}.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], offsets:u16*no, policy:u64`"""
+    def cp_async_bulk_tensor_im2col_multicast(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        offsets: Sequence[Scalar],
+        ctas: Scalar,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        to: Literal["shared::cluster"] = "shared::cluster",
+        mode: Literal["im2col", "im2col::w", "im2col::w::128"] = "im2col",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the pixels that the map and its coordinates, moved by the offsets, select for one position of a filter to dst; the mbarrier at mbar counts the bytes. `cp.async.bulk.tensor.dim.to.global.mode.mbarrier::complete_tx::bytes.multicast::cluster{.group} [dst:u32], [map:u64*dim], [mbar:u32], offsets:u16*no, ctas:u16`"""
+    def cp_async_bulk_tensor_im2col_multicast_hint(
+        self,
+        dst: Pointer,
+        map: Pointer,
+        mbar: Pointer,
+        offsets: Sequence[Scalar],
+        ctas: Scalar,
+        policy: Scalar,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        to: Literal["shared::cluster"] = "shared::cluster",
+        mode: Literal["im2col", "im2col::w", "im2col::w::128"] = "im2col",
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
+    ) -> None:
+        """Start copying the pixels that the map and its coordinates, moved by the offsets, select for one position of a filter to dst; the mbarrier at mbar counts the bytes. `cp.async.bulk.tensor.dim.to.global.mode.mbarrier::complete_tx::bytes.multicast::cluster{.group}.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], offsets:u16*no, ctas:u16, policy:u64`"""
+    def cp_async_bulk_tensor_im2col_store(
+        self,
+        map: Pointer,
+        src: Pointer,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+    ) -> None:
+        """Start copying or combining from src to the pixels of a tensor that the map and its coordinates select, in this thread's bulk group. `cp.async.bulk.tensor.dim.global.shared::cta.im2col_no_offs.bulk_group [map:u64*dim], [src:u32]`"""
+    def cp_async_bulk_tensor_im2col_store_hint(
+        self,
+        map: Pointer,
+        src: Pointer,
+        policy: Scalar,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+    ) -> None:
+        """Start copying or combining from src to the pixels of a tensor that the map and its coordinates select, in this thread's bulk group. `cp.async.bulk.tensor.dim.global.shared::cta.im2col_no_offs.bulk_group.L2::cache_hint [map:u64*dim], [src:u32], policy:u64`"""
     def cp_async_bulk_tensor_load(
         self,
         dst: Pointer,
@@ -1312,8 +1491,9 @@ class Ops:
         dim: Literal["1d", "2d", "3d", "4d", "5d"] = "1d",
         to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
         tile: bool = False,
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes [dst:u32], [map:u64*dim], [mbar:u32]`"""
+        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes{.group} [dst:u32], [map:u64*dim], [mbar:u32]`"""
     def cp_async_bulk_tensor_load_hint(
         self,
         dst: Pointer,
@@ -1325,8 +1505,9 @@ class Ops:
         dim: Literal["1d", "2d", "3d", "4d", "5d"] = "1d",
         to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
         tile: bool = False,
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], policy:u64`"""
+        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes{.group}.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], policy:u64`"""
     def cp_async_bulk_tensor_load_multicast(
         self,
         dst: Pointer,
@@ -1338,8 +1519,9 @@ class Ops:
         dim: Literal["1d", "2d", "3d", "4d", "5d"] = "1d",
         to: Literal["shared::cluster"] = "shared::cluster",
         tile: bool = False,
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16`"""
+        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster{.group} [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16`"""
     def cp_async_bulk_tensor_load_multicast_hint(
         self,
         dst: Pointer,
@@ -1352,8 +1534,24 @@ class Ops:
         dim: Literal["1d", "2d", "3d", "4d", "5d"] = "1d",
         to: Literal["shared::cluster"] = "shared::cluster",
         tile: bool = False,
+        group: Literal["cta_group::1", "cta_group::2"] | None = None,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16, policy:u64`"""
+        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA, or with .cta_group::2 in either CTA of its pair, counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster{.group}.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16, policy:u64`"""
+    def cp_async_bulk_tensor_scatter4(
+        self,
+        map: Pointer,
+        src: Pointer,
+        /,
+    ) -> None:
+        """Start copying from src, where they lie one after another, the boxes of one row at the column and at each of the four rows, in this thread's bulk group. `cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [map:u64*5], [src:u32]`"""
+    def cp_async_bulk_tensor_scatter4_hint(
+        self,
+        map: Pointer,
+        src: Pointer,
+        policy: Scalar,
+        /,
+    ) -> None:
+        """Start copying from src, where they lie one after another, the boxes of one row at the column and at each of the four rows, in this thread's bulk group. `cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group.L2::cache_hint [map:u64*5], [src:u32], policy:u64`"""
     def cp_async_bulk_tensor_store(
         self,
         map: Pointer,
@@ -1816,6 +2014,27 @@ class Ops:
         tile: bool = False,
     ) -> None:
         """Start combining the box at the map's coordinates with the one at src, in this thread's bulk group. `cp.reduce.async.bulk.tensor.dim.global.shared::cta.op{.tile}.bulk_group.L2::cache_hint [map:u64*dim], [src:u32], policy:u64`"""
+    def cp_reduce_async_bulk_tensor_im2col(
+        self,
+        map: Pointer,
+        src: Pointer,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        operation: Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"] = "add",
+    ) -> None:
+        """Start copying or combining from src to the pixels of a tensor that the map and its coordinates select, in this thread's bulk group. `cp.reduce.async.bulk.tensor.dim.global.shared::cta.operation.im2col_no_offs.bulk_group [map:u64*dim], [src:u32]`"""
+    def cp_reduce_async_bulk_tensor_im2col_hint(
+        self,
+        map: Pointer,
+        src: Pointer,
+        policy: Scalar,
+        /,
+        *,
+        dim: Literal["3d", "4d", "5d"] = "3d",
+        operation: Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"] = "add",
+    ) -> None:
+        """Start copying or combining from src to the pixels of a tensor that the map and its coordinates select, in this thread's bulk group. `cp.reduce.async.bulk.tensor.dim.global.shared::cta.operation.im2col_no_offs.bulk_group.L2::cache_hint [map:u64*dim], [src:u32], policy:u64`"""
     def createpolicy_cvt(
         self,
         a: Scalar,

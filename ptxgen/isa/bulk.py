@@ -1,7 +1,7 @@
-"""Bulk and tensor copies (PTX ISA, "Data Movement: Bulk Asynchronous Copy"), and `st.bulk`.
+"""Bulk copies (PTX ISA, "Data Movement: Bulk Asynchronous Copy"), and `st.bulk`.
 
 One thread starts a copy of many bytes; it completes on an mbarrier or in a bulk group of the
-thread. Tensor copies move a box of a tensor that a tensor map describes (`ptxgen.tensormap`).
+thread. `ptxgen.isa.tensor_copies` has those of boxes of tensors.
 """
 
 from __future__ import annotations
@@ -22,23 +22,20 @@ if TYPE_CHECKING:
 
 MOVEMENT: Final = "Data Movement and Conversion Instructions"
 SYNCHRONIZATION: Final = "Parallel Synchronization and Communication Instructions"
-PREFETCH: Final = "Data Movement and Conversion Instructions: prefetch"
 _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 _BULK: Final = f"{COPY}: Bulk copy"
-_TENSOR: Final = f"{COPY}: Tensor copy"
 
 # The destinations of copies with completion on an mbarrier; the CTA itself has its own name since
 # PTX 8.6.
-_NEAR: Final[Mapping[str, Gate | None]] = {"shared::cluster": None, "shared::cta": gate(ptx=(8, 6), sm=90)}
-_FAR: Final = ("shared::cluster",)
-_DIMS: Final = ("1d", "2d", "3d", "4d", "5d")
-_COUNTED: Final = "mbarrier::complete_tx::bytes"
+NEAR: Final[Mapping[str, Gate | None]] = {"shared::cluster": None, "shared::cta": gate(ptx=(8, 6), sm=90)}
+FAR: Final = ("shared::cluster",)
+COUNTED: Final = "mbarrier::complete_tx::bytes"
 # Modifiers and operands of copies with or without a cache policy, to one CTA or to several.
-_HINT: Final = each("hinted hint policy", ("", "", ""), ("_hint", ".L2::cache_hint", ", policy:u64"))
-_TARGETS: Final = each(
+HINT: Final = each("hinted hint policy", ("", "", ""), ("_hint", ".L2::cache_hint", ", policy:u64"))
+TARGETS: Final = each(
     "cast multicast mask where to",
-    ("", "", "", "", _NEAR),
-    ("_multicast", ".multicast::cluster", ", ctas:u16", " in each CTA of the cluster in the mask ctas", _FAR),
+    ("", "", "", "", NEAR),
+    ("_multicast", ".multicast::cluster", ", ctas:u16", " in each CTA of the cluster in the mask ctas", FAR),
 )
 
 
@@ -60,10 +57,8 @@ _GLOBAL: Final = each(
 )
 
 _TO_GLOBAL: Final = "global.shared::cta.bulk_group"
-_BOX: Final = "global.shared::cta{.tile}.bulk_group"
-_REDUCED_BOX: Final = "global.shared::cta.op{.tile}.bulk_group"
-_IN_GROUP: Final = ", in this thread's bulk group"
-_NEARER: Final = "brought to the L2 cache: a hint"
+IN_GROUP: Final = ", in this thread's bulk group"
+NEARER: Final = "brought to the L2 cache: a hint"
 
 # The new value in memory from the old one, the copied one, and their type.
 REDUCTIONS: Final = {op: UPDATES[op] for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}
@@ -95,19 +90,19 @@ def sums_floats(reduce: Any, type: ScalarType) -> bool:
     return reduce is REDUCTIONS["add"] and type.kind in ("f", "x")
 
 
-_ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90}
+ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "to"), "effect": Effect.ASYNC, **_SM90}
 
 # ---------------------------------------- copies of consecutive bytes
 
 
 @inst(
-    f"cp.async.bulk.to.global.{_COUNTED}<multicast><hint> "
+    f"cp.async.bulk.to.global.{COUNTED}<multicast><hint> "
     "[dst:u32], [src:u64], size:u32, [mbar:u32]<mask><policy>",
-    _TARGETS,
-    _HINT,
+    TARGETS,
+    HINT,
     name="cp_async_bulk_load<cast><hinted>",
     section=f"{_BULK}: cp.async.bulk",
-    **_ASYNC,
+    **ASYNC,
 )
 def cp_async_bulk_load(
     machine: Machine, dst: Lanes, src: Lanes, size: Lanes, mbar: Lanes, ctas: Lanes | None = None
@@ -118,7 +113,7 @@ def cp_async_bulk_load(
 
 
 @inst(
-    f"<form>.bulk.shared::cluster.shared::cta.{_COUNTED}<operation> "
+    f"<form>.bulk.shared::cluster.shared::cta.{COUNTED}<operation> "
     "[dst:u32], [src:u32], size:u32, [mbar:u32]",
     each(
         "name form operation does",
@@ -137,7 +132,7 @@ def cp_async_bulk_load(
         _SHARED,
     ),
     section=f"{_BULK}: <form>.bulk",
-    **_ASYNC,
+    **ASYNC,
 )
 def cp_async_bulk_send(
     machine: Machine,
@@ -156,7 +151,7 @@ def cp_async_bulk_send(
 
 @inst(
     "<form>.<way><hint><operation> <operands>, size:u32<policy>",
-    _HINT,
+    HINT,
     each(
         "name form way operation operands does",
         (
@@ -165,7 +160,7 @@ def cp_async_bulk_send(
             _TO_GLOBAL,
             "",
             "[dst:u64], [src:u32]",
-            f"Start copying size bytes from src to dst{_IN_GROUP}",
+            f"Start copying size bytes from src to dst{IN_GROUP}",
         ),
         (
             "cp_async_bulk_prefetch<hinted>",
@@ -173,7 +168,7 @@ def cp_async_bulk_send(
             "L2.global",
             "",
             "[src:u64]",
-            f"Have size bytes at src {_NEARER}",
+            f"Have size bytes at src {NEARER}",
         ),
         (
             "cp_reduce_async_bulk_<first><hinted>",
@@ -181,11 +176,11 @@ def cp_async_bulk_send(
             _TO_GLOBAL,
             _GLOBAL,
             "[dst:u64], [src:u32]",
-            f"Start combining the values in size bytes at dst with those at src{_IN_GROUP}",
+            f"Start combining the values in size bytes at dst with those at src{IN_GROUP}",
         ),
     ),
     section=f"{_BULK}: <form>",
-    **_ASYNC,
+    **ASYNC,
 )
 def cp_async_bulk_store(
     machine: Machine,
@@ -206,7 +201,7 @@ def cp_async_bulk_store(
 
 
 @inst(
-    f"red.async.relaxed.cluster.shared::cluster.{_COUNTED}.op.type [dst:u32], a, [mbar:u32]",
+    f"red.async.relaxed.cluster.shared::cluster.{COUNTED}.op.type [dst:u32], a, [mbar:u32]",
     _SHARED,
     name="red_async_<first>",
     effect=Effect.ASYNC,
@@ -224,7 +219,7 @@ def red_async(machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, t
 
 
 @inst(
-    f"st.async{{.weak}}.shared::cluster.{_COUNTED}{{.vec}}.type [dst:u32], a*vec, [mbar:u32]",
+    f"st.async{{.weak}}.shared::cluster.{COUNTED}{{.vec}}.type [dst:u32], a*vec, [mbar:u32]",
     each("vec type", (("v2", "v4"), (b32, u32, s32, f32)), (("v2",), (b64, u64, s64, f64))),
     name="st_async",
     ignores=("weak",),
@@ -258,88 +253,6 @@ def st_async(
 def st_bulk(machine: Machine, addr: Lanes, size: Lanes, *, space: str | None) -> tuple[()]:
     """Write size bytes of zeros, a multiple of 8, to shared memory at addr on."""
     machine.store_zeros(canonical_space(space), addr, size)
-    return ()
-
-
-# ---------------------------------------- copies of boxes of tensors
-
-
-@inst(
-    f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{_COUNTED}<multicast><hint> "
-    "[dst:u32], [map:u64*dim], [mbar:u32]<mask><policy>",
-    _TARGETS,
-    _HINT,
-    name="cp_async_bulk_tensor_load<cast><hinted>",
-    dim=_DIMS,
-    section=f"{_TENSOR}: cp.async.bulk.tensor",
-    **_ASYNC,
-)
-def cp_async_bulk_tensor_load(
-    machine: Machine, dst: Lanes, map: tuple[Lanes, Any], mbar: Lanes, ctas: Lanes | None = None
-) -> tuple[()]:
-    """Start copying the box at the map's coordinates to dst<where>; the mbarrier at mbar in the
-    same CTA counts the bytes of the whole box.
-    """
-    address, coordinates = map
-    machine.tensor_load(dst, address, coordinates, mbar, ctas)
-    return ()
-
-
-@inst(
-    "<form>.tensor.dim.<way><hint> [map:u64*dim]<source><policy>",
-    _HINT,
-    each(
-        "name form way op source does",
-        (
-            "cp_async_bulk_tensor_store<hinted>",
-            "cp.async.bulk",
-            _BOX,
-            None,
-            ", [src:u32]",
-            "Start copying from src the part of the box at the map's coordinates that is inside the "
-            f"tensor{_IN_GROUP}",
-        ),
-        (
-            "cp_reduce_async_bulk_tensor<hinted>",
-            "cp.reduce.async.bulk",
-            _REDUCED_BOX,
-            tuple(REDUCTIONS),
-            ", [src:u32]",
-            f"Start combining the box at the map's coordinates with the one at src{_IN_GROUP}",
-        ),
-        (
-            "cp_async_bulk_prefetch_tensor<hinted>",
-            "cp.async.bulk.prefetch",
-            "L2.global{.tile}",
-            None,
-            "",
-            f"Have the box at the map's coordinates {_NEARER}",
-        ),
-    ),
-    dim=_DIMS,
-    section=f"{_TENSOR}: <form>.tensor",
-    **_ASYNC,
-)
-def cp_async_bulk_tensor_store(
-    machine: Machine, map: tuple[Lanes, Any], src: Lanes | None = None, *, op: str = ""
-) -> tuple[()]:
-    """<does>."""
-    if src is not None:  # without src the instruction is a prefetch
-        machine.tensor_store(*map, src, op)
-    return ()
-
-
-@inst(
-    "prefetch{.space}.tensormap [addr:u64]",
-    name="prefetch_tensormap",
-    space=("param", "const"),
-    effect=Effect.ASYNC,
-    section=PREFETCH,
-    **_SM90,
-)
-def prefetch_tensormap(machine: Machine, addr: Lanes, *, space: str | None) -> tuple[()]:
-    """Bring the tensor map at addr into a nearer cache: a hint."""
-    del machine, addr, space
     return ()
 
 

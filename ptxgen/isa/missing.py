@@ -20,11 +20,9 @@ class Gap(NamedTuple):
 
 _MOVES: Final = "Data Movement and Conversion Instructions"
 _BULK: Final = f"{_MOVES}: Asynchronous copy: Bulk copy"
-_TENSOR: Final = f"{_MOVES}: Asynchronous copy: Tensor copy"
 _TOGETHER: Final = "Parallel Synchronization and Communication Instructions"
 _MATRIX: Final = "Warp Level Matrix Instructions"
 _WGMMA: Final = "Asynchronous Warpgroup Level Matrix Instructions"
-_TILES: Final = "only tiles are modelled"
 _DEPRECATED: Final = "no target has it any more"
 _NO_128: Final = "no value has 128 bits"
 _NOT_NEEDED: Final = "not needed yet"
@@ -77,19 +75,6 @@ FORMS: Final[Mapping[str, Gap]] = {
     "cvt.rn.satfinite.s2f6x2.f32": Gap(f"{_MOVES}: cvt", _NOT_NEEDED),
     "cvt.rn.satfinite.e4m3x2.bf16x2": Gap(f"{_MOVES}: cvt", _NOT_NEEDED),
     "cp.async.bulk.global.shared::cta.bulk_group.cp_mask": Gap(f"{_BULK}: cp.async.bulk", _NOT_NEEDED),
-    **{
-        f"cp.async.bulk.tensor.{rest}": Gap(f"{_TENSOR}: cp.async.bulk.tensor", why)
-        for rest, why in (
-            ("3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes", _TILES),
-            ("3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes", _TILES),
-            ("2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes", _TILES),
-            ("2d.global.shared::cta.tile::scatter4.bulk_group", _TILES),
-            (
-                "2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::1",
-                "pairs of CTAs are for tcgen05",
-            ),
-        )
-    },
     "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32": Gap(
         f"{_MOVES}: tensormap.replace", _NOT_NEEDED
     ),

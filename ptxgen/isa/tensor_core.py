@@ -13,7 +13,8 @@ A tensor core adds several products to an accumulator in one step:
 An instruction adds its products in one step or in several along K (`Adder.block`). Where a target
 lacks one, NVIDIA's assembler makes it of others, which its machine code shows: fp8 `mma` of two `mma` of
 f16 (`Adder.converted`), `mma.m8n8k4` of f16 of fused multiply-adds of f32 (`Adder.fused`), `wmma` of the
-`mma` of 8 columns with the same K, but of tf32 with K of 4.
+`mma` of 8 columns with the same K, but of tf32 with K of 4. `tcgen05.mma` adds products of all types of at
+most 8 bits like those of f16, in one step; its sums with scale factors are in `ptxgen.isa.tcgen05_sums`.
 
 Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (2025), whose outputs
 of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
@@ -21,8 +22,8 @@ github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
 github.com/microsoft/MMA-Sim. Outputs are recorded there for `mma` of f16, bf16, tf32 and fp8, and for
 `wgmma` of fp8 to f32, with numbers of moderate size; in tests/vectors, on an H200, for every dense
 `mma` and for `wgmma` of f16, bf16, tf32 and fp8. There is no recorded output for sm_75, sm_87, sm_103 and
-sm_120; for `wgmma` whose sums do not begin at zero; for `wmma`; and for exponents near the ends of bf16,
-tf32 and f32.
+sm_120; for `tcgen05` (its simulator has been compared with a B200, but not for e2m3 and e3m2); for `wgmma`
+whose sums do not begin at zero; for `wmma`; and for exponents near the ends of bf16, tf32 and f32.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ptxgen.types import narrow_dtype
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
 
-Family = Literal["mma", "quad", "wmma", "wgmma"]  # "quad" is `mma.m8n8k4` of f16
+Family = Literal["mma", "quad", "wmma", "wgmma", "tcgen05"]  # "quad" is `mma.m8n8k4` of f16
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def adder(sm: int, family: Family, type: str) -> Adder:
         return _FUSED
     if family == "wmma" and type == "tf32":
         return Adder(generation.wide.fraction, _BLOCK_OF_WMMA_TF32)
-    if type not in _FP8:
+    if family == "tcgen05" or type not in _FP8:
         return generation.wide
     return generation.fp8 if family == "mma" else generation.fp8_wgmma
 
@@ -110,7 +111,15 @@ def adder(sm: int, family: Family, type: str) -> Adder:
 _FP8: Final = ("e4m3", "e5m2")
 _LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and tf32
 _LEAST_F16: Final = -14
-_LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14}
+_LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
+# The formats of at most 8 bits: the bits of an element, and the name of its numpy type.
+_NARROW: Final = {
+    "e4m3": (8, "float8_e4m3fn"),
+    "e5m2": (8, "float8_e5m2"),
+    "e2m3": (6, "float6_e2m3fn"),
+    "e3m2": (6, "float6_e3m2fn"),
+    "e2m1": (4, "float4_e2m1fn"),
+}
 _BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 # The exponent of an infinity or a NaN: above all others, also in a sum with any of them.
 _NOT_FINITE: Final = 512
@@ -151,8 +160,9 @@ def _table(type: str, least: int) -> Factors:
     if type == "f16":
         values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     else:
-        dtype: Any = narrow_dtype({"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}[type])
-        values = np.arange(1 << 8, dtype=np.uint8).view(dtype).astype(np.float32)
+        bits, name = _NARROW[type]
+        dtype: Any = narrow_dtype(name)
+        values = np.arange(1 << bits, dtype=np.uint8).view(dtype).astype(np.float32)
     return Factors(values, _exponents(values, least))
 
 
@@ -192,9 +202,19 @@ _BIAS_F32: Final = 127
 
 
 @numeric.quiet
-def multiplied(how: Adder, type: str, a: Factors, b: Factors, c: Lanes) -> Lanes:
-    """A * B + C, `[rows, columns, matrices]`, float32 or float16 as C is; `type` is that of A."""
+def multiplied(
+    how: Adder, type: str, a: Factors, b: Factors, c: Lanes, *, raised: Lanes | None = None, lowered: int = 0
+) -> Lanes:
+    """A * B + C, `[rows, columns, matrices]`, float32 or float16 as C is; `type` is that of A.
+
+    `raised`, int16 of C's shape: all products of an output are multiplied by 2 to the power of this number.
+    `lowered`: C is divided by 2 to the power of this number. Only adders that add all products of an
+    instruction in one step have the two.
+    """
     depth = len(a.values)
+    if raised is not None or lowered:
+        assert how == Adder(how.fraction)
+        return _steps(how, [slice(None)], a, b, c, raised, lowered)
     if how.fused:
         return _multiplied_in_f32(a, b, c)
     if how.converted:
@@ -239,13 +259,26 @@ def _nan(dtype: np.dtype[Any]) -> Any:
     return numeric.NAN_F32 if dtype == np.float32 else numeric.NAN_16_BITS.view(np.float16)
 
 
-def _steps(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> Lanes:
+def _steps(
+    how: Adder,
+    blocks: list[slice],
+    a: Factors,
+    b: Factors,
+    c: Lanes,
+    raised: Lanes | None = None,
+    lowered: int = 0,
+) -> Lanes:
     """The products of blocks of K added to C, block by block."""
     rows = max(1, _AT_ONCE * len(c) // (len(a.values) * c.size))
     if rows >= len(c):
-        return _rows(how, blocks, a, b, c)
+        return _rows(how, blocks, a, b, c, raised, lowered)
     parts = [slice(first, first + rows) for first in range(0, len(c), rows)]
-    return np.concatenate([_rows(how, blocks, a.rows(part), b, c[part]) for part in parts])
+    return np.concatenate(
+        [
+            _rows(how, blocks, a.rows(part), b, c[part], None if raised is None else raised[part], lowered)
+            for part in parts
+        ]
+    )
 
 
 class _Scratch(threading.local):
@@ -283,25 +316,44 @@ def _outer(function: Callable[..., Lanes], a: Lanes, b: Lanes, into: type[Any]) 
     return function(out, b.reshape(depth, 1, -1), out=out)
 
 
-def _rows(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> Lanes:
+def _rows(
+    how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes, raised: Lanes | None, lowered: int
+) -> Lanes:
     """Add the products of each block of K to C, for as many rows of A at a time as fit into the cache."""
     exponents = _outer(np.add, a.exponents, b.exponents, np.int16)
     products = _outer(np.multiply, a.values, b.values, np.float32)
     for block in blocks:
-        old = _accumulators(c)
+        old = accumulators(c, lowered)
         top = np.maximum.reduce(exponents[block], axis=0).reshape(c.shape)
+        if raised is not None:
+            top += raised
         np.maximum(top, old.exponents, out=top)
-        c = _sums(how, products[block], old, top, c.dtype)
-        if top.min() < _SMALLEST_TOP or top.max() > _LARGEST_TOP:
-            _put_rare(how, a.part(block), b.part(block), old, top, c)
+        c = _sums(how, products[block], old, top, c.dtype, raised)
+        rare = _out_of_range(top)
+        if raised is not None:
+            rare |= _out_of_range(top - raised)
+        if rare.any():
+            _put_rare(how, a.part(block), b.part(block), old, top, c, rare, raised)
     return c
 
 
-def _sums(how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype[Any]) -> Lanes:
+def _out_of_range(top: Lanes) -> Lanes:
+    out: Lanes = (top < _SMALLEST_TOP) | (top > _LARGEST_TOP)
+    return out
+
+
+def _powers(exponents: Lanes) -> Lanes:
+    """2 to the power of each exponent, float32; any number if that is out of range."""
+    return ((_BIAS_F32 + exponents).astype(np.int32) << 23).view(np.float32)
+
+
+def _sums(
+    how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype[Any], raised: Lanes | None
+) -> Lanes:
     """One step, for largest exponents `top` within the range of an f32; overwrites the products."""
-    # 2 ** (fraction - top); any number if that is out of range.
-    scale = ((_BIAS_F32 + how.fraction - top).astype(np.int32) << 23).view(np.float32)
-    products *= scale.reshape(products.shape[1:])
+    scale = _powers(how.fraction - top)
+    raising = scale if raised is None else _powers(how.fraction - top + raised)
+    products *= raising.reshape(products.shape[1:])
     truncated = _scratch.array(np.int32, products.size).reshape(products.shape)
     np.copyto(truncated, products, casting="unsafe")
     most = len(products) << how.fraction + _PRODUCT_BITS
@@ -312,9 +364,17 @@ def _sums(how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype
     return _rounded(how, total, dtype)
 
 
-def _put_rare(how: Adder, a: Factors, b: Factors, old: Factors, top: Lanes, result: Lanes) -> None:
-    """Put the sums whose largest exponent is too small or too large for f32 into `result`."""
-    rare: Lanes = (top < _SMALLEST_TOP) | (top > _LARGEST_TOP)
+def _put_rare(
+    how: Adder,
+    a: Factors,
+    b: Factors,
+    old: Factors,
+    top: Lanes,
+    result: Lanes,
+    rare: Lanes,
+    raised: Lanes | None,
+) -> None:
+    """Put the `rare` sums, whose largest exponent is too small or too large for f32, into `result`."""
     empty_rows, empty_columns = (np.logical_not(x.values.any(axis=0)) for x in (a, b))
     nothing = empty_rows[:, None] | empty_columns
     nothing &= rare & (old.values == 0) & (top < _SMALLEST_TOP)
@@ -327,13 +387,21 @@ def _put_rare(how: Adder, a: Factors, b: Factors, old: Factors, top: Lanes, resu
             Factors(b.values[:, column, matrix], b.exponents[:, column, matrix]),
             Factors(old.values[row, column, matrix], old.exponents[row, column, matrix]),
             result.dtype,
+            0 if raised is None else raised[row, column, matrix],
         )
 
 
-def _accumulators(c: Lanes) -> Factors:
+def accumulators(c: Lanes, lowered: int = 0) -> Factors:
+    """The numbers of C, float32 or float16, divided by 2 to the power of `lowered`, exactly."""
     if c.dtype == np.float32:
-        return _with_exponents(c)
-    return _looked_up(_table("f16", _LEAST_F16), c.view(np.uint16))
+        old = _with_exponents(c)
+    else:
+        old = _looked_up(_table("f16", _LEAST_F16), c.view(np.uint16))
+    if not lowered:
+        return old
+    values = np.ldexp(old.values.astype(np.float64), -lowered)
+    numbers = np.isfinite(values) & (values != 0)
+    return Factors(values, np.where(numbers, old.exponents - np.int16(lowered), old.exponents))
 
 
 def _rounded(how: Adder, exact: Lanes, dtype: np.dtype[Any]) -> Lanes:
@@ -348,22 +416,28 @@ def _rounded(how: Adder, exact: Lanes, dtype: np.dtype[Any]) -> Lanes:
 # ---------------------------------------- numbers of any size
 
 
-def _any_size(how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[Any]) -> Lanes:
+def _any_size(
+    how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[Any], raised: Lanes | int
+) -> Lanes:
     """The model in float64, which holds products of all numbers: D for single elements, with A and
     B `[k, elements]`.
     """
-    exponents = np.add(a.exponents, b.exponents)
+    exponents = np.add(a.exponents, b.exponents) + raised
     top = np.maximum(exponents.max(axis=0), c.exponents).astype(np.int32)
     products = np.multiply(a.values, b.values, dtype=np.float64)
     old = c.values.astype(np.float64)
     special = products.sum(axis=0) + old  # finite unless a factor or C is not
     down = how.fraction - top
-    total = np.trunc(np.ldexp(products, down)).sum(axis=0) + np.trunc(np.ldexp(old, down))
+    total = np.trunc(np.ldexp(products, down + raised)).sum(axis=0) + np.trunc(np.ldexp(old, down))
     exact = np.where(np.isfinite(special), np.ldexp(total, -down), special)
-    if dtype == np.float32:
-        # The last bit that is kept; for a subnormal sum, that of the least exponent.
-        last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
-        exact = np.where(np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact)
-    sums = exact.astype(dtype)
+    sums = exact.astype(dtype) if dtype != np.float32 else truncated_f32(how, exact)
     canonical: Lanes = np.where(np.isnan(sums), _nan(dtype), sums)
     return canonical
+
+
+def truncated_f32(how: Adder, exact: Lanes) -> Lanes:
+    """Sums of any size, float64, as f32."""
+    # The last bit that is kept; for a subnormal sum, that of the least exponent.
+    last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
+    exact = np.where(np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact)
+    return exact.astype(np.float32)

@@ -90,6 +90,10 @@ def added(_: dict[str, Any]) -> Any:
     return REDUCTIONS["add"]
 
 
+def by_rows(rows: bool) -> Any:
+    return lambda _: {"rows": rows}
+
+
 def map_address(names: dict[str, Any]) -> Any:
     return names["map"][0]
 
@@ -98,9 +102,17 @@ def coordinates(names: dict[str, Any]) -> Any:
     return names["map"][1]
 
 
+def load_options(*, rows: bool) -> Any:
+    return lambda names: {"rows": rows, "pair": names.get("group") == "cta_group::2"}
+
+
+MODES = (("dim", "{.tile}"), ("2d", ".tile::gather4"))
+
+
 def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
     calls: dict[str, list[tuple[Any, ...]]] = {}
     four = "dst", "src", "size", "mbar"
+    of_load = load_options(rows=False), load_options(rows=True)
     for multicast, hint in product((False, True), repeat=2):
         tail = ".multicast::cluster" * multicast + ".L2::cache_hint" * hint
         operands = ", ctas:u16" * multicast + ", policy:u64" * hint
@@ -108,12 +120,14 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
         calls |= {
             f"cp.async.bulk.to.global.{COUNTED}{tail} [dst:u32], [src:u64], size:u32, [mbar:u32]{operands}": [
                 ("bulk_load", *four, ctas)
-            ],
-            f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{COUNTED}{tail} "
-            f"[dst:u32], [map:u64*dim], [mbar:u32]{operands}": [
-                ("tensor_load", "dst", map_address, coordinates, "mbar", ctas)
-            ],
+            ]
         }
+        grouped = ".multicast::cluster" * multicast + "{.group}" + ".L2::cache_hint" * hint
+        for (dim, mode), (count, rows) in zip(MODES, (("dim", False), ("5", True)), strict=True):
+            calls[
+                f"cp.async.bulk.tensor.{dim}.to.global{mode}.{COUNTED}{grouped} "
+                f"[dst:u32], [map:u64*{count}], [mbar:u32]{operands}"
+            ] = [("tensor_load", "dst", map_address, coordinates, "mbar", ctas, of_load[rows])]
     calls[
         f"cp.async.bulk.shared::cluster.shared::cta.{COUNTED} [dst:u32], [src:u32], size:u32, [mbar:u32]"
     ] = [("bulk_send", *four, None, b64)]
@@ -125,6 +139,7 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
         tail, operand = ".L2::cache_hint" * hint, ", policy:u64" * hint
         to_global = f"[dst:u64], [src:u32], size:u32{operand}"
         of_tensor = f"[map:u64*dim], [src:u32]{operand}"
+        of_rows = of_tensor.replace("dim", "5")
         group = "global.shared::cta"
         store = "bulk_store", *four[:3]
         tensor = "tensor_store", map_address, coordinates, "src"
@@ -137,10 +152,16 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
                 (*store, added, "type")
             ],
             f"cp.async.bulk.prefetch.L2.global{tail} [src:u64], size:u32{operand}": [],
-            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [(*tensor, operation)],
-            f"cp.reduce.async.bulk.tensor.dim.{group}.op{{.tile}}.bulk_group{tail} {of_tensor}": [
-                (*tensor, operation)
+            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [
+                (*tensor, operation, by_rows(False))
             ],
+            f"cp.reduce.async.bulk.tensor.dim.{group}.op{{.tile}}.bulk_group{tail} {of_tensor}": [
+                (*tensor, operation, by_rows(False))
+            ],
+            f"cp.async.bulk.tensor.2d.{group}.tile::scatter4.bulk_group{tail} {of_rows}": [
+                (*tensor, operation, by_rows(True))
+            ],
+            f"cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4{tail} [map:u64*5]{operand}": [],
             f"cp.async.bulk.prefetch.tensor.dim.L2.global{{.tile}}{tail} [map:u64*dim]{operand}": [],
         }
     return calls

@@ -90,6 +90,22 @@ def test_the_rounding_of_another_generation_is_told_apart(gpu: str, tensor_core_
     assert (products(other, "f16", a, b, c) == want).mean() < 0.9
 
 
+@pytest.mark.parametrize(("type", "d_type"), _WIDE)
+def test_tcgen05_adds_wide_products_as_mma_was_recorded_to_on_its_gpu(
+    type: str, d_type: str, tensor_core_data: Any
+) -> None:
+    a, b, c, want = recorded(tensor_core_data, "B200", type, d_type)
+    np.testing.assert_array_equal(products(100, type, a, b, c, "tcgen05"), want)
+
+
+@pytest.mark.parametrize("type", ["e4m3", "e5m2"])
+def test_tcgen05_adds_fp8_in_one_step_and_mma_on_its_gpu_does_not(type: str, tensor_core_data: Any) -> None:
+    a, b, c, by_mma = recorded(tensor_core_data, "B200", type, "f32")
+    got = products(100, type, a, b, c, "tcgen05")
+    assert (got != by_mma).mean() > 0.3
+    assert (got == products(120, type, a, b, c)).all()
+
+
 # ---------------------------------------- the model
 
 

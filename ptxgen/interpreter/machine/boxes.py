@@ -60,6 +60,51 @@ def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
     return Part(tuple(inside[::-1]), tuple(shape[::-1]), tuple(strides[::-1]), first, last)
 
 
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Boxes of a tensor with a map, by the coordinates of their first elements, whose images lie one after
+    another in shared memory: together, these are the image of a box of the map `image`.
+    """
+
+    map: TensorMap
+    image: TensorMap
+    corners: tuple[tuple[int, ...], ...]
+
+    @property
+    def parts(self) -> list[Part | None]:
+        """The part of each box that lies inside the tensor."""
+        return [part_inside(self.map, corner) for corner in self.corners]
+
+    def split(self, chunks: Lanes) -> list[Lanes]:
+        """The 16-byte chunks of each box, of those of all boxes."""
+        return np.split(chunks, len(self.corners))
+
+    def inside(self, chunks: Lanes) -> list[tuple[Lanes, Part]]:
+        """The 16-byte chunks of each box with a part inside the tensor, and that part."""
+        pairs = zip(self.split(chunks), self.parts, strict=True)
+        return [(some, part) for some, part in pairs if part is not None]
+
+
+def of_rows(of: TensorMap, count: int) -> TensorMap:
+    """The map of a matrix with `count` rows to a box, from one with a single row."""
+    return TensorMap(
+        of.base,
+        (of.box[0], count),
+        of.dtype,
+        of.dims,
+        of.strides,
+        of.swizzle,
+        oob_fill=of.oob_fill,
+        l2_promotion=of.l2_promotion,
+    )
+
+
+def rows_of_all(parts: list[Part]) -> tuple[Lanes, int]:
+    """The addresses of the rows of parts whose rows have equal bytes, int64, and the bytes of a row."""
+    rows = [rows_of(part) for part in parts]
+    return (np.concatenate([first for first, _ in rows]), rows[0][1]) if rows else (np.zeros(0, np.int64), 0)
+
+
 def rows_of(part: Part) -> tuple[Lanes, int]:
     """The addresses of the rows of a part, int64, and the bytes of a row."""
     starts = np.zeros(1, np.int64)

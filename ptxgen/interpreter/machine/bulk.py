@@ -1,4 +1,4 @@
-"""Bulk copies and tensor maps: the operations that their instructions use.
+"""Bulk copies: the operations that their instructions use; `tensor_copies` has those of boxes of tensors.
 
 A copy with an mbarrier poisons its destination when it starts, and completes when a thread tests
 that mbarrier. A copy in a bulk group reads its source when its thread waits for the reads of the
@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.errors import ConfigError, TrapError
+from ptxgen.errors import TrapError
 from ptxgen.interpreter.machine import boxes
-from ptxgen.interpreter.machine.access import MemoryAccess, as_address
+from ptxgen.interpreter.machine.access import MemoryAccess
 from ptxgen.interpreter.machine.bulk_groups import READ, BulkGroups
 from ptxgen.interpreter.machine.bulk_start import Start
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.isa import mbarrier_word
-from ptxgen.isa.bulk import REDUCTIONS, unreduced
-from ptxgen.tensormap import NBYTES, TensorMap, misplaced
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.machine.boxes import Part, Reduce
+    from ptxgen.interpreter.machine.boxes import Reduce
     from ptxgen.interpreter.machine.copies import AsyncCopies
     from ptxgen.interpreter.machine.memory import Address
     from ptxgen.interpreter.machine.observer import Tell
@@ -36,10 +34,8 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_UNIT: Final = 16  # bytes: addresses and sizes of plain bulk copies are multiples of it
-_TILE_ALIGN: Final = 128  # bytes: alignment of the image of a box
-_CHUNK: Final = np.dtype(np.complex128)  # 16 bytes that numpy moves unchanged
-_WORD: Final = np.dtype(np.uint64)
+UNIT: Final = 16  # bytes: addresses and sizes of plain bulk copies are multiples of it
+WORD: Final = np.dtype(np.uint64)
 
 
 class BulkMachine(MemoryAccess):
@@ -62,7 +58,7 @@ class BulkMachine(MemoryAccess):
 
     def mbarrier(self, position: int) -> str:
         """A description of the mbarrier at a position in shared memory, and of what its phase waits for."""
-        word = int(self.shared.window.data[position : position + 8].view(_WORD)[0])
+        word = int(self.shared.window.data[position : position + 8].view(WORD)[0])
         try:
             arrivals, nbytes = mbarrier_word.awaited(word)
         except ValueError:
@@ -132,7 +128,7 @@ class BulkMachine(MemoryAccess):
         """Start copying `nbytes` from shared `src` to shared `dst` of the cluster, with completion
         on `mbarrier` there; or reducing values of `type` into `dst`.
         """
-        sources = self.positions(src, _UNIT)
+        sources = self.positions(src, UNIT)
         for n, (start, target, counter, size) in enumerate(self._targets(dst, nbytes, mbarrier)):
             source = int(sources[n])
             self._check_unit(start, source, size, "shared")
@@ -170,7 +166,7 @@ class BulkMachine(MemoryAccess):
         reducing values of `type` into it.
         """
         targets, sizes = self._each(dst), self._each(nbytes)
-        sources = self.positions(src, _UNIT).tolist()
+        sources = self.positions(src, UNIT).tolist()
         again = self._repeated(sources, sizes.tolist(), targets.tolist())
         for n, source in enumerate(sources):
             start, size, target = self._start(n), int(sizes[n]), int(targets[n])
@@ -188,76 +184,6 @@ class BulkMachine(MemoryAccess):
 
             if self.definedness is not None:
                 self.definedness.writes_back(target, source, size, reduces=reduce is not None)
-            self._send_by_group(start.lane, take, put, was_read)
-
-    # ----------------------------------------------------------------------------------- tensors
-
-    def tensor_load(
-        self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
-    ) -> None:
-        """Start copying a box of the tensor whose map is at generic address `map` to shared `dst`;
-        otherwise as `bulk_load`. `coordinates` are those of the box's first element, innermost
-        first.
-        """
-        maps = self._maps(map, len(coordinates))
-        corners = self._corners(maps, coordinates)
-        sizes = np.array([boxes.image_bytes(m) for m in maps])
-        for n, (start, target, bar, size) in enumerate(self._targets(dst, sizes, mbarrier, active_only=True)):
-            self._check_tile(start, target)
-            part = boxes.part_inside(maps[n], corners[n])
-            if part is not None:
-                start.reads_global(*boxes.rows_of(part))
-            for position, counter in self._copies_of(start, target, bar, ctas, n):
-                image = self._image(maps[n], position)
-                landed = start.writes(image * _UNIT, _UNIT, counter)
-
-                def land(
-                    start: Start = start,
-                    image: Lanes = image,
-                    counter: int = counter,
-                    of: TensorMap = maps[n],
-                    corner: tuple[int, ...] = corners[n],
-                    landed: Tell = landed,
-                ) -> None:
-                    self._chunks[image] = self._box(start, of, corner)
-                    landed()
-                    self._change(start, counter, mbarrier_word.brought, of.box_bytes)
-
-                self._poison(position, size)
-                if self.definedness is not None:
-                    self.definedness.receives_box(image, maps[n], part)
-                self.agents.add(counter, land)
-
-    def tensor_store(self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "") -> None:
-        """Start copying a box from shared `src` to the tensor whose map is at generic address
-        `map`, in the thread's bulk group; or reducing it into the tensor with the operation `op`.
-        """
-        reduce = REDUCTIONS.get(op)
-        maps = self._maps(map, len(coordinates))
-        corners = self._corners(maps, coordinates)
-        sources = self.positions(src, _UNIT).tolist()
-        again = self._repeated(sources, maps, corners)
-        for n, source in enumerate(sources):
-            start, of = self._start(n), maps[n]
-            if reduce is not None and (why := unreduced(op, of.type)):
-                start.refuse(why)
-            self._check_tile(start, source)
-            self._check_end(start, source, boxes.image_bytes(of))
-
-            image, part = self._image(of, source), boxes.part_inside(of, corners[n])
-            was_read = start.reads(image * _UNIT, _UNIT)
-            if part is not None:
-                start.writes_global(*boxes.rows_of(part), reduce, of.type, again=again[n])
-
-            def take(image: Lanes = image) -> Lanes:
-                return self._chunks[image]
-
-            def put(data: Lanes, start: Start = start, of: TensorMap = of, part: Part | None = part) -> None:
-                if part is not None:
-                    self._store_box(start, of, part, data, reduce)
-
-            if self.definedness is not None and part is not None:
-                self.definedness.writes_box_back(image, of, part, reduces=reduce is not None)
             self._send_by_group(start.lane, take, put, was_read)
 
     def bulk_commit(self) -> None:
@@ -355,7 +281,7 @@ class BulkMachine(MemoryAccess):
         """
         sizes = nbytes if active_only else self._each(nbytes)
         targets = []
-        pairs = zip(self.positions(dst, _UNIT), self.positions(mbarrier, 8), sizes, strict=True)
+        pairs = zip(self.positions(dst, UNIT), self.positions(mbarrier, 8), sizes, strict=True)
         for n, (target, counter, size) in enumerate(pairs):
             start = self._start(n)
             self._check_end(start, int(target), int(size))
@@ -363,9 +289,11 @@ class BulkMachine(MemoryAccess):
         return targets
 
     def _copies_of(
-        self, start: Start, target: int, counter: int, ctas: Lanes | None, n: int
+        self, start: Start, target: int, counter: int, ctas: Lanes | None, n: int, *, pair: bool = False
     ) -> list[tuple[int, int]]:
-        """The positions of all destinations of a copy, and of their mbarriers."""
+        """The positions of all destinations of a copy, and of their mbarriers: with `pair`, those of the CTA
+        of each destination's pair whose rank is even, or odd, as that of the mbarrier at `counter` is.
+        """
         if ctas is None:
             return [(target, counter)]
         mask, stride = int(self._each(ctas)[n]), self.shared.stride
@@ -376,53 +304,19 @@ class BulkMachine(MemoryAccess):
                 f"multicasts to the CTAs of mask {mask:#06x} in a cluster of {size}"
                 f"{'' if mask else ', to none'}"
             )
+        odd = (counter // stride - first) % 2
+        ranks = [rank for rank in range(size) if mask >> rank & 1]
+        signalled = [rank - rank % 2 + odd if pair else rank for rank in ranks]
         return [
-            ((first + rank) * stride + target % stride, (first + rank) * stride + counter % stride)
-            for rank in range(size)
-            if mask >> rank & 1
+            ((first + rank) * stride + target % stride, (first + bar) * stride + counter % stride)
+            for rank, bar in zip(ranks, signalled, strict=True)
         ]
-
-    def _maps(self, map: Lanes, rank: int) -> list[TensorMap]:
-        """The tensor map of each active lane."""
-        address = as_address(map)
-        words = [
-            word
-            for offset in range(0, NBYTES, _UNIT)
-            for word in self.load("generic", address.base.at(address.offset + offset), b64, 2)
-        ]
-        lanes = np.stack([self._each(w) for w in words], axis=1).astype(_WORD)
-        maps = []
-        for n, row in enumerate(lanes):
-            try:
-                maps.append(_decoded(row.tobytes()))
-            except ConfigError as error:
-                self._start(n).refuse(str(error))
-            if maps[-1].rank != rank:
-                self._start(n).refuse(
-                    f"gives {rank} coordinates for a tensor map of {maps[-1].rank} dimensions"
-                )
-        return maps
-
-    def _corners(self, maps: list[TensorMap], coordinates: tuple[Lanes, ...]) -> list[tuple[int, ...]]:
-        """The coordinates of the box of each active lane."""
-        columns = [self._each(c).astype(np.uint32).view(np.int32).tolist() for c in coordinates]
-        for n, (of, first) in enumerate(zip(maps, columns[0], strict=True)):
-            if why := misplaced(first, of.type):
-                self._start(n).refuse(why)
-        return list(zip(*columns, strict=True))
 
     def _check_unit(self, start: Start, address: int, size: int, space: str) -> None:
-        if size % _UNIT or address % _UNIT:
+        if size % UNIT or address % UNIT:
             start.refuse(
-                f"a bulk copy's addresses and size are multiples of {_UNIT} bytes, got "
+                f"a bulk copy's addresses and size are multiples of {UNIT} bytes, got "
                 f"{size} bytes and the {space} address {address:#x}"
-            )
-
-    def _check_tile(self, start: Start, position: int) -> None:
-        address = position % self.shared.stride
-        if address % _TILE_ALIGN:
-            start.refuse(
-                f"a box lies at a multiple of {_TILE_ALIGN} bytes of shared memory, got {address:#x}"
             )
 
     def _check_end(self, start: Start, position: int, size: int) -> None:
@@ -437,7 +331,7 @@ class BulkMachine(MemoryAccess):
 
     def _change(self, start: Start, position: int, change: Callable[[int, int], int], operand: int) -> None:
         """Change the word of the mbarrier at a position."""
-        words = self.shared.window.elements(_WORD, 1, 0)
+        words = self.shared.window.elements(WORD, 1, 0)
         if self.watch is not None:
             self.watch.changes(start.at, start.lane, position, self.shared.window.data)
         before = int(words[position // 8])
@@ -456,41 +350,3 @@ class BulkMachine(MemoryAccess):
             why = "in a read-only array" if buffer else self.arena.describe(address)
             start.refuse(f"wants to {verb} {size} bytes of global memory at {address:#x}, {why}")
         return buffer.window.data[address - buffer.base : address - buffer.base + size]
-
-    def _box(self, start: Start, of: TensorMap, corner: tuple[int, ...]) -> Lanes:
-        """The data that a load of a box delivers, as 16-byte chunks."""
-        box = boxes.empty_box(of)
-        part = boxes.part_inside(of, corner)
-        if part is not None:
-            data = self._global(start, part.first, part.last - part.first, "read")
-            elements = boxes.elements_of(of, part, data, part.first)
-            box[part.inside] = boxes.loaded(of, np.ascontiguousarray(elements))
-        return box.reshape(-1).view(_CHUNK)
-
-    @property
-    def _chunks(self) -> Lanes:
-        """The shared memory of the batch in units of 16 bytes."""
-        return self.shared.window.elements(_CHUNK, 1, 0)
-
-    def _image(self, of: TensorMap, position: int) -> Lanes:
-        """The indices in `_chunks` of the image of a box at a position, in the order of the box."""
-        cta, address = divmod(position, self.shared.stride)
-        index: Lanes = (cta * self.shared.stride + boxes.chunk_addresses(of, address)) // _UNIT
-        return index
-
-    def _store_box(
-        self, start: Start, of: TensorMap, part: Part, chunks: Lanes, reduce: Reduce | None
-    ) -> None:
-        box = chunks.view(f"u{of.type.nbytes}").reshape(of.box_shape[::-1])[part.inside]
-        data = self._global(start, part.first, part.last - part.first, "write")
-        elements = boxes.elements_of(of, part, data, part.first)
-        if reduce is None:
-            elements[...] = box
-            return
-        old, new = (np.ascontiguousarray(x).view(of.type.dtype) for x in (elements, box))
-        elements[...] = reduce(old, new, of.type).view(elements.dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def _decoded(data: bytes) -> TensorMap:
-    return TensorMap.decode(data)

@@ -27,6 +27,7 @@ from ptxgen.interpreter.machine.registers import RegisterPool
 from ptxgen.interpreter.machine.remote import RemoteMachine
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
 from ptxgen.interpreter.machine.textures import TextureMachine
+from ptxgen.interpreter.machine.tmem import TmemMachine
 from ptxgen.interpreter.machine.waiting import Agents, ClusterBarrier, MemoryWaits
 from ptxgen.interpreter.machine.wgmma import WgmmaMachine
 from ptxgen.types import b8, b32
@@ -62,7 +63,7 @@ _CLOCKS: Final = {
 }
 
 
-class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine):
+class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine, TmemMachine):
     """The state that a batch of CTAs shares, and the lanes that are executing.
 
     The scheduler sets `selection` before each block. A block sets `mask` (over the selected lanes,

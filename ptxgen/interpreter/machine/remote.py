@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxgen.interpreter.machine.boxes import combine
-from ptxgen.interpreter.machine.bulk import BulkMachine
+from ptxgen.interpreter.machine.tensor_copies import TensorCopyMachine
 from ptxgen.isa import mbarrier_word
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 
-class RemoteMachine(BulkMachine):
+class RemoteMachine(TensorCopyMachine):
     """The operations of instructions that send values."""
 
     def send_values(

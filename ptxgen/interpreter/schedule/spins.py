@@ -43,7 +43,7 @@ _JUMPS: Final = ("bra", "brx", "exit")
 _BARRIERS: Final = ("bar_sync", "bar_arrive", "bar_red", "bar_cta", "barrier_sync", "barrier_arrive")
 _STORES: Final = ("stmatrix", "wmma_store")  # rows of Effect.WARP that write memory
 _LOADS: Final = ("ldmatrix", "wmma_load")  # rows of Effect.WARP that read memory
-_UNSEEN: Final = ("griddepcontrol", "mbarrier", "wgmma")  # rows that change what no register has
+_UNSEEN: Final = ("griddepcontrol", "mbarrier", "tcgen05", "wgmma")  # rows that change what no register has
 _NOT_DATA: Final = ("param", "const")  # state spaces that no thread writes
 
 

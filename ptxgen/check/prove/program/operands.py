@@ -15,6 +15,7 @@ WORD: Final = 32
 # Instructions that convert an address to another space.
 ADDRESSES: Final = frozenset({"cvta", "cvta_to", "mapa"})
 _FOLLOWED: Final = ("global", "shared", "shared::cta")  # spaces that the proof follows `cvta` into
+ROWS_APART: Final = "the rows that a tensor copy gathers or scatters are not followed"
 SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
 
 
@@ -24,6 +25,18 @@ def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
     for operand in instr.operands:
         flat += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
     return zip(op.operands, [*flat, *[None] * (len(op.operands) - len(flat))], strict=True)
+
+
+def has_rows_apart(instr: Instr) -> bool:
+    """Whether an instruction copies rows of a matrix that need not be neighbours."""
+    return "tile::gather4" in instr.opcode or "tile::scatter4" in instr.opcode
+
+
+def unfollowed(op: Op) -> str:
+    """The reason why no proof follows what an instruction does in memory; empty if proofs do."""
+    if op.row.unmodelled or op.row.pieces[0].name != "tcgen05":
+        return op.row.unmodelled
+    return "tensor memory is not followed"
 
 
 def written(instr: Instr) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.matrices import UNIT, Matrix
-from ptxgen.check.prove.program.operands import pairs
+from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs, unfollowed
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.program.variable_addresses import CLUSTER, GENERIC, SHARED
 from ptxgen.check.verify.shapes import shape_of
@@ -82,8 +82,8 @@ def touches(instr: Instr) -> Iterator[Touch]:
     shape = shape_of(instr)
     if shape.complaints or shape.op is None:
         yield from _not_followed(instr, "the instruction is not in the table")
-    elif shape.op.row.unmodelled:
-        yield Touch(Address(None), 1, 1, reason=shape.op.row.unmodelled)
+    elif reason := unfollowed(shape.op):
+        yield Touch(Address(None), 1, 1, reason=reason)
     elif head in _READERS:
         yield from _READERS[head](shape.op, instr)
     elif not instr.opcode.startswith(_NO_ACCESS):
@@ -195,6 +195,8 @@ def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
             yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, space=space)
         elif want.type is None or want.type.bits != 32:  # a 64-bit address is in global memory
             continue
+        elif has_rows_apart(instr):
+            yield Touch(address, 1, 1, space=space, reason=ROWS_APART)
         elif tensor:
             box = next(got for got in by_name.values() if isinstance(got, TensorAddress))
             yield Touch(address, 1, _TENSOR_ALIGN, space=space, box=box)
