@@ -165,9 +165,10 @@ def test_they_are_in_other_orders_of_its_warps(backward: Backward, seed: int) ->
     backward.check(schedule=PCT(seed))
 
 
-# What the package does and the manual does not allow: warps of a warpgroup keep different numbers of registers
-# (PTX ISA, "setmaxnreg"), the warp that stores dK or dV arrives at a barrier and then waits there, too, which
-# counts it twice as intended, and the CTA ends without waiting for these stores ("cp.async.bulk.wait_group").
+# What the package does and the manual does not allow: warps of a warpgroup keep different numbers of
+# registers (PTX ISA, "setmaxnreg"); the warp that stores dK or dV arrives at a barrier and then waits there,
+# too, which counts it twice, as is meant; the CTA ends without waiting for these stores
+# ("cp.async.bulk.wait_group").
 KNOWN: Final = (
     "sync: all warps of a warpgroup execute the same, but warp ",
     "again before the others have: it counts twice",
