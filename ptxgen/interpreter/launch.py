@@ -140,7 +140,10 @@ def run(
     memory = module_memory(module, arena, text)
     cut_each = order is not None
     checks = frozenset({"init", "sync", "bounds"} & asked)
-    program, allocations = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
+    clustered = math.prod(shape[2]) > 1
+    program, allocations = _program(
+        module, kernel, dynamic_smem, memory, checks, stepwise, cut_each, clustered=clustered
+    )
     fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
     spans = tuple([_span(arena, array) for array in _arrays(in_flight)])
@@ -386,7 +389,7 @@ def _grain(program: Program, space: str = "shared") -> int:
     return narrowest
 
 
-_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, frozenset[str], bool, bool]
+_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, frozenset[str], bool, bool, bool]
 _programs: OrderedDict[_Key, tuple[Module, Program, AllowedAllocations | None]] = OrderedDict()
 
 
@@ -398,6 +401,8 @@ def _program(
     checks: frozenset[str],
     stepwise: bool,
     cut_each: bool,
+    *,
+    clustered: bool,
 ) -> tuple[Program, AllowedAllocations | None]:
     """The compiled kernel, and the allocations that its shared addresses should stay in if bounds
     are checked. Both are cached for the next launch; the cached objects hold the kernel and the
@@ -405,11 +410,11 @@ def _program(
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())
-    key = id(kernel), functions, addresses, dynamic_smem, checks, stepwise, cut_each
+    key = id(kernel), functions, addresses, dynamic_smem, checks, stepwise, cut_each, clustered
     cached = _programs.get(key)
     if cached is None:
         with uncollected():
-            linked = link(module, kernel, dynamic_smem, memory.addresses)
+            linked = link(module, kernel, dynamic_smem, memory.addresses, clustered=clustered)
             program = compile_program(
                 linked,
                 follows="init" in checks,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ptxgen.isa.atomic_scans import Scan
+    from ptxgen.isa.tensor_agent import Operation, RegisterShape
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]  # one value per thread
@@ -250,6 +251,40 @@ class Machine(Protocol):
         accumulators once the threads have waited for their group. `read` reads A and B.
         """
 
+    def allocate_tensor(self, space: str, dst: Lanes, columns: Lanes, *, pair: bool) -> None:
+        """Have each warp wait until its CTA, or with `pair` both CTAs of its pair, have `columns` of tensor
+        memory for it, and write their address to shared memory of the space `shared` or `generic`.
+        """
+
+    def free_tensor(self, address: Lanes, columns: Lanes, *, pair: bool) -> None:
+        """Have each warp free the columns of tensor memory that were allocated at `address`."""
+
+    def relinquish_tensor(self, *, pair: bool) -> None:
+        """Have the CTA of each warp, or both of its pair, allocate no more tensor memory."""
+
+    def load_cells(self, address: Lanes, of: RegisterShape) -> tuple[Lanes, ...]:
+        """The cells of a shape at each warp's address of tensor memory, as registers, uint32."""
+
+    def store_cells(self, address: Lanes, of: RegisterShape, values: tuple[Lanes, ...]) -> None:
+        """Write registers, uint32, to the cells of a shape at each warp's address of tensor memory, at the
+        latest when the warp waits for its stores.
+        """
+
+    def wait_for_stores(self) -> None:
+        """Complete the stores of each warp to tensor memory."""
+
+    def start_tensor(
+        self, plan: Callable[..., Operation], operands: tuple[Lanes, ...], *, pair: bool
+    ) -> None:
+        """Start the operation that `plan` makes of each thread's operands, which are numbers there, on the
+        memories of its CTA, or of both CTAs of its `pair`. A `ValueError` of `plan` stops the kernel.
+        """
+
+    def commit_tensor(self, mbarrier: Lanes, ctas: Lanes | None = None) -> None:
+        """Have each thread arrive at the mbarrier in shared memory once the operations that it has started
+        are complete; with `ctas`, a mask of ranks in the cluster, at the same offset in all these CTAs.
+        """
+
     def set_registers(self, count: int, *, more: bool) -> None:
         """Give each thread of these warps `count` registers: fewer than before, or with `more`
         more, for which they wait until the CTA has them.
@@ -298,7 +333,7 @@ class Machine(Protocol):
     def fence(self, scope: str) -> None:
         """Order this thread's memory accesses for the scope `cta`, `cluster`, `gpu` or `sys`.
         Scopes that begin with `proxy.` order accesses between proxies; `mbarrier_init` orders the
-        initialisation of mbarriers.
+        initialisation of mbarriers. `tensor_before` and `tensor_after` order operations on tensor memory.
         """
 
     def trap(self, reason: str) -> None:

@@ -1,23 +1,36 @@
 """Tensor memory and the tensor cores that work on it (PTX ISA, "TensorCore 5th Generation Family
 Instructions").
 
-Every form of the manual is a row, so that texts with them are read, verified and printed. No row has a
-meaning: the interpreter has no tensor memory, and refuses a kernel with any of them by name.
+Every form of the manual is a row, so that texts with them are read, verified and printed. The interpreter
+refuses a kernel with a form that no public program shows at work by name: products with sparse matrices
+(`.sp`), with B kept in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`, and
+copies that unpack elements.
 
 Of the forms of a product, A is in shared memory, behind a descriptor, or in tensor memory; a sparse product
-(`.sp`) has the address of its metadata before the instruction descriptor.
+has the address of its metadata before the instruction descriptor. What products and copies compute is in
+`ptxgen.isa.tcgen05_work`; the machine decides when, between the instruction and the commit behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from ptxgen.isa.declare import Table, each, inst, times
+from ptxgen.isa.fragments import EVERY_LANE
+from ptxgen.isa.numeric import canonical, maximum, minimum
 from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.tcgen05_work import ScaledProduct, TensorProduct, copy
+from ptxgen.isa.tensor_agent import RegisterShape
+from ptxgen.isa.tensor_memory import REGISTERS
+
+if TYPE_CHECKING:
+    from ptxgen.isa.machine import Lanes, Machine
 
 TCGEN05: Final = "TensorCore 5th Generation Family Instructions"
-_UNMODELLED: Final = "tensor memory is not modelled"
 
 # Targets, as ptxas 13.0 accepts them: the families with tensor memory, and what some of their targets have.
 _ALL: Final = ("sm_100f", "sm_110f")
@@ -26,9 +39,10 @@ _INTEGERS: Final = gate(only=("sm_100a", "sm_110a"))
 _SCALED_INPUT: Final = ("sm_100f",)
 _REDUCTIONS: Final = ("sm_103f", "sm_110f")
 
-_ASYNC: Final[dict[str, Any]] = {"sm": 100, "effect": Effect.ASYNC, "unmodelled": _UNMODELLED}
+_ASYNC: Final[dict[str, Any]] = {"sm": 100, "effect": Effect.ASYNC}
 _TENSOR: Final[dict[str, Any]] = {"ptx": (8, 6), "only": _ALL, **_ASYNC}
-_GROUPS: Final = ("cta_group::1", "cta_group::2")
+_WAITING: Final[dict[str, Any]] = {**_TENSOR, "effect": Effect.BARRIER}
+_SINGLE, _PAIR = _GROUPS = ("cta_group::1", "cta_group::2")
 
 # ---------------------------------------- allocation
 
@@ -39,10 +53,13 @@ _GROUPS: Final = ("cta_group::1", "cta_group::2")
     group=_GROUPS,
     space=("shared::cta",),
     section=f"{TCGEN05}: tcgen05.alloc",
-    **_TENSOR,
+    **_WAITING,
 )
-def tcgen05_alloc() -> None:
+def tcgen05_alloc(machine: Machine, dst: Lanes, n: Lanes, *, group: str, space: str | None) -> tuple[()]:
     """Allocate n columns of tensor memory, once there is room, and write their address to shared memory."""
+    machine.warp_sync(EVERY_LANE)
+    machine.allocate_tensor("shared" if space else "generic", dst, n, pair=group == _PAIR)
+    return ()
 
 
 @inst(
@@ -50,10 +67,13 @@ def tcgen05_alloc() -> None:
     name="tcgen05_dealloc",
     group=_GROUPS,
     section=f"{TCGEN05}: tcgen05.dealloc",
-    **_TENSOR,
+    **_WAITING,
 )
-def tcgen05_dealloc() -> None:
+def tcgen05_dealloc(machine: Machine, a: Lanes, n: Lanes, *, group: str) -> tuple[()]:
     """Free the n columns of tensor memory that were allocated at the address a."""
+    machine.warp_sync(EVERY_LANE)
+    machine.free_tensor(a, n, pair=group == _PAIR)
+    return ()
 
 
 @inst(
@@ -61,10 +81,13 @@ def tcgen05_dealloc() -> None:
     name="tcgen05_relinquish_alloc_permit",
     group=_GROUPS,
     section=f"{TCGEN05}: tcgen05.relinquish_alloc_permit",
-    **_TENSOR,
+    **_WAITING,
 )
-def tcgen05_relinquish_alloc_permit() -> None:
+def tcgen05_relinquish_alloc_permit(machine: Machine, *, group: str) -> tuple[()]:
     """Promise that this CTA allocates no more tensor memory."""
+    machine.warp_sync(EVERY_LANE)
+    machine.relinquish_tensor(pair=group == _PAIR)
+    return ()
 
 
 # ---------------------------------------- registers
@@ -72,10 +95,15 @@ def tcgen05_relinquish_alloc_permit() -> None:
 
 def _registers(m: Mapping[str, Any]) -> int:
     """The registers of each thread: of 32 threads with 32 bits, for 16 or 32 lanes of tensor memory."""
-    per = {"16x128b": 2, "16x256b": 4}.get(m["shape"], 1)
-    return per * int(m["num"].removeprefix("x"))
+    return REGISTERS[m["shape"]] * _number(m["num"])
 
 
+def _number(num: str) -> int:
+    return int(num.removeprefix("x"))
+
+
+_HALF_BITS: Final = np.uint32(16)
+_HALF: Final = np.uint32(0xFFFF)
 _NUMBERS: Final = tuple(f"x{1 << n}" for n in range(8))
 _WHOLE: Final = each(
     "half split shape num",
@@ -100,10 +128,17 @@ _EXTREMES: Final = each(
     section=f"{TCGEN05}: tcgen05.ld",
     **_TENSOR,
 )
-def tcgen05_ld() -> None:
+def tcgen05_ld(
+    machine: Machine, a: Lanes, split: int = 0, *, shape: str, num: str, pack: str | None
+) -> tuple[Lanes, ...]:
     """d = the cells of tensor memory at the address a that the shape gives this thread; the second 16 lanes
     of a shape of two halves are split columns further on.
     """
+    machine.warp_sync(EVERY_LANE)
+    got = machine.load_cells(a, RegisterShape(shape, _number(num), split, pack is not None))
+    if pack is None:
+        return got
+    return tuple(low & _HALF | high << _HALF_BITS for low, high in zip(got[::2], got[1::2], strict=True))
 
 
 @inst(
@@ -115,16 +150,33 @@ def tcgen05_ld() -> None:
     section=f"{TCGEN05}: tcgen05.st",
     **_TENSOR,
 )
-def tcgen05_st() -> None:
+def tcgen05_st(
+    machine: Machine,
+    a: Lanes,
+    b: tuple[Lanes, ...],
+    split: int = 0,
+    *,
+    shape: str,
+    num: str,
+    unpack: str | None,
+) -> tuple[()]:
     """The cells of tensor memory at the address a that the shape gives this thread = b; the second 16 lanes
     of a shape of two halves are split columns further on.
     """
+    machine.warp_sync(EVERY_LANE)
+    words = tuple(np.asarray(x).view(np.uint32) for x in b)
+    if unpack is not None:
+        words = tuple(half for x in words for half in (x & _HALF, x >> _HALF_BITS))
+    machine.store_cells(a, RegisterShape(shape, _number(num), split, unpack is not None), words)
+    return ()
 
 
 @inst(
     "tcgen05.ld.red.sync.aligned.shape.num.op<flags>.<of> d:<of>*nd, q:<of>, [a:u32]<split>",
     _EXTREMES,
-    each("of flags", ("f32", "{.abs}{.NaN}"), ("u32", ""), ("s32", "")),
+    each(
+        "of flags dtype", ("f32", "{.abs}{.NaN}", np.float32), ("u32", "", np.uint32), ("s32", "", np.int32)
+    ),
     name="tcgen05_ld_red_<of><half>",
     op=("min", "max"),
     counts={"nd": _registers},
@@ -133,10 +185,30 @@ def tcgen05_st() -> None:
     section=f"{TCGEN05}: tcgen05.ld",
     **_ASYNC,
 )
-def tcgen05_ld_red() -> None:
+def tcgen05_ld_red(
+    machine: Machine,
+    a: Lanes,
+    split: int = 0,
+    *,
+    shape: str,
+    num: str,
+    op: str,
+    dtype: type[np.generic],
+    abs: bool = False,
+    NaN: bool = False,
+) -> tuple[tuple[Lanes, ...], Lanes]:
     """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or
-    the greatest of them.
+    the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is.
     """
+    machine.warp_sync(EVERY_LANE)
+    cells = machine.load_cells(a, RegisterShape(shape, _number(num), split))
+    values = tuple(x.view(dtype) for x in cells)
+    compared = tuple(np.abs(x) for x in values) if abs else values
+    if dtype is np.float32:
+        extreme = canonical(reduce(partial(minimum if op == "min" else maximum, nan=NaN), compared))
+    else:
+        extreme = reduce(np.minimum if op == "min" else np.maximum, compared)
+    return values, extreme
 
 
 # ---------------------------------------- products
@@ -148,15 +220,13 @@ _COLLECTED_B: Final = tuple(
 _BEHIND: Final = ("", "a:u64", "in shared memory, as the descriptor a says")
 _HELD: Final = ("_tmem", "[a:u32]", "in tensor memory")
 _A: Final = each("held a_is where", _BEHIND, _HELD)
+_DENSE: Final = each("sp sparse metadata which", ("", "", "", ""))
+_SPARSE: Final = each("sp sparse metadata which", (".sp", "_sp", " [metadata:u32],", ", which is sparse,"))
 # With .ashift the rows of A move down by one, and A is in tensor memory and not kept for later products.
-_A_SHIFTED: Final = each(
+_UNSHIFTED: Final = each("shift coll", ("", _COLLECTED))
+_SHIFTED: Final = each(
     "held a_is where shift coll",
-    (*_BEHIND, "", _COLLECTED),
-    (*_HELD, "", _COLLECTED),
     ("_tmem_ashift", "[a:u32]", "in tensor memory, its rows moved down by one", ".ashift", _COLLECTED[2:]),
-)
-_SPARSITY: Final = each(
-    "sp sparse metadata which", ("", "", "", ""), (".sp", "_sp", " [metadata:u32],", ", which is sparse,")
 )
 _LANES: Final = each("mask", "", " mask:b32*nm,")
 _KINDS: Final = {"kind::f16": None, "kind::tf32": None, "kind::f8f6f4": None, "kind::i8": _INTEGERS}
@@ -165,27 +235,58 @@ _PRODUCTS: Final = each(
     (_KINDS, _ALL, "", "D"),
     (("kind::f16", "kind::tf32"), _SCALED_INPUT, ", scale:imm", "D * 2**-scale"),
 )
+_NO_SPARSE: Final = "sparse matrices are not modelled"
+_NO_SHIFT: Final = "rows of tensor memory that move down are not modelled"
+_MMA: Final = (
+    "tcgen05.mma<sp>.group.kind<shift>{.coll} "
+    "[d:u32], <a_is>, b:u64,<metadata> idesc:u32,<mask> use:pred<scale>"
+)
+_MMA_ROW: Final[dict[str, Any]] = {
+    "name": "tcgen05_mma<sparse><held>",
+    "ptx": (8, 6),
+    "group": _GROUPS,
+    "counts": {"nm": lambda m: 4 * int(m["group"][-1])},
+    "section": f"{TCGEN05}: tcgen05.mma<sp>",
+    "doc": "D = A * B + <times_d> if use, else A * B, of the types and shape in idesc; D is in tensor memory at "
+    "d, A<which> <where>, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set "
+    "are not written.",
+    **_ASYNC,
+}
+
+
+@inst(_MMA, _A, _UNSHIFTED, _DENSE, _LANES, _PRODUCTS, ignores=("coll",), **_MMA_ROW)
+def tcgen05_mma(
+    machine: Machine,
+    d: Lanes,
+    a: Lanes,
+    b: Lanes,
+    idesc: Lanes,
+    use: Lanes,
+    mask: tuple[Lanes, ...] = (),
+    scale: int = 0,
+    *,
+    group: str,
+    kind: str,
+    held: str,
+) -> tuple[()]:
+    """Start a product."""
+    plan = TensorProduct(kind.removeprefix("kind::"), bool(held), group == _PAIR, scale)
+    machine.start_tensor(plan, (d, a, b, idesc, use, *mask), pair=group == _PAIR)
+    return ()
 
 
 @inst(
-    "tcgen05.mma<sp>.group.kind<shift>{.coll} "
-    "[d:u32], <a_is>, b:u64,<metadata> idesc:u32,<mask> use:pred<scale>",
-    _A_SHIFTED,
-    _SPARSITY,
+    _MMA,
+    [
+        {**line, "unmodelled": _NO_SHIFT if line["shift"] else _NO_SPARSE}
+        for line in [*times(_SHIFTED, _DENSE), *times(_A, _UNSHIFTED, _SPARSE), *times(_SHIFTED, _SPARSE)]
+    ],
     _LANES,
     _PRODUCTS,
-    name="tcgen05_mma<sparse><held>",
-    ptx=(8, 6),
-    group=_GROUPS,
-    counts={"nm": lambda m: 4 * int(m["group"][-1])},
-    section=f"{TCGEN05}: tcgen05.mma<sp>",
-    **_ASYNC,
+    **_MMA_ROW,
 )
-def tcgen05_mma() -> None:
-    """D = A * B + <times_d> if use, else A * B, of the types and shape in idesc; D is in tensor memory at d,
-    A<which> <where>, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set are
-    not written.
-    """
+def tcgen05_mma_refused() -> None:
+    """A product that is not modelled."""
 
 
 # By kind: the vector sizes with their gates, and the targets of sparse products. The sizes by their number
@@ -206,40 +307,71 @@ _SIZES: Final = each(
         _OF_ONE_GPU,
     ),
 )
-_SCALED: Final[Table] = [
-    {
-        **{k: v for k, v in line.items() if k != "sparse_only"},
-        "only": line["sparse_only"] if line["sp"] else _ALL,
-    }
-    for line in times(_SIZES, _SPARSITY, _A)
-]
 
 
-@inst(
+def _scaled(sparsity: Table) -> Table:
+    """The forms of products with scaled blocks."""
+    return [
+        {
+            **{k: v for k, v in line.items() if k != "sparse_only"},
+            "only": line["sparse_only"] if line["sp"] else _ALL,
+        }
+        for line in times(_SIZES, sparsity, _A)
+    ]
+
+
+_BLOCK_SCALE: Final = (
     "tcgen05.mma<sp>.group.kind::<kind>.block_scale<size>{.coll} "
-    "[d:u32], <a_is>, b:u64,<metadata> idesc:u32, [scales_a:u32], [scales_b:u32], use:pred",
-    _SCALED,
-    name="tcgen05_mma_block_scale<sparse><held>",
-    group=_GROUPS,
-    coll=_COLLECTED,
-    section=f"{TCGEN05}: tcgen05.mma<sp>",
-    **_ASYNC,
+    "[d:u32], <a_is>, b:u64,<metadata> idesc:u32, [scales_a:u32], [scales_b:u32], use:pred"
 )
-def tcgen05_mma_block_scale() -> None:
-    """D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor memory
-    at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A<which> <where>, B
-    in shared memory, as the descriptor b says.
-    """
+_BLOCK_SCALE_ROW: Final[dict[str, Any]] = {
+    "name": "tcgen05_mma_block_scale<sparse><held>",
+    "group": _GROUPS,
+    "coll": _COLLECTED,
+    "section": f"{TCGEN05}: tcgen05.mma<sp>",
+    "doc": "D = A * B + D if use, else A * B, of the types and shape in idesc, where the factors in tensor "
+    "memory at scales_a and scales_b scale blocks of A and B along K; D is in tensor memory at d, A<which> "
+    "<where>, B in shared memory, as the descriptor b says.",
+    **_ASYNC,
+}
+
+
+@inst(_BLOCK_SCALE, _scaled(_DENSE), ignores=("coll",), **_BLOCK_SCALE_ROW)
+def tcgen05_mma_block_scale(
+    machine: Machine,
+    d: Lanes,
+    a: Lanes,
+    b: Lanes,
+    idesc: Lanes,
+    scales_a: Lanes,
+    scales_b: Lanes,
+    use: Lanes,
+    *,
+    group: str,
+    kind: str,
+    held: str,
+    vec: str = "",
+) -> tuple[()]:
+    """Start a product of scaled blocks."""
+    plan = ScaledProduct(kind, vec, bool(held), group == _PAIR)
+    machine.start_tensor(plan, (d, a, b, idesc, scales_a, scales_b, use), pair=group == _PAIR)
+    return ()
+
+
+@inst(_BLOCK_SCALE, _scaled(_SPARSE), unmodelled=_NO_SPARSE, **_BLOCK_SCALE_ROW)
+def tcgen05_mma_block_scale_refused() -> None:
+    """A product of scaled blocks that is not modelled."""
 
 
 @inst(
     "tcgen05.mma.ws<sp>.cta_group::1.kind{.coll} "
     "[d:u32], <a_is>, b:u64,<metadata> idesc:u32, use:pred{, zero_columns:u64}",
     _A,
-    _SPARSITY,
+    _DENSE + _SPARSE,
     name="tcgen05_mma_ws<sparse><held>",
     kind=_KINDS,
     coll=_COLLECTED_B,
+    unmodelled="products that keep B in the tensor cores are not modelled",
     section=f"{TCGEN05}: tcgen05.mma.ws<sp>",
     **_TENSOR,
 )
@@ -253,31 +385,35 @@ def tcgen05_mma_ws() -> None:
 # ---------------------------------------- copies
 
 
-@inst(
-    "tcgen05.cp.group.shape<to_warps><format> [d:u32], b:u64",
-    each(
-        "shape to_warps warps",
-        (("128x256b", "4x256b", "128x128b"), "", None),
-        (("64x128b",), ".warps", ("warpx2::02_13", "warpx2::01_23")),
-        (("32x128b",), ".warps", ("warpx4",)),
-    ),
-    each(
-        "unpacked format source unpacking",
-        ("", "", None, ""),
-        (
-            "_unpacked",
-            ".b8x16.source",
-            ("b6x16_p32", "b4x16_p64"),
-            ", its 4- or 6-bit elements each in 8 bits",
-        ),
-    ),
-    name="tcgen05_cp<unpacked>",
-    group=_GROUPS,
-    section=f"{TCGEN05}: tcgen05.cp",
-    **_TENSOR,
+_COPIES: Final = each(
+    "shape to_warps warps",
+    (("128x256b", "4x256b", "128x128b"), "", None),
+    (("64x128b",), ".warps", ("warpx2::02_13", "warpx2::01_23")),
+    (("32x128b",), ".warps", ("warpx4",)),
 )
-def tcgen05_cp() -> None:
-    """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d<unpacking>."""
+_CP: Final = "tcgen05.cp.group.shape<to_warps>{} [d:u32], b:u64"
+_CP_ROW: Final[dict[str, Any]] = {"group": _GROUPS, "section": f"{TCGEN05}: tcgen05.cp", **_TENSOR}
+
+
+@inst(_CP.format(""), _COPIES, name="tcgen05_cp", **_CP_ROW)
+def tcgen05_cp(machine: Machine, d: Lanes, b: Lanes, *, group: str, shape: str, warps: str = "") -> tuple[()]:
+    """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d."""
+    machine.start_tensor(partial(copy, shape, warps), (d, b), pair=group == _PAIR)
+    return ()
+
+
+@inst(
+    _CP.format(".b8x16.source"),
+    _COPIES,
+    name="tcgen05_cp_unpacked",
+    source=("b6x16_p32", "b4x16_p64"),
+    unmodelled="copies that unpack 4- and 6-bit elements are not modelled",
+    **_CP_ROW,
+)
+def tcgen05_cp_unpacked() -> None:
+    """Copy the matrix in shared memory that the descriptor b describes to tensor memory at d, its 4- or 6-bit
+    elements each in 8 bits.
+    """
 
 
 @inst(
@@ -286,6 +422,7 @@ def tcgen05_cp() -> None:
     group=_GROUPS,
     ptx=(8, 6),
     only=_OF_ONE_GPU,
+    unmodelled=_NO_SHIFT,
     section=f"{TCGEN05}: tcgen05.shift",
     **_ASYNC,
 )
@@ -309,10 +446,17 @@ def tcgen05_shift() -> None:
     section=f"{TCGEN05}: tcgen05.commit",
     **_TENSOR,
 )
-def tcgen05_commit() -> None:
+def tcgen05_commit(
+    machine: Machine, mbar: Lanes, ctas: Lanes | None = None, *, group: str, space: str | None
+) -> tuple[()]:
     """Arrive at the mbarrier<where> once all products, copies and shifts that this thread has started are
     complete.
     """
+    del group  # a thread's operations are all of one group
+    if space is None:
+        mbar = machine.convert_address("shared", np.asarray(mbar), to_space=True)
+    machine.commit_tensor(mbar, ctas)
+    return ()
 
 
 @inst(
@@ -326,8 +470,10 @@ def tcgen05_commit() -> None:
     section=f"{TCGEN05}: tcgen05.fence",
     **{**_TENSOR, "effect": Effect.FENCE},
 )
-def tcgen05_fence() -> None:
+def tcgen05_fence(machine: Machine, side: str) -> tuple[()]:
     """Order <what> of threads."""
+    machine.fence(f"tensor_{side}")
+    return ()
 
 
 @inst(
@@ -337,5 +483,9 @@ def tcgen05_fence() -> None:
     section=f"{TCGEN05}: tcgen05.wait",
     **_TENSOR,
 )
-def tcgen05_wait() -> None:
+def tcgen05_wait(machine: Machine, way: str) -> tuple[()]:
     """Wait until all <what> tensor memory that this thread has started are complete."""
+    machine.warp_sync(EVERY_LANE)
+    if way == "st":  # a load is complete at once, as whoever reads its registers waits for it
+        machine.wait_for_stores()
+    return ()

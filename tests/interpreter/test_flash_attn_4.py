@@ -14,10 +14,10 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from judge import assert_within
 
 from benchmarks.measure.static_hopper import flash_attn_4_text
-from flash.error_bound import arithmetic_of
+from flash.error_bound import arithmetic_of, attention_bound
 from ptxgen.interpreter import PCT, DeviceArena, run
 from ptxgen.target import target
 from ptxgen.tensormap import TensorMap
@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("flash_attn_4")]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-TARGET: Final = target("sm_90a")
 NUMPY: Final = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 KEYS: Final = {64: 128, 128: 128, 256: 80}  # of a tile, by head_dim (`_tile_size_fwd_sm90` of the package)
 STAGES: Final = 2  # of the ring of tiles
@@ -53,6 +52,8 @@ class Forward:
     batch: int = 2
     heads: int = 2
     seq_q: int = 300
+    target: str = "sm_90a"
+    lse_error: float = 0.0  # of log-sum-exp by approximations that our kernels do not have
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
@@ -82,18 +83,14 @@ class Forward:
             grid=self.grid(rows),
             block=threads,
             args=[*self.tensors(out, arena.place(lse), rows), *self.scheduler(rows)],
-            dynamic_smem=TARGET.shared_per_block_optin,
+            dynamic_smem=target(self.target).shared_per_block_optin,
             arena=arena,
             **how,
         )
         q, k, v, o = (a.swapaxes(1, 2) for a in (*self.arrays, out))
-        assert_attention_is_accurate(
-            o,
-            lse,
-            *(q, k, v),
-            arithmetic=arithmetic_of(self.dtype, TARGET.sm),
-            causal=self.causal and "bottom_right",
-        )
+        arithmetic = arithmetic_of(self.dtype, target(self.target).sm)
+        bound = attention_bound(q, k, v, o.dtype, arithmetic, causal=self.causal and "bottom_right")
+        assert_within(o, lse, bound._replace(lse_error=bound.lse_error + self.lse_error))
 
     def blocks(self, rows: int) -> int:
         return -(-self.seq_q // rows)

@@ -29,6 +29,8 @@ from isa import (
 from isa.cases_convert import clamp
 from isa.cases_floats import inverse_root, total
 
+from ptxgen.isa import table
+
 # ---------------------------------------- rounding
 
 FORMATS = {  # type: significant bits, smallest exponent of a normal number, largest one
@@ -400,8 +402,13 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "cp.async.wait_all": [("copy_async_wait", None)],
 }
 
-# Rows that have a test file of their own.
-ELSEWHERE: frozenset[str] = cases_hopper.ELSEWHERE
+# Rows that have test files of their own: tests/isa/test_hopper.py, tests/interpreter/machine/test_tcgen05*.py.
+ELSEWHERE: frozenset[str] = cases_hopper.ELSEWHERE | {
+    row.syntax
+    for rows in table.rows().values()
+    for row in rows
+    if row.pieces[0].name == "tcgen05" and not row.unmodelled
+}
 
 # ---------------------------------------- operands
 

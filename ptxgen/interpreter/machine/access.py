@@ -20,7 +20,10 @@ from ptxgen.interpreter.machine.memory import (
     Base,
     Meetings,
     Plan,
+    cta_of,
     gather,
+    in_cluster,
+    in_own_cta,
     make_plan,
     scatter,
     signed_lanes,
@@ -198,9 +201,9 @@ class MemoryAccess:
         buffer = self.arena.find(address, address + nbytes)
         if buffer is not None:
             return buffer.window.data[address - buffer.base :]
-        shared = self.batch.shared_stride
+        offset, cta = cta_of(self.batch, lane, address - SHARED_WINDOW)
         known = [
-            (SHARED_WINDOW, self.shared.nbytes, self.shared.window, lane // self.batch.width * shared),
+            (address - offset, self.shared.nbytes, self.shared.window, cta * self.batch.shared_stride),
             *(
                 (WINDOWS[name] + s.first, s.nbytes, s.window, lane * s.stride)
                 for name, s in self.spaces.items()
@@ -250,6 +253,8 @@ class MemoryAccess:
             at = address.signed() + address.offset
             first, size = plan.first, plan.last - plan.first
             what = f"outside its {size} bytes"
+            if plan.watched and self.selection.rank_base is not None:
+                at, _ = in_cluster(self.batch, self.selection.ids, at)
             self._refuse(space, address, total, verb, (at < first) | (at + total > plan.last), what)
         buffer = self.arena.find(low, high)
         if buffer is None:
@@ -331,7 +336,10 @@ class MemoryAccess:
         lane = int(wrong.argmax())
         lanes = np.broadcast_to(address.signed() + address.offset, self.selection.count)
         at = int(lanes[lane])
-        region = self.faults.region(at) if space == "shared" else ""
+        region = ""
+        if space == "shared":
+            at = in_own_cta(self.batch, int(self.selection.ids[lane]), at)
+            region = self.faults.region(at)
         inside = f" ({region})" if region else ""
         raise TrapError(
             f"{self._where(int(self.selection.ids[lane]))} wants to {verb} {total} bytes of "

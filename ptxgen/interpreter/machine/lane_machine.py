@@ -14,17 +14,20 @@ from ptxgen.interpreter.machine.access import as_address
 from ptxgen.interpreter.machine.address_map import (
     LOCAL_BYTES,
     LOCAL_START,
+    RANK_SHIFT,
     SHARED_WINDOW,
     WINDOW_BYTES,
     WINDOWS,
+    split_rank,
 )
 from ptxgen.interpreter.machine.barriers import BARRIERS
 from ptxgen.interpreter.machine.lanes import WARP, absent_member
 from ptxgen.interpreter.machine.launch_queue import CancelMachine, LaunchQueue
-from ptxgen.interpreter.machine.memory import POISON, RANK_SHIFT, Address, Base, Space
+from ptxgen.interpreter.machine.memory import POISON, Address, Base, Space
 from ptxgen.interpreter.machine.registers import RegisterPool
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
 from ptxgen.interpreter.machine.textures import TextureMachine
+from ptxgen.interpreter.machine.tmem import TmemMachine
 from ptxgen.interpreter.machine.waiting import Agents, ClusterBarrier, MemoryWaits
 from ptxgen.interpreter.machine.wgmma import WgmmaMachine
 from ptxgen.types import b8, b32
@@ -60,7 +63,7 @@ _CLOCKS: Final = {
 }
 
 
-class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine):
+class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine, TmemMachine):
     """The state that a batch of CTAs shares, and the lanes that are executing.
 
     The scheduler sets `selection` before each block. A block sets `mask` (over the selected lanes,
@@ -133,6 +136,11 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             base = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
         # A plan holds the mask and the lanes of the selection that it was made for.
         return Base(base.lanes)
+
+    def ranked(self, value: int) -> Base:
+        """The address of a shared variable, with the rank of each lane's CTA in its cluster."""
+        first = self.selection.rank_base
+        return self.symbol(value) if first is None else Base((first + value).view(np.uint64))
 
     def framed(self, offset: int) -> Base:
         """The address of a variable in the frame of the running routine."""
@@ -230,15 +238,13 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         inside: Lanes = (at >= SHARED_WINDOW) & (at < SHARED_WINDOW + WINDOW_BYTES)
         if space == "cluster":
             return inside
-        mine = self._ranks() + 1
-        rank = (at - SHARED_WINDOW) >> RANK_SHIFT
-        near: Lanes = inside & ((rank == 0) | (rank == mine))
+        near: Lanes = inside & (split_rank(at - SHARED_WINDOW)[0] == self._ranks())
         return near
 
     def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
         """The address of the same offset in the shared memory of the CTA with this rank in the cluster."""
         offset = np.bitwise_and(address, address.dtype.type(_OFFSET_MASK))
-        high = np.left_shift((rank + np.uint32(1)).astype(address.dtype), RANK_SHIFT)
+        high = np.left_shift(np.asarray(rank).astype(address.dtype), RANK_SHIFT)
         generic = address.dtype.type(SHARED_WINDOW) if address.dtype.itemsize == 8 else 0
         is_generic = address >= generic if generic else False
         mapped: Lanes = np.where(is_generic, offset + high + generic, offset + high)
@@ -246,8 +252,8 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine)
 
     def shared_rank(self, address: Lanes) -> Lanes:
         """The rank in the cluster of the CTA whose shared memory an address is in, uint32."""
-        rank = np.right_shift(address, address.dtype.type(RANK_SHIFT)).astype(np.int64) & 0xFF
-        return np.where(rank == 0, self._ranks(), rank - 1).astype(np.uint32)
+        ranks: Lanes = np.right_shift(address, address.dtype.type(RANK_SHIFT)).astype(np.uint32)
+        return ranks & np.uint32(0xFF)
 
     def _ranks(self) -> Lanes:
         """The rank in its cluster of each lane's CTA."""

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.machine.address_map import RANK_REACH, split_rank
 from ptxgen.interpreter.machine.arena import Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ptxgen.interpreter.machine.arena import Buffer
-    from ptxgen.interpreter.machine.lanes import Selection
+    from ptxgen.interpreter.machine.lanes import Batch, Selection
     from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
@@ -149,12 +150,6 @@ _UNITS: Final[dict[int, np.dtype[Any]]] = {
 }
 
 
-# Bits above these in an address of another CTA's shared memory hold its rank in the cluster plus
-# one.
-RANK_SHIFT: Final = 24
-_OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
-
-
 def make_plan(
     selection: Selection,
     shared: SharedMemory,
@@ -167,12 +162,18 @@ def make_plan(
     spaces but shared, global and generic memory.
     """
     addresses = signed_lanes(lanes)
-    if mask is not None:
-        addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
     ctas = selection.shared_base
     watched = space == "shared"
-    if watched and int(addresses.max()) >> RANK_SHIFT:
-        addresses, ctas = _of_cluster(selection, addresses)
+    if watched and selection.rank_base is not None:
+        offsets = _of_active(addresses - selection.rank_base, mask)
+        if int(offsets.min()) >= -RANK_REACH and int(offsets.max()) < RANK_REACH:
+            addresses = offsets  # in the lanes' CTAs
+        else:
+            addresses = _of_active(addresses, mask)
+            addresses, ctas = in_cluster(selection.batch, selection.ids, addresses)
+            ctas = ctas * selection.batch.shared_stride
+    else:
+        addresses = _of_active(addresses, mask)
     low, high = int(addresses.min()), int(addresses.max())
     relative = addresses - low
     spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
@@ -189,18 +190,36 @@ def make_plan(
     return Plan(low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable)
 
 
-def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
-    """For addresses in the shared memory of CTAs of the cluster: the offsets in the CTA, and the
-    beginning of each CTA's part of the batch's shared memory.
+def _of_active(lanes: Lanes, mask: Lanes | None) -> Lanes:
+    """Lanes whose inactive ones have the value of an active one."""
+    return lanes if mask is None else np.where(mask, lanes, lanes[int(mask.argmax())])
+
+
+def in_cluster(batch: Batch, ids: Lanes, addresses: Lanes) -> tuple[Lanes, Lanes]:
+    """For int64 addresses in shared memory that lanes `ids` of a batch use: the offset in the CTA that the
+    address lies in, and the number of this CTA in the batch.
     """
-    batch = selection.batch
-    mine = selection.ids // batch.width
-    rank = addresses >> RANK_SHIFT
-    of_other = (rank > 0) & (rank <= batch.cluster_size)
-    other = mine - mine % batch.cluster_size + rank - 1
+    mine = ids // batch.width
+    ranks, offsets = split_rank(addresses)
+    known = (ranks >= 0) & (ranks < batch.cluster_size)
+    of_rank = mine - mine % batch.cluster_size + ranks
     # A rank that does not exist stays part of the address, which is then out of bounds.
-    offsets = np.where(of_other, addresses & _OFFSET_MASK, addresses)
-    return offsets, np.where(of_other, other, mine) * batch.shared_stride
+    return np.where(known, offsets, addresses), np.where(known, of_rank, mine)
+
+
+def cta_of(batch: Batch, lane: int, address: int) -> tuple[int, int]:
+    """As `in_cluster`, for one address that a lane uses."""
+    mine = lane // batch.width
+    rank, offset = split_rank(address)
+    if not 0 <= rank < batch.cluster_size:
+        return address, mine
+    return offset, mine - mine % batch.cluster_size + rank
+
+
+def in_own_cta(batch: Batch, lane: int, address: int) -> int:
+    """The offset of an address in shared memory if it lies in the lane's CTA, else the address itself."""
+    offset, cta = cta_of(batch, lane, address)
+    return offset if cta == lane // batch.width else address
 
 
 @dataclass(slots=True)

@@ -47,10 +47,13 @@ _MOST_SHARED: Final = max(t.shared_per_block_optin for t in TARGETS.values())
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The value of a name: an address, or with `framed` an offset in the routine's frame."""
+    """The value of a name: an address, or with `framed` an offset in the routine's frame. With `ranked` it is
+    an address in shared memory, and the rank of the thread's CTA in its cluster is added.
+    """
 
     value: int
     framed: bool = False
+    ranked: bool = False
 
 
 @dataclass(slots=True)
@@ -128,9 +131,16 @@ def code_addresses(module: Module) -> dict[str, int]:
     return {**kernels, **function_addresses(module)}
 
 
-def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Mapping[str, int]) -> Linked:
+def link(
+    module: Module,
+    kernel: Kernel,
+    dynamic_smem: int,
+    global_addresses: Mapping[str, int],
+    *,
+    clustered: bool = False,
+) -> Linked:
     """Link a kernel with its routines and variables. `global_addresses` has the module's global
-    variables.
+    variables; `clustered` says that addresses in shared memory hold the rank of their CTA in its cluster.
 
     Raises `LaunchError` for dynamic shared memory that is too small, and for more shared or local
     memory than any GPU has.
@@ -145,7 +155,7 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
     order, calls, recursive = _reachable(module, kernel, functions)
     specials = _specials(order)
     reserved = RESERVED_BYTES if any(name.startswith(_RESERVED) for name in specials) else 0
-    shared = _Shared(module, kernel, order, dynamic_smem, reserved)
+    shared = _Shared(module, kernel, order, dynamic_smem, reserved, clustered=clustered)
     static_bytes = shared.nbytes - reserved
     if static_bytes > _MOST_SHARED:
         raise LaunchError(
@@ -240,9 +250,17 @@ class _Shared:
     """The layout of a CTA's shared memory."""
 
     def __init__(
-        self, module: Module, kernel: Kernel, order: Iterable[Kernel | Function], dynamic: int, reserved: int
+        self,
+        module: Module,
+        kernel: Kernel,
+        order: Iterable[Kernel | Function],
+        dynamic: int,
+        reserved: int,
+        *,
+        clustered: bool,
     ) -> None:
         self.nbytes = reserved
+        self._clustered = clustered
         self.regions = [("the driver's reserved memory", 0, reserved)] if reserved else []
         self._of_routine: dict[int, dict[str, Location]] = {}
         self._module: dict[str, Location] = {}
@@ -260,7 +278,7 @@ class _Shared:
             }
         if arrays:
             start = _up(self.nbytes, align)
-            self._module.update(dict.fromkeys(arrays, Location(start)))
+            self._module.update(dict.fromkeys(arrays, Location(start, ranked=clustered)))
             self.regions += [(r.name, start + r.offset, r.nbytes) for r in kernel.regions]
             self.nbytes = start
         self.nbytes += dynamic
@@ -272,7 +290,7 @@ class _Shared:
         start = _up(self.nbytes, align)
         self.regions.append((name, start, nbytes))
         self.nbytes = start + nbytes
-        return Location(start)
+        return Location(start, ranked=self._clustered)
 
 
 def _specials(order: Iterable[Kernel | Function]) -> set[str]:

@@ -137,7 +137,15 @@ class Segment:
 
 
 CALLS = frozenset({"call", "call_indirect"})
-_OF_WARPS = ("wgmma.", "setmaxnreg.")  # instructions of warps besides those with Effect.WARP
+# Instructions of warps besides those with Effect.WARP.
+_OF_WARPS = (
+    "wgmma.",
+    "setmaxnreg.",
+    *(
+        f"tcgen05.{word}"
+        for word in ("alloc.", "dealloc.", "relinquish_alloc_permit.", "ld.", "st.", "wait::")
+    ),
+)
 _JUMPS = frozenset({"bra", "brx"})
 _LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})
 

@@ -329,6 +329,8 @@ class _State:
         if location.framed:
             start += LOCAL_START + (routine.frame if machine.frame is None else 0)
         lanes = np.full(self._count, start & ((1 << 64) - 1), np.uint64)
+        if location.ranked:
+            lanes = machine.ranked(start).lanes
         if location.framed and machine.frame is not None:
             lanes += machine.frame[machine.selection.ids]
         return self._narrowed(lanes, u64, type, name, got)

@@ -250,7 +250,7 @@ class Writer(FlowText):
             location = self._location(base)
             code = f"m.framed({self._routine.frame + location.value})"
             if not location.framed:
-                code = f"m.symbol({location.value})"
+                code = f"m.{'ranked' if location.ranked else 'symbol'}({location.value})"
             return self._derive("symbol", base.name, guard or "", code=code)
         name = self._current(base)
         self._names["Base"] = Base
@@ -277,12 +277,13 @@ class Writer(FlowText):
             return self._constant(_literal(type, got))
         if isinstance(got, Symbol):
             location = self._location(got)
-            if location.framed:
-                return self._typed_frame(got, type)
+            if location.framed or location.ranked:
+                return self._typed_lanes(got, type)
             return self._constant(_literal(type, IntImm(location.value + got.offset)))
         return self._refuse(name, got)
 
-    def _typed_frame(self, symbol: Symbol, type: ScalarType) -> str:
+    def _typed_lanes(self, symbol: Symbol, type: ScalarType) -> str:
+        """The address of a name that differs between lanes, as lanes of a type."""
         base = self._base(symbol, None)
         lanes = f"{base}.lanes + {self._constant(np.uint64(symbol.offset))}"
         expression = _from_register(f"({lanes})", type, Reg(symbol.name, "b64"))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine import boxes
 from ptxgen.interpreter.machine.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.machine.memory import cta_of, in_own_cta
 from ptxgen.interpreter.machine.shadows import Shadow
 from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine
 from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
@@ -158,8 +159,11 @@ class UndefinedPlaces:
         buffer = machine.arena.find(address, address + 1)
         if buffer is not None:
             return self._arrays.unwritten(at, "global", address, buffer.name)
-        space = "local" if WINDOWS["local"] <= address < WINDOWS["local"] + WINDOW_BYTES else "shared"
-        return self._unwritten_at(at, space, address - WINDOWS[space], lane)
+        if WINDOWS["local"] <= address < WINDOWS["local"] + WINDOW_BYTES:
+            return self._unwritten_at(at, "local", address - WINDOWS["local"], lane)
+        return self._unwritten_at(
+            at, "shared", in_own_cta(machine.batch, lane, address - SHARED_WINDOW), lane
+        )
 
     def _at(self, address: int, lane: int) -> tuple[UndefinedMemory, int] | None:
         """The undefined bits of the memory at a generic address of a lane, and the position in them."""
@@ -172,8 +176,8 @@ class UndefinedPlaces:
         if first <= address < first + WINDOW_BYTES:
             return self._local, address - first - local.first + lane * local.stride
         if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
-            start = lane // machine.batch.width * machine.batch.shared_stride
-            return self.shared, start + address - SHARED_WINDOW
+            offset, cta = cta_of(machine.batch, lane, address - SHARED_WINDOW)
+            return self.shared, cta * machine.batch.shared_stride + offset
         return None
 
     # --------------------------------------------------------------------------------------- copies

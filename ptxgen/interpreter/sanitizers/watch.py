@@ -267,7 +267,7 @@ class Watch(Accesses, Observer):
             self.objects.fence(ids, ALL)
             if self.grids is not None:
                 self.grids.wait(ids)
-        elif not scope.startswith("proxy."):
+        elif not scope.startswith(("proxy.", "tensor_")):
             self.objects.fence(ids, scope_of(scope))
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:

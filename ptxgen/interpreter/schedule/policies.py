@@ -188,10 +188,11 @@ class Priorities:
         self._copies = machine.copies
         self._agents = machine.agents = LateAgents(self._delays)
         machine.copies.delays = self._delays
-        self._late = Delays(rng.spawn(1)[0])
+        self._late = machine.tensor_delays = Delays(rng.spawn(1)[0])
         if machine.wgmma is not None and machine.wgmma.late:
             machine.products = LateProducts(machine.wgmma, machine, self._late)
         self._products = machine.products
+        self._machine = machine
 
     def came(self, point: Point, now: int) -> None:
         """Do nothing: the choice does not depend on when lanes came."""
@@ -215,6 +216,8 @@ class Priorities:
         self._delays.now = self._late.now = now
         if self._products is not None:
             self._products.work()
+        if self._machine.tensor is not None:
+            self._machine.tensor.work()
         self._agents.work()
         self._copies.work()
 

@@ -114,6 +114,7 @@ class Scheduler:
             if self._waiting().any() or self._parked:
                 raise TrapError(self._deadlock())
             machine.registers.finish()
+            machine.finish_tensor()
             return
 
     def _end_spin(self) -> None:
@@ -394,7 +395,8 @@ class Scheduler:
     def _kinds(self) -> tuple[_Waits, ...]:
         """All reasons to wait."""
         m = self._machine
-        return m.barriers, m.waits, m.cluster, m.registers, m.warpgroups
+        kinds = m.barriers, m.waits, m.cluster, m.registers, m.warpgroups
+        return kinds if m.tensor is None else (*kinds, m.tensor.allocator)
 
     def _after_wait(self, after: int, selection: Selection) -> None:
         """Let lanes that do not have to wait, or for which a guard was false, go on to `after`; the

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from ptxgen.interpreter.machine.memory import in_own_cta
 from ptxgen.ir import Address, Reg, Special, Symbol
 from ptxgen.isa.spec import Effect
 
@@ -42,7 +43,7 @@ _JUMPS: Final = ("bra", "brx", "exit")
 _BARRIERS: Final = ("bar_sync", "bar_arrive", "bar_red", "bar_cta", "barrier_sync", "barrier_arrive")
 _STORES: Final = ("stmatrix", "wmma_store")  # rows of Effect.WARP that write memory
 _LOADS: Final = ("ldmatrix", "wmma_load")  # rows of Effect.WARP that read memory
-_UNSEEN: Final = ("griddepcontrol", "mbarrier", "wgmma")  # rows that change what no register has
+_UNSEEN: Final = ("griddepcontrol", "mbarrier", "tcgen05", "wgmma")  # rows that change what no register has
 _NOT_DATA: Final = ("param", "const")  # state spaces that no thread writes
 
 
@@ -275,11 +276,12 @@ class Spins:
             slot = self._program.slots.get(operand.base.name) if isinstance(operand.base, Reg) else None
             if slot is None:
                 return ""
-            return self._named(int(self._registers[slot][lane]) + operand.offset, space)
+            return self._named(int(self._registers[slot][lane]) + operand.offset, space, lane)
         return ""
 
-    def _named(self, address: int, space: str) -> str:
+    def _named(self, address: int, space: str, lane: int) -> str:
         if space == "shared":
+            address = in_own_cta(self._machine.batch, lane, address)
             region = self._machine.faults.region(address)
             return f"shared memory at {address:#x}{f' ({region})' * bool(region)}, {self._writers(space)}"
         buffer = self._machine.arena.find(address, address + 1)

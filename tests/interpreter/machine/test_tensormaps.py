@@ -331,9 +331,9 @@ def test_a_value_that_was_not_waited_for_is_not_there_yet(opcode: str, seen: int
 @pytest.mark.parametrize(
     ("shift", "why"),
     [
-        (1, "0x2000101, which is not a multiple of 8"),
-        (4, "0x2000104, which is not a multiple of 8"),
-        (8, "0x2000108, outside its 264 bytes"),
+        (1, "0x1000101, which is not a multiple of 8"),
+        (4, "0x1000104, which is not a multiple of 8"),
+        (8, "0x1000108, outside its 264 bytes"),
     ],
 )
 def test_an_mbarrier_that_counts_values_is_a_word_of_shared_memory(shift: int, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs
+from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs, unfollowed
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Address, Instr, IntImm, Operand, TensorAddress
 from ptxgen.isa.spec import BoundOperand, Op
@@ -61,8 +61,8 @@ def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
             yield GlobalTouch(Address(None), 1, reason="the instruction is not in the table")
         return
     op = shape.op
-    if op.row.unmodelled:
-        yield GlobalTouch(Address(None), 1, reason=op.row.unmodelled)
+    if reason := unfollowed(op):
+        yield GlobalTouch(Address(None), 1, reason=reason)
         return
     if instr.opcode.startswith(_TENSOR_COPIES):
         if has_rows_apart(instr):

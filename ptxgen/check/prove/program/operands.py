@@ -32,6 +32,13 @@ def has_rows_apart(instr: Instr) -> bool:
     return "tile::gather4" in instr.opcode or "tile::scatter4" in instr.opcode
 
 
+def unfollowed(op: Op) -> str:
+    """The reason why no proof follows what an instruction does in memory; empty if proofs do."""
+    if op.row.unmodelled or op.row.pieces[0].name != "tcgen05":
+        return op.row.unmodelled
+    return "tensor memory is not followed"
+
+
 def written(instr: Instr) -> tuple[str, ...]:
     """The names of the registers that an instruction writes."""
     shape = shape_of(instr)

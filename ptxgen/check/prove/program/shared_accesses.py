@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.matrices import UNIT, Matrix
-from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs
+from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs, unfollowed
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.program.variable_addresses import CLUSTER, GENERIC, SHARED
 from ptxgen.check.verify.shapes import shape_of
@@ -83,8 +83,8 @@ def touches(instr: Instr) -> Iterator[Touch]:
     shape = shape_of(instr)
     if shape.complaints or shape.op is None:
         yield from _not_followed(instr, "the instruction is not in the table")
-    elif shape.op.row.unmodelled:
-        yield Touch(Address(None), 1, 1, reason=shape.op.row.unmodelled)
+    elif reason := unfollowed(shape.op):
+        yield Touch(Address(None), 1, 1, reason=reason)
     elif head in _READERS:
         yield from _READERS[head](shape.op, instr)
     elif not instr.opcode.startswith(_NO_ACCESS):
