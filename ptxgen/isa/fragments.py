@@ -284,6 +284,14 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
     return targets.reshape(-1)
 
 
+@lru_cache(maxsize=64)
+def register_offsets(layout: Layout, warps: int) -> tuple[Lanes, int]:
+    """For each element of the matrix of the first warp, `[rows, columns]`, its index in the concatenated
+    registers of all warps; and the distance to the same element of the next warp.
+    """
+    return np.ascontiguousarray(_sources_across(layout, warps, False)[:, :, 0]), WARP * layout.per
+
+
 def elements_across(layout: Layout, flat: Lanes, *, k_first: bool) -> Lanes:
     """The elements of matrices in concatenated registers as bits, indexed by row, column and matrix;
     with `k_first`, by column of A (row of B), row (column) and matrix.

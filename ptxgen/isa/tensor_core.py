@@ -108,9 +108,9 @@ def adder(sm: int, family: Family, type: str) -> Adder:
 # ---------------------------------------- factors
 
 _FP8: Final = ("e4m3", "e5m2")
-_LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and tf32
+LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and tf32
 _LEAST_F16: Final = -14
-_LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14}
+LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14}
 _BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 # The exponent of an infinity or a NaN: above all others, also in a sum with any of them.
 _NOT_FINITE: Final = 512
@@ -141,7 +141,7 @@ class Factors(NamedTuple):
 def _exponents(values: Lanes, least: int) -> Lanes:
     finite = np.isfinite(values)
     exponents = np.frexp(np.where(finite, values, 0).astype(np.float64))[1] - 1
-    exponents = np.where(values == 0, _LEAST, np.maximum(exponents, least))
+    exponents = np.where(values == 0, LEAST, np.maximum(exponents, least))
     return np.where(finite, exponents, _NOT_FINITE).astype(np.int16)
 
 
@@ -157,7 +157,7 @@ def _table(type: str, least: int) -> Factors:
 
 
 # Exponents by the eight exponent bits of an f32.
-_EXPONENTS_F32: Final = np.array([_LEAST, *range(_LEAST, 128), _NOT_FINITE], np.int16)
+_EXPONENTS_F32: Final = np.array([LEAST, *range(LEAST, 128), _NOT_FINITE], np.int16)
 
 
 def _with_exponents(values: Lanes) -> Factors:
@@ -172,8 +172,8 @@ def _looked_up(table: Factors, bits: Lanes) -> Factors:
 
 def factors(type: str, elements: Lanes, how: Adder) -> Factors:
     """The factors for elements given as bits (uint8, uint16 or uint32)."""
-    if type in _LEAST_OF:
-        least = _LEAST_F16 if how.converted else _LEAST_OF[type]
+    if type in LEAST_OF:
+        least = _LEAST_F16 if how.converted else LEAST_OF[type]
         return _looked_up(_table(type, least), elements)
     if type == "bf16":  # the upper half of an f32
         return _with_exponents((elements.astype(np.uint32) << 16).view(np.float32))
@@ -184,11 +184,16 @@ def factors(type: str, elements: Lanes, how: Adder) -> Factors:
 
 # If the largest exponent of an output is within these limits, products are exact in f32, and scaled
 # products are exact or too small to count; the f32 sum is exact too, if it is not zero.
-_SMALLEST_TOP: Final = -100
-_LARGEST_TOP: Final = 125
+SMALLEST_TOP: Final = -100
+LARGEST_TOP: Final = 125
 _AT_ONCE: Final = 1 << 16  # products that fit into a core's cache
-_PRODUCT_BITS: Final = 2  # bits of a product before the point: it is below 4 times the power of its exponent
+PRODUCT_BITS: Final = 2  # bits of a product before the point: it is below 4 times the power of its exponent
 _BIAS_F32: Final = 127
+
+
+def block_depth(how: Adder, type: str, depth: int) -> int:
+    """The products of an output that are added in one step, of `depth` products in an instruction."""
+    return depth if how.block is None else min(how.block // _BYTES[type], depth)
 
 
 @numeric.quiet
@@ -199,7 +204,7 @@ def multiplied(how: Adder, type: str, a: Factors, b: Factors, c: Lanes) -> Lanes
         return _multiplied_in_f32(a, b, c)
     if how.converted:
         return _multiplied_as_f16(how, a, b, c)
-    step = depth if how.block is None else min(how.block // _BYTES[type], depth)
+    step = block_depth(how, type, depth)
     return _steps(how, [slice(k, k + step) for k in range(0, depth, step)], a, b, c)
 
 
@@ -292,7 +297,7 @@ def _rows(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> 
         top = np.maximum.reduce(exponents[block], axis=0).reshape(c.shape)
         np.maximum(top, old.exponents, out=top)
         c = _sums(how, products[block], old, top, c.dtype)
-        if top.min() < _SMALLEST_TOP or top.max() > _LARGEST_TOP:
+        if top.min() < SMALLEST_TOP or top.max() > LARGEST_TOP:
             _put_rare(how, a.part(block), b.part(block), old, top, c)
     return c
 
@@ -304,7 +309,7 @@ def _sums(how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype
     products *= scale.reshape(products.shape[1:])
     truncated = _scratch.array(np.int32, products.size).reshape(products.shape)
     np.copyto(truncated, products, casting="unsafe")
-    most = len(products) << how.fraction + _PRODUCT_BITS
+    most = len(products) << how.fraction + PRODUCT_BITS
     wide = np.int32 if most <= 1 << 31 else np.int64
     total = np.trunc(old.values * scale).astype(np.float64)
     total += np.add.reduce(truncated, axis=0, dtype=wide).reshape(top.shape)
@@ -314,10 +319,10 @@ def _sums(how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype
 
 def _put_rare(how: Adder, a: Factors, b: Factors, old: Factors, top: Lanes, result: Lanes) -> None:
     """Put the sums whose largest exponent is too small or too large for f32 into `result`."""
-    rare: Lanes = (top < _SMALLEST_TOP) | (top > _LARGEST_TOP)
+    rare: Lanes = (top < SMALLEST_TOP) | (top > LARGEST_TOP)
     empty_rows, empty_columns = (np.logical_not(x.values.any(axis=0)) for x in (a, b))
     nothing = empty_rows[:, None] | empty_columns
-    nothing &= rare & (old.values == 0) & (top < _SMALLEST_TOP)
+    nothing &= rare & (old.values == 0) & (top < SMALLEST_TOP)
     result[nothing] = 0  # as in rows without an element
     row, column, matrix = np.nonzero(rare & ~nothing)
     if len(row):
@@ -362,7 +367,7 @@ def _any_size(how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[An
     exact = np.where(np.isfinite(special), np.ldexp(total, -down), special)
     if dtype == np.float32:
         # The last bit that is kept; for a subnormal sum, that of the least exponent.
-        last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
+        last = np.maximum(np.frexp(exact)[1] - 1, LEAST) - how.significant
         exact = np.where(np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact)
     sums = exact.astype(dtype)
     canonical: Lanes = np.where(np.isnan(sums), _nan(dtype), sums)
