@@ -285,11 +285,9 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
 
 
 @lru_cache(maxsize=64)
-def register_offsets(layout: Layout, warps: int) -> tuple[Lanes, int]:
-    """For each element of the matrix of the first warp, `[rows, columns]`, its index in the concatenated
-    registers of all warps; and the distance to the same element of the next warp.
-    """
-    return np.ascontiguousarray(_sources_across(layout, warps, False)[:, :, 0]), WARP * layout.per
+def element_numbers(layout: Layout) -> Lanes:
+    """For each element of a warp's matrix, `[rows, columns]`, its index in the concatenated registers of the warp."""
+    return np.ascontiguousarray(_sources_across(layout, 1, False)[:, :, 0])
 
 
 def elements_across(layout: Layout, flat: Lanes, *, k_first: bool) -> Lanes:
