@@ -286,7 +286,7 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
 
 @lru_cache(maxsize=64)
 def element_numbers(layout: Layout) -> Lanes:
-    """For each element of a warp's matrix, `[rows, columns]`, its index in the concatenated registers of the warp."""
+    """For each element of a warp's matrix, `[rows, columns]`, its index in concatenated registers."""
     return np.ascontiguousarray(_sources_across(layout, 1, False)[:, :, 0])
 
 

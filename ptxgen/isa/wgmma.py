@@ -177,9 +177,7 @@ def wgmma_mma_async(
     if dtype == "s32":
         return machine.multiply(read, lambda read, d: _added_s32(machine, of, read, d, keep, satfinite), d)
     how = adder(machine.sm, "wgmma", atype)
-    return machine.multiply(
-        read, lambda read, d: _multiplied(machine, of, read, d, keep, how, ia != ib), d
-    )
+    return machine.multiply(read, lambda read, d: _multiplied(machine, of, read, d, keep, how, ia != ib), d)
 
 
 def _product_s32(of: Operands, *read: Lanes) -> Lanes:
