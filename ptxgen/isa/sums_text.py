@@ -232,8 +232,8 @@ ${gathers}
 declare i1 @llvm.vector.reduce.or.v${lanes}i1($B)
 
 """)
-# Moves of C's registers, and of the sums back: squares of elements of the lanes' warps. In memory the elements
-# of a warp are side by side, in scratch memory the warps of an element.
+# Moves of C's registers, and of the sums back: squares of elements of the lanes' warps. In memory, the
+# elements of a warp are side by side; in scratch memory, the warps of an element.
 _WARP: Final = Template("""\
   %w${n} = extractelement $L %c_lanes, i32 ${n}
 """)

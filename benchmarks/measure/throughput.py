@@ -1,0 +1,135 @@
+"""The throughput of the interpreter: thread-instructions in a second of CPU time, beside its goals."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.measure.interpreter import Run, launch
+from benchmarks.measure.sanitizers import TRITON, triton_launch
+from flash.commands.measure.record import (
+    Goal,
+    Job,
+    Rows,
+    Setting,
+    Work,
+    flat,
+    interleaved,
+    measured,
+    ratios,
+    seconds,
+)
+from flash.commands.measure.report import ROOT
+from flash.operands.dtype_names import DTypeName
+from ptxgen import interpreter
+from ptxgen.parse import parse
+
+SANITIZED_GOAL: Final = 1.5  # times a plain run
+TRITON_GOAL: Final = 20.0  # M thread-instructions/s, of the median launch
+NVCC_GOAL: Final = 5.0
+THROUGHPUT_REMARKS: Final = (
+    "throughput is of launches whose programs are cached, in CPU time; sums of tensor cores are computed by "
+    "machine code where the extra `compiled` is installed, else by numpy",
+)
+
+# By name: the goal in M thread-instructions/s, head_dim, heads, sequence, causal, the type and the target.
+_OWN: Final[dict[str, tuple[float, int, int, int, bool, DTypeName, str]]] = {
+    "f32": (300.0, 64, 32, 256, False, "f32", "sm_80"),
+    "f16": (80.0, 128, 16, 256, False, "f16", "sm_80"),
+    "Hopper": (60.0, 128, 8, 512, False, "f16", "sm_90a"),
+    "Hopper causal": (60.0, 128, 8, 512, True, "f16", "sm_90a"),
+}
+_SM: Final = "sm_80"  # of nvcc's kernels
+
+_clocked: Final = functools.partial(seconds, clock=time.process_time)
+
+
+def throughput_jobs(quick: bool) -> list[Job]:
+    """Jobs: our kernels, plain and sanitized, and launches of kernels of Triton and nvcc."""
+    repeats = 2 if quick else 5
+    return [
+        *(Job(f"throughput of {name}", functools.partial(own, name, repeats)) for name in _OWN),
+        Job("throughput of Triton's kernels", functools.partial(_triton, repeats)),
+        Job("throughput of nvcc's kernels", functools.partial(_nvcc, repeats)),
+    ]
+
+
+def own(name: str, repeats: int) -> Rows:
+    """The throughput of one of our kernels, and the time of a sanitized run against a plain one."""
+    least, head_dim, heads, seq, causal, dtype, target = _OWN[name]
+    run, ctas = launch(head_dim, 1, heads, seq, causal, dtype, target)
+    works: dict[str, Work] = {"plain": run, "sanitized": functools.partial(run, sanitize="all")}
+    executed = run().counters.thread_instructions
+    works["sanitized"]()  # not timed: it generates the program
+    samples = interleaved(works, rounds=repeats, batch=1, dropped=0, timer=_clocked)
+    settings: dict[str, Setting] = {"kernel": name, "d": head_dim, "H": heads, "N": seq, "CTAs": ctas}
+    speed = [executed / t / 1e6 for t in flat(samples["plain"])]
+    slower = ratios(samples["sanitized"], samples["plain"])
+    goal, slowest = Goal(">=", least), Goal("<=", SANITIZED_GOAL)
+    return [
+        measured("throughput", "M thread-instr./s", speed, config=settings, goal=goal, headline=True),
+        measured("sanitized / plain", "x", slower, config=settings, goal=slowest, headline=True),
+    ]
+
+
+def _triton(repeats: int) -> Rows:
+    return _median("Triton", [triton_launch(name) for name in TRITON], TRITON_GOAL, repeats)
+
+
+def _nvcc(repeats: int) -> Rows:
+    return _median("nvcc", nvcc_launches(), NVCC_GOAL, repeats)
+
+
+def _median(compiler: str, runs: list[Run], least: float, repeats: int) -> Rows:
+    """The median of the throughputs of launches, in each of some rounds."""
+    executed = [run().counters.thread_instructions for run in runs]
+    rounds = [
+        statistics.median(n / _clocked(run) / 1e6 for run, n in zip(runs, executed, strict=True))
+        for _ in range(repeats)
+    ]
+    settings: dict[str, Setting] = {"compiler": compiler, "launches": len(runs)}
+    goal = Goal(">=", least)
+    return [measured("median launch", "M thread-instr./s", rounds, config=settings, goal=goal, headline=True)]
+
+
+def nvcc_launches() -> list[Run]:
+    """Launches of kernels of nvcc, of the size of unit tests."""
+    rng = np.random.default_rng(0)
+
+    def random(*shape: int) -> Any:
+        return rng.standard_normal(shape, np.float32)
+
+    def zeros(*shape: int, dtype: Any = np.float32) -> Any:
+        return np.zeros(shape, dtype)
+
+    matrix = random(45, 70)
+    return [
+        _launch("transpose", "transpose_plain", [matrix, zeros(70, 45), 45, 70], (5, 6), (16, 8)),
+        _launch("transpose", "transpose_tiled", [matrix, zeros(70, 45), 45, 70], (3, 2), (32, 8)),
+        _launch(
+            "matmul",
+            "matmul_tiled",
+            [random(37, 70), random(70, 21), zeros(37, 21), 37, 21, 70],
+            (2, 3),
+            (16, 16),
+        ),
+        _launch("reduce", "reduce_tree", [random(1000), zeros(4), 1000], 4, 256),
+        _launch("reduce", "reduce_shuffle", [random(777), zeros(1), 777], 1, 192),
+        _launch("stencils", "heat", [random(5, 6, 7), zeros(5, 6, 7), 7, 6, 5, 0.125], (2, 2, 2), (4, 4, 4)),
+        _launch(
+            "histogram",
+            "histogram_bytes",
+            [rng.integers(0, 256, 1500).astype(np.uint8), zeros(256, dtype=np.uint32), 1500],
+            3,
+            128,
+        ),
+    ]
+
+
+def _launch(program: str, entry: str, args: list[Any], grid: Any, block: Any) -> Run:
+    module = parse((ROOT / f"tests/ptx/nvcc/{program}.{_SM}.ptx").read_text(encoding="utf-8"))
+    return functools.partial(interpreter.run, module, entry, grid=grid, block=block, args=args)
