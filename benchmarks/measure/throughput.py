@@ -97,39 +97,29 @@ def _median(compiler: str, runs: list[Run], least: float, repeats: int) -> Rows:
 
 
 def nvcc_launches() -> list[Run]:
-    """Launches of kernels of nvcc, of the size of unit tests."""
+    """Launches of kernels of nvcc, of the sizes in tests/interpreter/test_nvcc_programs.py, whose median
+    executes 5,500 thread-instructions.
+    """
     rng = np.random.default_rng(0)
 
-    def random(*shape: int) -> Any:
+    def words(*shape: int) -> Any:
+        return rng.integers(-1000, 1000, shape, np.int32)
+
+    def floats(*shape: int) -> Any:
         return rng.standard_normal(shape, np.float32)
 
-    def zeros(*shape: int, dtype: Any = np.float32) -> Any:
-        return np.zeros(shape, dtype)
-
-    matrix = random(45, 70)
+    wide = words(256).astype(np.int64)
     return [
-        _launch("transpose", "transpose_plain", [matrix, zeros(70, 45), 45, 70], (5, 6), (16, 8)),
-        _launch("transpose", "transpose_tiled", [matrix, zeros(70, 45), 45, 70], (3, 2), (32, 8)),
-        _launch(
-            "matmul",
-            "matmul_tiled",
-            [random(37, 70), random(70, 21), zeros(37, 21), 37, 21, 70],
-            (2, 3),
-            (16, 16),
-        ),
-        _launch("reduce", "reduce_tree", [random(1000), zeros(4), 1000], 4, 256),
-        _launch("reduce", "reduce_shuffle", [random(777), zeros(1), 777], 1, 192),
-        _launch("stencils", "heat", [random(5, 6, 7), zeros(5, 6, 7), 7, 6, 5, 0.125], (2, 2, 2), (4, 4, 4)),
-        _launch(
-            "histogram",
-            "histogram_bytes",
-            [rng.integers(0, 256, 1500).astype(np.uint8), zeros(256, dtype=np.uint32), 1500],
-            3,
-            128,
-        ),
+        _launch("integers", "bytes_at_once", [words(64), words(64), words(6, 64)], block=64),
+        _launch("integers", "dot_products", [words(64), words(64), words(4, 64)], block=64),
+        _launch("scan", "scan_hillis_steele", [words(100), words(100), 100], block=128, dynamic_smem=800),
+        _launch("scan", "scan_blelloch", [words(256), words(256)], block=128),
+        _launch("scan", "scan_warp", [wide, wide.copy()], block=256),
+        _launch("reduce", "reduce_shuffle", [floats(777), floats(1), 777], block=192),
+        _launch("stencils", "heat", [floats(210), floats(210), 7, 6, 5, 0.125], (2, 2, 2), (4, 4, 4)),
     ]
 
 
-def _launch(program: str, entry: str, args: list[Any], grid: Any, block: Any) -> Run:
+def _launch(program: str, entry: str, args: list[Any], grid: Any = 1, block: Any = 32, **how: Any) -> Run:
     module = parse((ROOT / f"tests/ptx/nvcc/{program}.{_SM}.ptx").read_text(encoding="utf-8"))
-    return functools.partial(interpreter.run, module, entry, grid=grid, block=block, args=args)
+    return functools.partial(interpreter.run, module, entry, grid=grid, block=block, args=args, **how)
