@@ -21,8 +21,8 @@ from ptxgen.isa.sums_text import BITS, LANES, Form, text
 from ptxgen.isa.tensor_core import PRODUCT_BITS, Adder, factors
 
 if TYPE_CHECKING:
+    from ptxgen.isa.fragments import Operands
     from ptxgen.isa.machine import Lanes
-    from ptxgen.isa.products import Operands
 
 # The type of accumulators by their number in a register.
 ACCUMULATORS: Final[Mapping[int, type[Any]]] = {1: np.float32, 2: np.float16}

@@ -158,6 +158,18 @@ def operand_layout(operand: str, shape: str, type: str) -> Layout:
     return layout_b(k, n, per) if operand == "b" else layout_c(m, n, per)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """The layouts of the operands of a product, and the types of the elements of A and B."""
+
+    a: Layout
+    b: Layout
+    c: Layout
+    d: Layout
+    type_a: str
+    type_b: str
+
+
 def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
     """The functions `na`, `nb` and `nc` for `@inst`: the number of registers of A, B and C, from
     `shape` and the types in these columns or slots.

@@ -20,6 +20,7 @@ from ptxgen.isa.fragments import (
     EVERY_LANE,
     ActiveWarps,
     Layout,
+    Operands,
     elements_across,
     gathered,
     layout_quad,
@@ -28,7 +29,6 @@ from ptxgen.isa.fragments import (
     scattered,
 )
 from ptxgen.isa.tensor_core import adder
-from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -60,18 +60,6 @@ def _s4(units: Lanes) -> Lanes:
 
 # Conversions of register units to int32 elements.
 INTEGERS: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {"s8": _s8, "u8": _u8, "s4": _s4, "u4": _u4}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Operands:
-    """The layouts of the operands of a product, and the types of the elements of A and B."""
-
-    a: Layout
-    b: Layout
-    c: Layout
-    d: Layout
-    type_a: str
-    type_b: str
 
 
 @cache

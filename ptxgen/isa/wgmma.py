@@ -24,6 +24,7 @@ from ptxgen.isa.fragments import (
     WARP,
     ActiveWarps,
     Layout,
+    Operands,
     elements_across,
     joined,
     operand_layout,
@@ -31,7 +32,7 @@ from ptxgen.isa.fragments import (
     sizes,
 )
 from ptxgen.isa.matrix import ACCURACY
-from ptxgen.isa.products import INTEGERS, Operands, operands
+from ptxgen.isa.products import INTEGERS, operands
 from ptxgen.isa.spec import BLACKWELL, Effect
 from ptxgen.isa.tensor_core import Adder, adder
 from ptxgen.isa.undefined_products import PRODUCT
