@@ -76,6 +76,7 @@ def multiplied(how: Adder, of: Operands, a: Lanes, b: Lanes, c: Lanes, *, negate
     old = elements_across(of.c, c, k_first=False).view(ACCUMULATORS[of.c.per])
     if of.d.per == 1:
         old = old.astype(np.float32, copy=False)
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     left, right = (factors(type, x, how) for type, x in ((of.type_a, a), (of.type_b, b)))
     sums = tensor_core.multiplied(how, of.type_a, left.negated() if negated else left, right, old)
     return registers_across(of.d, sums.astype(ACCUMULATORS[of.d.per], copy=False))
