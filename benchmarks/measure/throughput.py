@@ -34,8 +34,9 @@ NVCC_GOAL: Final = 5.0
 THROUGHPUT_REMARKS: Final = (
     "throughput is of launches whose programs are cached, in CPU time; sums of tensor cores are computed by "
     "machine code where the extra `compiled` is installed, else by numpy",
-    "the launches of nvcc's and Triton's kernels are larger than most in tests/interpreter, whose medians are "
-    "lower: 3.9 M thread-instructions/s for nvcc's 406 launches and 20.4 M for Triton's 34, when last measured",
+    "the launches of nvcc's and Triton's kernels are larger than most in tests/interpreter, whose medians "
+    "are lower: 3.9 M thread-instructions/s for nvcc's 406 launches, 20.4 M for Triton's 34, when last "
+    "measured",
 )
 
 # By name: the goal in M thread-instructions/s, head_dim, heads, sequence, causal, the type and the target.
@@ -99,8 +100,8 @@ def _median(compiler: str, runs: list[Run], least: float, repeats: int) -> Rows:
 
 
 def nvcc_launches() -> list[Run]:
-    """Some launches of tests/interpreter/test_nvcc_programs.py. They are larger than most there: the median here
-    executes 19,600 thread-instructions, that of all launches there 5,500.
+    """Some launches of tests/interpreter/test_nvcc_programs.py. They are larger than most there: the median
+    here executes 19,600 thread-instructions, that of all launches there 5,500.
     """
     rng = np.random.default_rng(0)
 
