@@ -33,6 +33,7 @@ from benchmarks.measure.static_hopper_f32 import precise_jobs
 from benchmarks.measure.static_hopper_workloads import workload_jobs
 from benchmarks.measure.static_model import MODEL_REMARKS, model_jobs
 from benchmarks.measure.static_row_bits import ROW_BITS_REMARKS, row_bits_jobs
+from benchmarks.measure.throughput import THROUGHPUT_REMARKS, throughput_jobs
 from flash.commands.measure.cpu import CPU_REMARKS, cpu_jobs
 from flash.commands.measure.device import Gpu, open_gpu
 from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
@@ -87,7 +88,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "decode": decode_jobs,
     "serving": serving_jobs,
     "cpu": lambda quick: cpu_jobs(quick) + gradient_jobs(quick),
-    "interpreter": interpreter_jobs,
+    "interpreter": lambda quick: [*interpreter_jobs(quick), *throughput_jobs(quick)],
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
@@ -104,6 +105,7 @@ _REMARKS: Final = {
     "decode": DECODE_REMARKS,
     "serving": SERVING_REMARKS,
     "cpu": CPU_REMARKS,
+    "interpreter": THROUGHPUT_REMARKS,
     "launch": LAUNCH_REMARKS,
     "gpu": (
         *GPU_REMARKS,

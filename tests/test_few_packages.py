@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OTHERS = ("ml_dtypes", "platformdirs", "threadpoolctl", "argcomplete", "psutil", "rich", "numba")
+OTHERS = ("ml_dtypes", "platformdirs", "threadpoolctl", "argcomplete", "psutil", "rich", "numba", "llvmlite")
 LAUNCH = """
 import numpy as np, flash
 from flash.reference import attention_reference

@@ -35,7 +35,6 @@ from ptxgen.arrays.views import view
 from ptxgen.ir import Instr, Module
 from ptxgen.parse import parse
 
-SPEED_GOAL: Final = 100.0  # M thread-instructions/s, with 64 CTAs
 STEPWISE_GOAL: Final = 3.0
 MMA_GOAL_MS: Final = 200.0
 PARSE_GOAL: Final = 30_000.0  # instructions/s
@@ -67,7 +66,6 @@ def interpreter_jobs(quick: bool) -> list[Job]:
             for d, b, h, n, _ in (s,)
         ),
         Job("generated and stepwise", functools.partial(_stepwise, repeats)),
-        Job("64 CTAs", functools.partial(_many, repeats)),
         Job("mma.sync attention", functools.partial(_mma, repeats)),
         Job("growth", functools.partial(_growth, _HEADS[:3] if quick else _HEADS, repeats)),
         Job("parse", functools.partial(_parse, repeats)),
@@ -75,10 +73,16 @@ def interpreter_jobs(quick: bool) -> list[Job]:
 
 
 def launch(
-    head_dim: int, batch: int, heads: int, seq: int, causal: bool, dtype: DTypeName = "f32"
+    head_dim: int,
+    batch: int,
+    heads: int,
+    seq: int,
+    causal: bool,
+    dtype: DTypeName = "f32",
+    target: str = "sm_80",
 ) -> tuple[Run, int]:
-    """A launch of a default kernel, and its number of CTAs."""
-    config = AttentionConfig(head_dim, causal=causal, dtype=dtype)
+    """A launch of the default kernel of a target, and its number of CTAs."""
+    config = AttentionConfig(head_dim, causal=causal, dtype=dtype, target=target)
     numbers = normal(*[(batch, heads, seq, head_dim)] * 4)
     arrays = [view(x.astype(config.element.numpy), "array") for x in numbers]
     q, k, v, out = arrays
@@ -148,15 +152,6 @@ def _stepwise(repeats: int) -> Rows:
     settings = {"d": 64, "H": 1, "N": 64}
     goal = Goal(">=", STEPWISE_GOAL)
     return [measured("stepwise / generated", "x", slower, config=settings, goal=goal, headline=True)]
-
-
-def _many(repeats: int) -> Rows:
-    run, ctas = launch(64, 1, 32, 256, False)
-    times = timed(run, repeats)
-    speed = [run().counters.thread_instructions / t / 1e6 for t in times]
-    settings = {"d": 64, "H": 32, "N": 256, "CTAs": ctas}
-    goal = Goal(">=", SPEED_GOAL)
-    return [measured("speed", "M thread-instr./s", speed, config=settings, goal=goal, headline=True)]
 
 
 def _mma(repeats: int) -> Rows:

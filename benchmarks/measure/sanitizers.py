@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.measure.interpreter import launch
+from benchmarks.measure.interpreter import Run, launch
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Goal, Job, Rows, Setting, Work, interleaved, measured, ratios, timed
 from flash.commands.measure.report import ROOT
@@ -81,9 +81,12 @@ def watched(shape: tuple[int, int, int, int, bool], dtype: DTypeName, repeats: i
 
 
 def watched_triton(name: str, repeats: int) -> Rows:
-    """Times of a tensor-core kernel of Triton with sanitizers against a plain run: `mma.sync` for
-    sm_80, `wgmma` for sm_90a.
-    """
+    """Times of a tensor-core kernel of Triton with sanitizers against a plain run."""
+    return _against_plain(triton_launch(name), {"Triton": name, "N": _SEQ}, "f16", repeats)
+
+
+def triton_launch(name: str) -> Run:
+    """A launch of a tensor-core kernel of Triton: `mma.sync` for sm_80, `wgmma` for sm_90a."""
     folder = ROOT / "tests/ptx/triton"
     facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     module = parse((folder / f"{name}.ptx").read_text(encoding="utf-8"))
@@ -107,7 +110,7 @@ def watched_triton(name: str, repeats: int) -> Rows:
             **how,
         )
 
-    return _against_plain(run, {"Triton": name, "N": _SEQ}, "f16", repeats)
+    return run
 
 
 def _against_plain(

@@ -80,6 +80,9 @@ _OF_32: Final = Swizzle(32, 1)
 _WGMMA: Final = (_NONE, _OF_128, _OF_64, _OF_32)
 _TCGEN05: Final = {0: _NONE, 1: _OF_128_IN_32, 2: _OF_128, 4: _OF_64, 6: _OF_32}
 
+# The bits of a start address that count periods of 1024 bytes, after which each swizzle repeats.
+_PERIODS: Final = _FIELD & ~(1024 // _UNIT - 1)
+
 
 @lru_cache(maxsize=128)
 def _offsets(
@@ -109,16 +112,22 @@ def _offsets(
 # ---------------------------------------- wgmma
 
 
-def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:
-    """The offsets of all rows, `[1, …]`; or of each warp's quarter of the rows, `[warps, …]`."""
-    if warps is None:
-        return offsets[None]
-    if transposed:
-        quarters = offsets.reshape(len(offsets), WARPS, -1).swapaxes(0, 1)
-    else:
-        quarters = offsets.reshape(WARPS, -1, offsets.shape[1])
-    chosen: Lanes = quarters[warps]
-    return chosen
+@lru_cache(maxsize=512)
+def _in_period(form: int, rows: int, transposed: bool, parted: bool) -> Lanes:
+    """The address of each word of a matrix whose descriptor points into the first period of the swizzle,
+    `[1, words]`; with `parted`, those of each quarter of the rows, `[4, words]`.
+    """
+
+    def field(low: int) -> int:
+        return (form >> low & _FIELD) * _UNIT
+
+    swizzle = _WGMMA[form >> 62 & 3]
+    lbo, sbo, inside = _offsets(swizzle, transposed, rows)
+    address = swizzle.applied(field(0) + lbo * field(16) + sbo * field(32) + inside, form >> 49 & 7)
+    if parted and transposed:
+        address = address.reshape(len(address), WARPS, -1).swapaxes(0, 1)
+    shaped: Lanes = address.reshape(WARPS if parted else 1, -1)
+    return shaped
 
 
 def read_matrix(machine: Machine, descriptor: Lanes, rows: int, *, transposed: bool, parted: bool) -> Lanes:
@@ -131,30 +140,31 @@ def read_matrix(machine: Machine, descriptor: Lanes, rows: int, *, transposed: b
     lanes = machine.active().size
     each = np.broadcast_to(descriptor, lanes)[::32].astype(np.int64)
     quarter = machine.warp_id()[::32].astype(np.int64) % WARPS if parted else None
-    modes = each >> 62 & 3
-    words: Lanes | None = None
-    for mode in np.unique(modes).tolist():
-        of_mode = (modes == mode)[:, None]
-        at = np.where(of_mode, _addresses(each, _WGMMA[mode], rows, transposed, quarter), 0)
-        loaded = machine.load_by_warp(at, b64)
-        words = loaded if words is None else np.where(of_mode, loaded, words)
-    assert words is not None
+    words = machine.load_by_warp(_addresses(each, rows, transposed, quarter), b64)
     if transposed:
         return words.reshape(len(each), ROW_BYTES // 2, -1)
     return words.reshape(len(each), -1, ROW_BYTES // _WORD)
 
 
-def _addresses(each: Lanes, swizzle: Swizzle, rows: int, transposed: bool, quarter: Lanes | None) -> Lanes:
+def _addresses(each: Lanes, rows: int, transposed: bool, quarter: Lanes | None) -> Lanes:
     """The shared-memory address of each word, `[warps, words]`."""
-
-    def field(low: int) -> Lanes:
-        value: Lanes = ((each >> low) & _FIELD) * _UNIT
-        return value.reshape(-1, 1, 1)
-
-    lbo, sbo, inside = (_of_warps(x, transposed, quarter) for x in _offsets(swizzle, transposed, rows))
-    address = field(0) + lbo * field(16) + sbo * field(32) + inside
-    flat: Lanes = swizzle.applied(address, (each >> 49 & 7).reshape(-1, 1, 1)).reshape(len(each), -1)
-    return flat
+    start = each & _PERIODS  # whole periods of the swizzle
+    forms = each - start
+    distinct = np.unique(forms).tolist()
+    begin = start[:, None] * _UNIT
+    if len(distinct) == 1:
+        return (
+            begin
+            + _in_period(distinct[0], rows, transposed, quarter is not None)[
+                0 if quarter is None else quarter
+            ]
+        )
+    relative = np.empty((len(each), rows * ROW_BYTES // _WORD), np.int64)
+    for form in distinct:
+        of_form = forms == form
+        offsets = _in_period(form, rows, transposed, quarter is not None)
+        relative[of_form] = offsets[0 if quarter is None else quarter[of_form]]
+    return begin + relative
 
 
 # ---------------------------------------- tcgen05

@@ -158,6 +158,18 @@ def operand_layout(operand: str, shape: str, type: str) -> Layout:
     return layout_b(k, n, per) if operand == "b" else layout_c(m, n, per)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """The layouts of the operands of a product, and the types of the elements of A and B."""
+
+    a: Layout
+    b: Layout
+    c: Layout
+    d: Layout
+    type_a: str
+    type_b: str
+
+
 def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
     """The functions `na`, `nb` and `nc` for `@inst`: the number of registers of A, B and C, from
     `shape` and the types in these columns or slots.
@@ -282,6 +294,12 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
     first = inside * (warps * matrices) + matrix
     targets: Lanes = first[:, None] + matrices * np.arange(warps)[:, None, None]
     return targets.reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def element_numbers(layout: Layout) -> Lanes:
+    """For each element of a warp's matrix, `[rows, columns]`, its index in concatenated registers."""
+    return np.ascontiguousarray(_sources_across(layout, 1, False)[:, :, 0])
 
 
 def elements_across(layout: Layout, flat: Lanes, *, k_first: bool) -> Lanes:

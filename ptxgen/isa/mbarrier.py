@@ -257,7 +257,7 @@ def mbarrier_test_wait(
     """p = whether the phase <which>."""
     # The phase is complete if the current phase has the other parity.
     machine.ask(_in_shared(machine, space, addr))
-    now = _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
+    now = _updated(machine, space, addr, _checked, np.uint32(0))
     return np.not_equal(_parity(now), parity_of(a))
 
 
@@ -282,7 +282,7 @@ def mbarrier_try_wait(
     is complete.
     """
     parity = parity_of(a)
-    _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
+    _updated(machine, space, addr, _checked, np.uint32(0))
     lane = int(machine.active().argmax())
     what = f"the end of a phase of parity {int(np.atleast_1d(parity)[lane % np.size(parity)])}"
     machine.wait_until(
@@ -314,6 +314,11 @@ def _updated(
     return machine.atomic(_space(space), addr, b64, update, (operand,), scan=partial(_scanned, change))
 
 
+def _checked(before: int, _: int) -> int:
+    """The change of a wait: none, but the word has to be a valid object."""
+    return word.checked(before)
+
+
 def _scanned(
     change: Callable[[int, int], int], words: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
 ) -> OldAndFinal | None:
@@ -321,7 +326,15 @@ def _scanned(
     execute one after another and the first of them traps.
     """
     values = operands[0].tolist()
-    ends = np.append(starts[1:], len(values)).tolist()
+    bounds = np.append(starts, len(values))
+    if change is _checked:  # all lanes see the same word
+        try:
+            for each in words.tolist():
+                word.checked(each)
+        except ValueError:
+            return None
+        return np.repeat(words, np.diff(bounds)), words
+    ends = bounds[1:].tolist()
     states: list[int] = []
     left: list[int] = []
     for first, begin, end in zip(words.tolist(), starts.tolist(), ends, strict=True):

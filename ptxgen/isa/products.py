@@ -10,33 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ptxgen.isa import numeric_f64
+from ptxgen.isa.compiled_sums import multiplied
 from ptxgen.isa.fragments import (
     EVERY_LANE,
     ActiveWarps,
     Layout,
+    Operands,
     elements_across,
     gathered,
     layout_quad,
     layout_quad_c,
     operand_layout,
-    registers_across,
     scattered,
 )
-from ptxgen.isa.tensor_core import adder, factors, multiplied
-from ptxgen.records import dataclass
+from ptxgen.isa.tensor_core import adder
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
     from ptxgen.isa.tensor_core import Family
 
 _INT32: Final = np.iinfo(np.int32)
-# The type of accumulators by their number in a register.
-ACCUMULATORS: Final[Mapping[int, type[Any]]] = {1: np.float32, 2: np.float16}
 
 
 def _s8(units: Lanes) -> Lanes:
@@ -62,18 +60,6 @@ def _s4(units: Lanes) -> Lanes:
 
 # Conversions of register units to int32 elements.
 INTEGERS: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {"s8": _s8, "u8": _u8, "s4": _s4, "u4": _u4}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Operands:
-    """The layouts of the operands of a product, and the types of the elements of A and B."""
-
-    a: Layout
-    b: Layout
-    c: Layout
-    d: Layout
-    type_a: str
-    type_b: str
 
 
 @cache
@@ -111,21 +97,13 @@ def multiply(
     c: Sequence[Lanes],
     family: Family = "mma",
 ) -> tuple[Lanes, ...]:
-    """The registers of D, with accumulators in f32 or f16 as their layouts say. A tensor core has
-    one type for C and D: if they differ, the sums are in f32, and C is widened or D is rounded.
-    """
+    """The registers of D, with accumulators in f32 or f16 as their layouts say."""
     machine.warp_sync(EVERY_LANE)
     warps = ActiveWarps.of(machine)
     how = adder(machine.sm, family, of.type_a)
-    left = factors(of.type_a, elements_across(of.a, warps.joined(of.a, a), k_first=True), how)
-    right = factors(of.type_b, elements_across(of.b, warps.joined(of.b, b), k_first=True), how)
-    sums = elements_across(of.c, warps.joined(of.c, c), k_first=False)
-    sums = sums.view(ACCUMULATORS[of.c.per])
-    if of.d.per == 1:
-        sums = sums.astype(np.float32, copy=False)
-    sums = multiplied(how, of.type_a, left, right, sums)
-    registers = registers_across(of.d, sums.astype(ACCUMULATORS[of.d.per], copy=False))
-    return warps.as_registers(of.d, registers)
+    left = elements_across(of.a, warps.joined(of.a, a), k_first=True)
+    right = elements_across(of.b, warps.joined(of.b, b), k_first=True)
+    return warps.as_registers(of.d, multiplied(how, of, left, right, warps.joined(of.c, c)))
 
 
 def _matrices(layout: Layout, elements: Lanes) -> Lanes:

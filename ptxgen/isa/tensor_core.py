@@ -109,9 +109,9 @@ def adder(sm: int, family: Family, type: str) -> Adder:
 # ---------------------------------------- factors
 
 _FP8: Final = ("e4m3", "e5m2")
-_LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and tf32
+LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and tf32
 _LEAST_F16: Final = -14
-_LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
+LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
 # The formats of at most 8 bits: the bits of an element, and the name of its numpy type.
 _NARROW: Final = {
     "e4m3": (8, "float8_e4m3fn"),
@@ -150,7 +150,7 @@ class Factors(NamedTuple):
 def _exponents(values: Lanes, least: int) -> Lanes:
     finite = np.isfinite(values)
     exponents = np.frexp(np.where(finite, values, 0).astype(np.float64))[1] - 1
-    exponents = np.where(values == 0, _LEAST, np.maximum(exponents, least))
+    exponents = np.where(values == 0, LEAST, np.maximum(exponents, least))
     return np.where(finite, exponents, _NOT_FINITE).astype(np.int16)
 
 
@@ -167,7 +167,7 @@ def _table(type: str, least: int) -> Factors:
 
 
 # Exponents by the eight exponent bits of an f32.
-_EXPONENTS_F32: Final = np.array([_LEAST, *range(_LEAST, 128), _NOT_FINITE], np.int16)
+_EXPONENTS_F32: Final = np.array([LEAST, *range(LEAST, 128), _NOT_FINITE], np.int16)
 
 
 def _with_exponents(values: Lanes) -> Factors:
@@ -182,8 +182,8 @@ def _looked_up(table: Factors, bits: Lanes) -> Factors:
 
 def factors(type: str, elements: Lanes, how: Adder) -> Factors:
     """The factors for elements given as bits (uint8, uint16 or uint32)."""
-    if type in _LEAST_OF:
-        least = _LEAST_F16 if how.converted else _LEAST_OF[type]
+    if type in LEAST_OF:
+        least = _LEAST_F16 if how.converted else LEAST_OF[type]
         return _looked_up(_table(type, least), elements)
     if type == "bf16":  # the upper half of an f32
         return _with_exponents((elements.astype(np.uint32) << 16).view(np.float32))
@@ -194,11 +194,16 @@ def factors(type: str, elements: Lanes, how: Adder) -> Factors:
 
 # If the largest exponent of an output is within these limits, products are exact in f32, and scaled
 # products are exact or too small to count; the f32 sum is exact too, if it is not zero.
-_SMALLEST_TOP: Final = -100
-_LARGEST_TOP: Final = 125
+SMALLEST_TOP: Final = -100
+LARGEST_TOP: Final = 125
 _AT_ONCE: Final = 1 << 16  # products that fit into a core's cache
-_PRODUCT_BITS: Final = 2  # bits of a product before the point: it is below 4 times the power of its exponent
+PRODUCT_BITS: Final = 2  # bits of a product before the point: it is below 4 times the power of its exponent
 _BIAS_F32: Final = 127
+
+
+def block_depth(how: Adder, type: str, depth: int) -> int:
+    """The products of an output that are added in one step, of `depth` products in an instruction."""
+    return depth if how.block is None else min(how.block // _BYTES[type], depth)
 
 
 @numeric.quiet
@@ -219,7 +224,7 @@ def multiplied(
         return _multiplied_in_f32(a, b, c)
     if how.converted:
         return _multiplied_as_f16(how, a, b, c)
-    step = depth if how.block is None else min(how.block // _BYTES[type], depth)
+    step = block_depth(how, type, depth)
     return _steps(how, [slice(k, k + step) for k in range(0, depth, step)], a, b, c)
 
 
@@ -330,7 +335,7 @@ def _rows(
         np.maximum(top, old.exponents, out=top)
         c = _sums(how, products[block], old, top, c.dtype, raised)
         tops = (top,) if raised is None else (top, top - raised)
-        if any(x.min() < _SMALLEST_TOP or x.max() > _LARGEST_TOP for x in tops):
+        if any(x.min() < SMALLEST_TOP or x.max() > LARGEST_TOP for x in tops):
             _put_rare(how, a.part(block), b.part(block), old, tops, c, raised)
     return c
 
@@ -349,7 +354,7 @@ def _sums(
     products *= raising.reshape(products.shape[1:])
     truncated = _scratch.array(np.int32, products.size).reshape(products.shape)
     np.copyto(truncated, products, casting="unsafe")
-    most = len(products) << how.fraction + _PRODUCT_BITS
+    most = len(products) << how.fraction + PRODUCT_BITS
     wide = np.int32 if most <= 1 << 31 else np.int64
     total = np.trunc(old.values * scale).astype(np.float64)
     total += np.add.reduce(truncated, axis=0, dtype=wide).reshape(top.shape)
@@ -369,10 +374,10 @@ def _put_rare(
     """Put the sums whose largest exponent is too small or too large for f32 into `result`. `tops` are the
     largest exponents and, if products are raised, those less the powers by which they are.
     """
-    rare: Lanes = np.logical_or.reduce([(x < _SMALLEST_TOP) | (x > _LARGEST_TOP) for x in tops])
+    rare: Lanes = np.logical_or.reduce([(x < SMALLEST_TOP) | (x > LARGEST_TOP) for x in tops])
     empty_rows, empty_columns = (np.logical_not(x.values.any(axis=0)) for x in (a, b))
     nothing = empty_rows[:, None] | empty_columns
-    nothing &= rare & (old.values == 0) & (tops[-1] < _SMALLEST_TOP)
+    nothing &= rare & (old.values == 0) & (tops[-1] < SMALLEST_TOP)
     result[nothing] = 0  # as in rows without an element
     row, column, matrix = np.nonzero(rare & ~nothing)
     if len(row):
@@ -433,6 +438,6 @@ def _any_size(
 def truncated_f32(how: Adder, exact: Lanes) -> Lanes:
     """Sums of any size, float64, as f32."""
     # The last bit that is kept; for a subnormal sum, that of the least exponent.
-    last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
+    last = np.maximum(np.frexp(exact)[1] - 1, LEAST) - how.significant
     exact = np.where(np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact)
     return exact.astype(np.float32)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa.compiled_sums import multiplied
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.descriptors import read_matrix
 from ptxgen.isa.fragments import (
@@ -23,17 +24,17 @@ from ptxgen.isa.fragments import (
     WARP,
     ActiveWarps,
     Layout,
+    Operands,
     elements_across,
     joined,
     operand_layout,
-    registers_across,
     scattered,
     sizes,
 )
 from ptxgen.isa.matrix import ACCURACY
-from ptxgen.isa.products import ACCUMULATORS, INTEGERS, Operands, operands
+from ptxgen.isa.products import INTEGERS, operands
 from ptxgen.isa.spec import BLACKWELL, Effect
-from ptxgen.isa.tensor_core import Adder, Factors, adder, factors, multiplied
+from ptxgen.isa.tensor_core import Adder, adder
 from ptxgen.isa.undefined_products import PRODUCT
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _in_memory(
 ) -> Lanes:
     words = read_matrix(machine, at, rows, transposed=transposed, parted=parted)
     elements = words.view(f"u{4 // layout.per}")
-    return np.ascontiguousarray(elements.transpose((1, 2, 0) if transposed else (2, 1, 0)))
+    return elements.transpose((1, 2, 0) if transposed else (2, 1, 0))
 
 
 def _addend(warps: ActiveWarps, layout: Layout, d: Sequence[Lanes], keep: Lanes) -> Lanes:
@@ -65,14 +66,19 @@ def _addend(warps: ActiveWarps, layout: Layout, d: Sequence[Lanes], keep: Lanes)
 
 
 def _multiplied(
-    machine: Machine, of: Operands, read: tuple[Factors, Factors], d: Sequence[Lanes], keep: Lanes, how: Adder
+    machine: Machine,
+    of: Operands,
+    read: tuple[Lanes, Lanes],
+    d: Sequence[Lanes],
+    keep: Lanes,
+    how: Adder,
+    negated: bool,
 ) -> tuple[Lanes, ...]:
-    """The registers of D of the warps that are active now; the factors are those of all warps."""
+    """The registers of D of the warps that are active now; the elements are those of all warps."""
     warps = ActiveWarps.of(machine)
-    left, right = (Factors(*(warps.picked(x, 2) for x in matrix)) for matrix in read)
-    old = elements_across(of.c, _addend(warps, of.c, d, keep), k_first=False)
-    sums = multiplied(how, of.type_a, left, right, old.view(ACCUMULATORS[of.c.per]))
-    return warps.as_registers(of.d, registers_across(of.d, sums))
+    left, right = (warps.picked(matrix, 2) for matrix in read)
+    sums = multiplied(how, of, left, right, _addend(warps, of.c, d, keep), negated=negated)
+    return warps.as_registers(of.d, sums)
 
 
 def _added_s32(
@@ -172,19 +178,7 @@ def wgmma_mma_async(
     if dtype == "s32":
         return machine.multiply(read, lambda read, d: _added_s32(machine, of, read, d, keep, satfinite), d)
     how = adder(machine.sm, "wgmma", atype)
-    return machine.multiply(
-        lambda: _factors(of, *read(), how, negated=ia != ib),
-        lambda read, d: _multiplied(machine, of, read, d, keep, how),
-        d,
-    )
-
-
-def _factors(
-    of: Operands, left: Lanes, right: Lanes, how: Adder, *, negated: bool
-) -> tuple[Factors, Factors]:
-    """A, or -A, and B of all warps."""
-    a, b = factors(of.type_a, left, how), factors(of.type_b, right, how)
-    return a.negated() if negated else a, b
+    return machine.multiply(read, lambda read, d: _multiplied(machine, of, read, d, keep, how, ia != ib), d)
 
 
 def _product_s32(of: Operands, *read: Lanes) -> Lanes:

@@ -13,7 +13,7 @@ from isa.test_matrix import run as run_row
 
 from ptxgen.interpreter import run
 from ptxgen.isa import products, table, wgmma
-from ptxgen.isa.tensor_core import multiplied
+from ptxgen.isa.compiled_sums import multiplied
 
 Array = np.ndarray[Any, Any]
 WARP = 32
@@ -26,9 +26,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of sums of each product that tensor cores have computed."""
     counts: list[int] = []
 
-    def counted(how: Any, type: str, a: Any, b: Any, c: Array) -> Array:
-        counts.append(c.size)
-        return multiplied(how, type, a, b, c)
+    def counted(how: Any, of: Any, a: Any, b: Any, c: Array, **more: Any) -> Array:
+        counts.append(c.size * of.c.per)
+        return multiplied(how, of, a, b, c, **more)
 
     for module in (products, wgmma):
         monkeypatch.setattr(module, "multiplied", counted)
