@@ -244,7 +244,10 @@ class CachedWork:
         self._attend(stream)
 
     def _stream(self) -> int:
-        return self._task.cache.stream_of(self._task.caller, self._task.stream, self._task.q)
+        task = self._task
+        if task.stream is not None:  # which is checked
+            return task.stream
+        return task.cache.stream_of(task.caller, None, task.q)
 
     def _fill(self, stream: int) -> None:
         """Copy the new rows from the host to the GPU, and write them to the cache."""

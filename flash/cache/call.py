@@ -205,7 +205,7 @@ def checked(
     which = cache.check_sequences(caller, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
     # Geometries that passed all checks are known: for these, only numbers are checked again.
     key = _key(caller, name, len(which), options, arguments)
-    known: Asked | None = None if key is None else cache.known_calls.get(key, views, _WRITTEN)
+    known: Asked | None = None if key is None else cache.known_calls.get(key, views)
     asked = known or _asked(caller, cache, name, arguments, views, len(which))
     ends = cache.ledger.of(layer, which)
     if "k" in views:
