@@ -83,9 +83,7 @@ def in_chunks(space: Workspace, name: str, source: KeyRows, index: KeyIndex, row
             yield chunks._replace(keys=slice(whole, index.length))
 
 
-def copied_whole(
-    space: Workspace, name: str, source: KeyRows, index: KeyIndex, rows: int
-) -> Array | None:
+def copied_whole(space: Workspace, name: str, source: KeyRows, index: KeyIndex, rows: int) -> Array | None:
     """A copy [kv_heads, keys, dim] in buffer `name` of the keys at `index`, if they are fewer than those of a
     chunk: what `in_chunks` generates for them, without its steps. None for more keys, and for pages.
     """
