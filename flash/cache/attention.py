@@ -202,7 +202,7 @@ class CachedWork:
     def _advance(self, journal: Journal, stream: int) -> None:
         task, cache = self._task, self._task.cache
         n, sequences = self._rows, task.sequences
-        if ANGLES[0] in task.views:
+        if task.is_repeated and ANGLES[0] in task.views:  # `checked` has compared the rows of others
             ends = [length + n for length in cache.ledger.of(task.layer, sequences)]
             require_angles(task.caller, cache, task.views, ends, task.padding, is_known=True)
         if n:

@@ -195,9 +195,20 @@ def _pointers_of(sources: Sequence[tuple[int, int]]) -> Callable[[Sequence[int]]
     """The function of `Ready.pointers_of`. `sources` has for each pointer the number of an array, and the
     offset from its first element in bytes.
     """
-    if len(sources) > 1 and not any(after for _, after in sources):
-        return operator.itemgetter(*[n for n, _ in sources])
-    return lambda pointers: [pointers[n] + after for n, after in sources]
+    if len(sources) < 2:  # of which `itemgetter` makes no tuple
+        return lambda pointers: [pointers[n] + after for n, after in sources]
+    firsts = operator.itemgetter(*[n for n, _ in sources])
+    offsets = [(at, after) for at, (_, after) in enumerate(sources) if after]
+    if not offsets:
+        return firsts
+
+    def pointers_of(pointers: Sequence[int]) -> list[int]:
+        addresses = list(firsts(pointers))
+        for at, after in offsets:
+            addresses[at] += after
+        return addresses
+
+    return pointers_of
 
 
 @functools.lru_cache(maxsize=16)
