@@ -23,6 +23,7 @@ from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
 from ptxgen import ir
 from ptxgen.arrays import streams
+from ptxgen.arrays.views import ArrayView
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import ConfigError, shown
@@ -33,6 +34,7 @@ from ptxgen.runtime.settings import AUTO
 
 _NAME: Final = "AttentionKernel"
 _NO_ARRAYS: Final[dict[str, object]] = {}
+_NO_VIEWS: Final[dict[str, ArrayView]] = {}
 
 
 class AttentionKernel:
@@ -232,18 +234,19 @@ class AttentionKernel:
         operands = flattened(caller.name, arguments) if arguments else _NO_ARRAYS
         views = forward.views(q, k, v, out, operands, explicit)
         like = views["q"]
-        geometry = forward.geometry(views, layout, max_seqlen_q)
-        forward.check_contents(views, geometry)
+        checked = forward.checked(views, layout, max_seqlen_q)
         name = forward.choose(backend, like, explicit)[0]
-        if geometry.is_empty and outputs:
+        if checked.is_empty and outputs:
             like = forward.placed(like, views.values())
-        declared = forward.declared(like, geometry, outputs, out=out)
-        results_by_name, new = forward.new(declared, explicit)
-        if geometry.is_empty:
-            forward.fill(declared, new, explicit)
-        else:
+        results_by_name, new = _NO_ARRAYS, _NO_VIEWS
+        if out is None or outputs:
+            declared = forward.declared(like, checked.geometry, outputs, out=out)
+            results_by_name, new = forward.new(declared, explicit)
+            if checked.is_empty:
+                forward.fill(declared, new, explicit)
+        if not checked.is_empty:
             arrays = {**views, **new} if new else views
-            call = Call(self.config, geometry, layout, scale, arrays, numbers)
+            call = Call(self.config, checked.geometry, layout, scale, arrays, numbers, checked.launches)
             forward.run(call, name, like, explicit)
         result = out if out is not None else results.deliver(results_by_name["out"], like)
         if not outputs:
@@ -308,13 +311,14 @@ class AttentionKernel:
         """
         caller = self._caller
         outputs = self._outputs
-        if outputs or any(flag is not None and flag is not False for flag in flags):
+        if outputs or flags.count(None) + sum([flag is False for flag in flags]) < len(flags):
             options = {output.option: flag for output, flag in zip(OUTPUTS, flags, strict=True)}
             outputs = outputs_of(caller.name, options, outputs)
         scale = self._scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
-        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
+        numbers = self._numbers
+        dropout_seed = arguments.pop("dropout_seed", None) if arguments else None
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         return outputs, scale, numbers

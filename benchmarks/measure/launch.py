@@ -22,15 +22,19 @@ from flash.functions import attention
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import view
+from ptxgen.dsl import Pointer
+from ptxgen.kernels.function import KernelFunction
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.types import f32, u32
 
-GOAL_US: Final = 20.0
+GOAL_US: Final = 8.0
+OWN_KERNEL_GOAL_US: Final = 6.0
 OPERATOR_GOAL_US: Final = 15.0
 SDPA_GOAL_US: Final = 30.0
 TINY_GOAL_US: Final = 60.0
 SHAPE: Final = (2, 4, 200, 64)
-STEP_GOAL_US: Final = 30.0
+STEP_GOAL_US: Final = 10.0
 CALL_GOAL_US: Final = 40.0
 HEADS, KV_HEADS, DIM, SPLITS = 32, 8, 128, 4
 PAGE_SIZES: Final = (0, 64)
@@ -52,8 +56,8 @@ LAUNCH_REMARKS: Final = (
 
 
 def launch_jobs(quick: bool) -> list[Job]:
-    """Jobs: repeated launches with arrays of three kinds, the share of reading torch tensors, the
-    calls of the adapter of PyTorch and on the CPU, and decoding.
+    """Jobs: repeated launches with arrays of three kinds and of a kernel made by `ptxgen.kernel`, the share
+    of reading torch tensors, the calls of the adapter of PyTorch and on the CPU, and decoding.
     """
     samples = 5 if quick else 20
     cases = [(kind, True) for kind in _KINDS] + [("torch", False)]
@@ -62,6 +66,7 @@ def launch_jobs(quick: bool) -> list[Job]:
             Job(f"launch {kind}", functools.partial(launches, kind, current, samples))
             for kind, current in cases
         ),
+        Job("own kernel", functools.partial(own_kernel, samples)),
         Job("read tensors", functools.partial(readings, samples)),
         Job("torch operator", functools.partial(operator_calls, samples)),
         Job("tiny calls", functools.partial(tiny_calls, samples)),
@@ -104,6 +109,27 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
         measured("driver calls of one launch", "calls", [len(names)], config=settings),
         f"driver calls with {kind} arrays, current={current}: {', '.join(names)}",
     ]
+
+
+def own_kernel(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
+    """Microseconds of one repeated launch of a kernel made by `ptxgen.kernel`, with two arrays and a number,
+    which are stand-ins for torch tensors.
+    """
+    try:
+        driver = _fake_driver()
+    except ImportError as error:
+        return [f"a kernel of one's own was not measured: {error}"]
+
+    def doubled(k: Any, X: Pointer[f32], Y: Pointer[f32], n: u32) -> None:  # type: ignore[type-arg, valid-type]
+        with k.strided(n) as i:
+            Y[i] = X[i] + X[i]
+
+    kernel = KernelFunction(doubled, threads=128, cuda=CudaBackend(driver), cache=ModuleCache(None))
+    content = np.zeros(SHAPE, np.float32)
+    x, y = (_Tensor(driver.place(content), SHAPE) for _ in range(2))
+    times, _ = _measured(driver, lambda: kernel[1](x, y, content.size, stream=0), True, samples, calls)
+    goal = Goal("<=", OWN_KERNEL_GOAL_US)
+    return [measured("Python of one launch of @ptxgen.kernel", "us", times, goal=goal, headline=True)]
 
 
 def decoding(page_size: int, rotary: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
@@ -191,7 +217,16 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
         for array in four:
             view(array, "array")
 
+    def read_attributes(four: list[Any]) -> None:
+        for t in four:
+            _ = t.device.type, t.device.index, t.layout, t.is_neg(), t.dtype, t.requires_grad
+            _ = t.data_ptr(), t.shape, t.stride()
+
     for name, four in arrays.items():
+        work = _repeated(functools.partial(read_attributes, four), calls)
+        work()
+        times = [_cpu_seconds(work) / calls * US for _ in range(samples)]
+        remarks.append(measured("the attributes of four arrays alone", "us", times, config={"arrays": name}))
         work = _repeated(functools.partial(read, four), calls)
         work()
         times = [_cpu_seconds(work) / calls * US for _ in range(samples)]

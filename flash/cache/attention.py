@@ -202,7 +202,7 @@ class CachedWork:
     def _advance(self, journal: Journal, stream: int) -> None:
         task, cache = self._task, self._task.cache
         n, sequences = self._rows, task.sequences
-        if ANGLES[0] in task.views:
+        if task.is_repeated and ANGLES[0] in task.views:  # `checked` has compared the rows of others
             ends = [length + n for length in cache.ledger.of(task.layer, sequences)]
             require_angles(task.caller, cache, task.views, ends, task.padding, is_known=True)
         if n:
@@ -244,7 +244,10 @@ class CachedWork:
         self._attend(stream)
 
     def _stream(self) -> int:
-        return self._task.cache.stream_of(self._task.caller, self._task.stream, self._task.q)
+        task = self._task
+        if task.stream is not None:  # which is checked
+            return task.stream
+        return task.cache.stream_of(task.caller, None, task.q)
 
     def _fill(self, stream: int) -> None:
         """Copy the new rows from the host to the GPU, and write them to the cache."""

@@ -205,7 +205,7 @@ def checked(
     which = cache.check_sequences(caller, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
     # Geometries that passed all checks are known: for these, only numbers are checked again.
     key = _key(caller, name, len(which), options, arguments)
-    known: Asked | None = None if key is None else cache.known_calls.get(key, views, _WRITTEN)
+    known: Asked | None = None if key is None else cache.known_calls.get(key, views)
     asked = known or _asked(caller, cache, name, arguments, views, len(which))
     ends = cache.ledger.of(layer, which)
     if "k" in views:
@@ -247,10 +247,19 @@ def checked(
 
 def _arrays(caller: str, q: object, k: object, v: object, arguments: Mapping[str, Any]) -> dict[str, object]:
     """The arrays of a call by name: q, and those of the others that are not None."""
-    arrays = {"k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
+    arrays = {"q": q}
+    if k is not None:
+        arrays["k"] = k
+    if v is not None:
+        arrays["v"] = v
+    for name in _ARRAYS:
+        array = arguments[name]
+        if array is not None:
+            arrays[name] = array
     if arguments[AUX] is not None:
-        arrays |= flattened(caller, {AUX: arguments[AUX]})
-    return {"q": q, **{name: array for name, array in arrays.items() if array is not None}}
+        of_functions = flattened(caller, {AUX: arguments[AUX]})
+        arrays |= {name: array for name, array in of_functions.items() if array is not None}
+    return arrays
 
 
 def _room(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -174,7 +174,7 @@ class CudaMemory(Memory):
             self._of_layers[layer] = of_layer
         return of_layer
 
-    def update(self, changed: Iterable[int], stream: int) -> None:
+    def update(self, changed: Collection[int], stream: int) -> None:
         """Copy lengths, scales and `changed` rows of the block table to the GPU, in the order of `stream`."""
         self._lengths.follow(self.small.lengths, stream)
         if self._scales is not None and self.small.scales is not None:

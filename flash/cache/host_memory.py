@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -154,7 +154,7 @@ class HostMemory(Memory):
             None if v_scale is None else view(v_scale, "v_scale"),
         )
 
-    def update(self, changed: Iterable[int], stream: int) -> None:
+    def update(self, changed: Collection[int], stream: int) -> None:
         """Nothing to do: `arrays` are views of `small`."""
 
     def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new memory

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flash.calls.memory import Memory, PlannedMemory, StreamMemory
 from flash.calls.step import Fill, Step
@@ -18,6 +19,7 @@ from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.repeated_launch import RepeatedLaunch
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
 
@@ -25,14 +27,13 @@ _APART: Final = 1 << 48  # bytes between the addresses of arrays when launches a
 
 
 class Ready(NamedTuple):
-    """A loaded kernel and its launch plan. `sources` has for each of its pointers the number of an array of
-    a call, and the offset from the first element of this array, in bytes. `fills` are ranges of the arrays
-    that are set before the launch: a source, the number of words of 32 bits, and the word.
+    """A launch of a loaded kernel. `pointers_of` gives the addresses of its pointers, from those of the
+    arrays of a call. `fills` are ranges of the arrays that are set before the launch: the number of an array
+    and an offset from its first element in bytes, the number of words of 32 bits, and the word.
     """
 
-    kernel: LoadedKernel
-    plan: LaunchPlan
-    sources: tuple[tuple[int, int], ...]
+    launch: RepeatedLaunch
+    pointers_of: Callable[[Sequence[int]], Sequence[int]]
     fills: tuple[tuple[tuple[int, int], int, int], ...] = ()
 
 
@@ -49,17 +50,21 @@ class Prepared(NamedTuple):
         self, backend: CudaBackend, arrays: Sequence[ArrayView], space: ArrayView | None, ordinal: int
     ) -> Bound:
         """The launches on some arrays with some memory."""
-        pointers = addresses(arrays) + ([] if space is None else [space.pointer])
+        pointers = addresses(arrays)
+        if space is not None:
+            pointers.append(space.pointer)
         launches = [
             (
-                kernel,
-                plan.with_pointers([pointers[n] + after for n, after in sources]),
-                [Fill(pointers[n] + after, count, word) for (n, after), count, word in fills],
+                launch,
+                launch.with_pointers(pointers_of(pointers)),
+                [Fill(pointers[n] + after, count, word) for (n, after), count, word in fills]
+                if fills
+                else fills,
             )
-            for kernel, plan, sources, fills in self.launches
+            for launch, pointers_of, fills in self.launches
         ]
-        cleared = [(pointers[-1] + first, nbytes) for first, nbytes in self.cleared]
-        return Bound(backend, ordinal, arrays, space, launches, cleared)
+        cleared = self.cleared and [(pointers[-1] + first, nbytes) for first, nbytes in self.cleared]
+        return _new_bound((backend, ordinal, arrays, space, launches, cleared))
 
 
 class Bound(NamedTuple):
@@ -69,8 +74,8 @@ class Bound(NamedTuple):
     ordinal: int
     arrays: Sequence[ArrayView]
     space: ArrayView | None
-    launches: list[tuple[LoadedKernel, LaunchPlan, list[Fill]]]
-    cleared: list[tuple[int, int]]
+    launches: list[tuple[RepeatedLaunch, Sequence[Any], Sequence[Fill]]]
+    cleared: Sequence[tuple[int, int]]
 
     def put_on(self, stream: int) -> None:
         """Put the launches on a stream."""
@@ -78,10 +83,14 @@ class Bound(NamedTuple):
         wait_for_producers(backend, self.arrays, stream, self.ordinal)
         for pointer, nbytes in self.cleared:
             backend.clear(pointer, nbytes, stream, ordinal=self.ordinal)
-        for kernel, plan, fills in self.launches:
+        for launch, values, fills in self.launches:
             for pointer, count, word in fills:
                 backend.fill(pointer, word, count, stream, ordinal=self.ordinal)
-            backend.launch(kernel, plan, stream)
+            launch.put(values, stream)
+
+
+# `Bound` of all of its fields: the constructor of a NamedTuple takes three times as long.
+_new_bound: Final = functools.partial(tuple.__new__, Bound)
 
 
 class Launcher:
@@ -156,9 +165,8 @@ class Launcher:
         launches = tuple(
             [
                 Ready(
-                    self.load(step.build, step.plan, ordinal),
-                    step.plan,
-                    tuple([source(pointer) for pointer in step.pointers]),
+                    self.backend.repeated(self.load(step.build, step.plan, ordinal), step.plan),
+                    _pointers_of([source(pointer) for pointer in step.pointers]),
                     tuple([(source(pointer), count, word) for pointer, count, word in step.fills]),
                 )
                 for step in list(steps(apart, memory))
@@ -182,6 +190,26 @@ class Launcher:
     def located(self, array: ArrayView, caller: str) -> ArrayView:
         """The array with the number of the GPU that has its memory. Raises `LaunchError` if none has."""
         return located(self.backend, array, caller)
+
+
+def _pointers_of(sources: Sequence[tuple[int, int]]) -> Callable[[Sequence[int]], Sequence[int]]:
+    """The function of `Ready.pointers_of`. `sources` has for each pointer the number of an array, and the
+    offset from its first element in bytes.
+    """
+    if len(sources) < 2:  # of which `itemgetter` makes no tuple
+        return lambda pointers: [pointers[n] + after for n, after in sources]
+    firsts = operator.itemgetter(*[n for n, _ in sources])
+    offsets = [(at, after) for at, (_, after) in enumerate(sources) if after]
+    if not offsets:
+        return firsts
+
+    def pointers_of(pointers: Sequence[int]) -> list[int]:
+        addresses = list(firsts(pointers))
+        for at, after in offsets:
+            addresses[at] += after
+        return addresses
+
+    return pointers_of
 
 
 @functools.lru_cache(maxsize=16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ptxgen.arrays import streams
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.staging import Staging
-from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, unreadable, view
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, reader_of, unreadable, view
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -29,7 +29,7 @@ from ptxgen.target import Target
 
 C = TypeVar("C")  # a checked call
 V = TypeVar("V")  # the result of its checks
-Reaches = dict[str, tuple[int, int]]  # of each array, by name: its first byte and the one after its last
+_MISALIGNED: Final = ALIGNMENTS[0] - 1  # the bits of an address that are 0 where it is aligned
 
 
 class Result(NamedTuple):
@@ -110,7 +110,9 @@ class Operation(ABC, Generic[C]):
         """
         find = self.gpu.backend.device_of_pointer
         try:
-            views = {name: view(array, name, stream, find) for name, array in arrays.items()}
+            views = {
+                name: reader_of(type(array))(array, name, stream, find) for name, array in arrays.items()
+            }
         except LaunchError:
             raise_problems(unreadable(dict(arrays), stream), self.caller.name)
             raise  # not reached: `unreadable` finds the same array
@@ -275,75 +277,81 @@ def _interpret(steps: Iterable[Step]) -> None:
 
 
 class _Alike(Generic[V]):
-    """The outcome of checks of calls with arrays of one geometry: `reaches`, the bytes that each array
-    reaches, and `apart`, the result of calls in which no array shares bytes with a written one; None before
+    """The outcome of checks of calls with arrays of one geometry: `reaches`, the first byte that each array
+    reaches and the one after its last, from its address; `written`, the numbers of the arrays that are
+    written; and `apart`, the result of calls in which no array shares bytes with a written one; None before
     the first.
     """
 
-    __slots__ = ("apart", "reaches")
+    __slots__ = ("apart", "reaches", "written")
 
-    def __init__(self, reaches: Reaches) -> None:
-        self.reaches = reaches
+    def __init__(self, views: Mapping[str, ArrayView], written: Collection[str]) -> None:
+        self.reaches = [reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for a in views.values()]
+        self.written = [n for n, name in enumerate(views) if name in written]
         self.apart: V | None = None
+
+    def near(self, pointers: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+        """(written, other, distance) for each array that is written and each other array whose span of
+        bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
+        """
+        near: tuple[tuple[int, int, int], ...] = ()
+        for n in self.written:
+            here, (low, high) = pointers[n], self.reaches[n]
+            begin, end = here + low, here + high
+            for m, there in enumerate(pointers):
+                first, last = self.reaches[m]
+                if there + first < end and begin < there + last and m != n:
+                    near = *near, (n, m, there - here)
+        return near
 
 
 class Known(Generic[V]):
-    """Results for calls, by what else they depend on (`of`), and by their arrays: shapes, strides, types
-    and devices, and of the addresses their alignment and how far those lie from one another that share bytes
-    with an array that is `written`.
+    """Results for calls, by what else they depend on (`of`), and by their arrays: names, shapes, strides,
+    types and devices, and of the addresses their alignment, which of them are null, and how far those lie
+    from one another that share bytes with an array that is `written`.
     """
 
     def __init__(self) -> None:
         self._alike = BoundedCache[tuple[object, ...], _Alike[V]]()
         self._sharing = BoundedCache[tuple[object, ...], V]()
 
-    def get(
-        self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str]
-    ) -> V | None:
-        """The cached result for a call; None if there is none."""
-        key = _key(of, views)
+    def get(self, of: tuple[object, ...], views: Mapping[str, ArrayView]) -> V | None:
+        """The cached result for a call; None if there is none. Raises TypeError if `of` is not hashable."""
+        pointers = [array[0] for array in views.values()]
+        key = _key(of, views, pointers)
         alike = self._alike.get(key)
         if alike is None:
             return None
-        near = _near(views, alike.reaches, written)
+        near = alike.near(pointers)
         return self._sharing.get((key, near)) if near else alike.apart
 
     def keep(
         self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str], result: V
     ) -> V:
-        """Cache the result for a call whose arrays are right, and return it."""
-        key = _key(of, views)
+        """Cache the result for a call whose arrays are right, and return it. Which are `written` follows from
+        `of` and from the names.
+        """
+        pointers = [array[0] for array in views.values()]
+        key = _key(of, views, pointers)
         alike = self._alike.get(key)
         if alike is None:
-            reaches = {n: reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for n, a in views.items()}
-            alike = self._alike.keep(key, _Alike(reaches))
-        near = _near(views, alike.reaches, written)
+            alike = self._alike.keep(key, _Alike(views, written))
+        near = alike.near(pointers)
         if near:
             return self._sharing.keep((key, near), result)
         alike.apart = result
         return result
 
 
-def _key(of: tuple[object, ...], views: Mapping[str, ArrayView]) -> tuple[object, ...]:
+def _key(
+    of: tuple[object, ...], views: Mapping[str, ArrayView], pointers: Sequence[int]
+) -> tuple[object, ...]:
+    bits = 0
+    for pointer in pointers:
+        bits |= pointer
+    # Of addresses that are neither null nor misaligned nothing else is read.
+    rest = None
+    if bits & _MISALIGNED or 0 in pointers:
+        rest = tuple([pointer & _MISALIGNED if pointer else None for pointer in pointers])
     # [1:6] is all that checks read in addition to the address: shape, strides, dtype, device, read_only.
-    return of, tuple([(name, array[1:6], array.pointer % ALIGNMENTS[0]) for name, array in views.items()])
-
-
-def _near(
-    views: Mapping[str, ArrayView], reaches: Reaches, written: Collection[str]
-) -> tuple[tuple[str, str, int], ...]:
-    """(written, other, distance) for each array that is written and each other array whose span of
-    bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
-    """
-    near = []
-    for one in written:
-        if one not in views:
-            continue
-        here = views[one].pointer
-        begin, end = (here + bound for bound in reaches[one])
-        for other, array in views.items():
-            low, high = reaches[other]
-            there = array.pointer
-            if there + low < end and begin < there + high and other != one:
-                near.append((one, other, there - here))
-    return tuple(near)
+    return of, rest, *views, *[array[1:6] for array in views.values()]

@@ -89,13 +89,21 @@ def attention_cpu(
         tops=None if max_logit is None else np.full(q.shape[:3], -np.inf, dtype),
     )
     left = None if engine.attend is None else tasks_left(job, threads)
+    spaces: list[Workspace] = []
+
+    def space() -> Workspace:
+        spaces.append(Workspace.spare(dtype))
+        return spaces[-1]
+
     share_out(
         job.tasks() if left is None else left,
-        lambda: Workspace(dtype),
+        space,
         lambda space, task: _attend(job, space, *task, shifted=left is not None),
         threads=threads,
         multiplications=job.multiplications,
     )
+    for used in spaces:
+        used.end()
     if job.tops is not None and max_logit is not None:
         max_logit[...] = job.tops.max(axis=2, initial=-np.inf)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import Workspace
+from flash.cpu.blocks import Workspace, converted
 from flash.cpu.paged_rows import KeyIndex, KeyRows, PagedRows, Walk
 
 Array = NDArray[Any]
@@ -81,6 +81,20 @@ def in_chunks(space: Workspace, name: str, source: KeyRows, index: KeyIndex, row
         rest = index._replace(keys=slice(first + whole, last))
         for chunks in _copied(space, name, source, rest, rest.length):
             yield chunks._replace(keys=slice(whole, index.length))
+
+
+def copied_whole(space: Workspace, name: str, source: KeyRows, index: KeyIndex, rows: int) -> Array | None:
+    """A copy [kv_heads, keys, dim] in buffer `name` of the keys at `index`, if they are fewer than those of a
+    chunk: what `in_chunks` generates for them, without its steps. None for more keys, and for pages.
+    """
+    if isinstance(source, PagedRows) or index.length >= keys_of_chunk(rows, source.dtype == space.dtype):
+        return None
+    x = source[index]
+    if x.size > _COPIED:  # many heads, which are copied in parts
+        return None
+    copy = space.planes(name, *x.shape)
+    converted(x, copy)
+    return copy
 
 
 def _in_array(

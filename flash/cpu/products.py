@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace, product_of_seen, scores_of
-from flash.cpu.chunks import in_chunks, keys_of_chunk
+from flash.cpu.chunks import copied_whole, in_chunks, keys_of_chunk
 from flash.cpu.paged_rows import KeyIndex, KeyRows
 
 Array = NDArray[Any]
@@ -26,6 +26,13 @@ def scores_of_keys(space: Workspace, source: KeyRows, index: KeyIndex, q: Array,
     if rows > _ROWS_IN_CHUNKS:
         for some, k in space.of_keys("k", source, index, rows):
             scores_of(space, q[some], k, out[some])
+        return
+    whole = copied_whole(space, "k", source, index, rows)
+    if whole is not None:
+        if rows == 1:
+            np.matmul(whole, q.swapaxes(1, 2), out.swapaxes(1, 2))
+        else:
+            scores_of(space, q, whole, out)
         return
     for chunks in in_chunks(space, "k", source, index, rows):
         queries, wanted = q[chunks.heads], chunks.of(out)
@@ -84,6 +91,10 @@ def outputs_of_values(
         for some, v in space.of_keys("v", source, index, rows):
             unseen = None if hidden is None else hidden[some]
             product_of_seen(space, "v", weight[some], v, unseen, out=out[some])
+        return
+    whole = copied_whole(space, "v", source, index, rows)
+    if whole is not None:
+        product_of_seen(space, "v", weight, whole, hidden, out=out)
         return
     count = -(-index.length // keys_of_chunk(rows, source.dtype == space.dtype))
     sums = space.take("sums", count, out.size)

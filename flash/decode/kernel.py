@@ -239,13 +239,12 @@ class DecodeKernel:
         """Raise `LaunchError` with all problems of the arrays of a call. On a GPU, calls whose
         addresses differ only in ways that no check depends on are checked once.
         """
-        written = _CACHES if "k" in views else _OUT
-        if views["q"].device != HOST and self._checked.get((), views, written):
+        if views["q"].device != HOST and self._checked.get((), views):
             return
         if not self._decode.gpu.backend.why_unavailable():
             self._decode.require_located(views.values())
         raise_problems(problems_of(self.config, views), CALLER)
-        self._checked.keep((), views, written, True)
+        self._checked.keep((), views, _CACHES if "k" in views else _OUT, True)
 
 
 _OPERANDS: Final = (*LENGTHS, *SCALES, "block_table", *CACHE_ARRAYS)

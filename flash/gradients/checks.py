@@ -68,7 +68,7 @@ class Checks:
         most = self._longest(operands, longest)
         arrays, of = {**views, **operands}, (layout, *most)
         try:
-            checked = self._known.get(of, arrays, WRITTEN)
+            checked = self._known.get(of, arrays)
         except TypeError:  # not hashable, so no valid layout: `check` refuses it
             checked = None
         problems: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class DeviceNumbers:
         self._dtype = dtype
         self._cuda = cuda
         self._last: bytes | None = None  # the contents of `there`, if known
+        self._source: tuple[Array | None, int] = None, 0  # the last dense array on the host, and its address
         self.view = part_of(there, 0, there.shape, dtype)
 
     def row(self, index: int) -> ArrayView:
@@ -44,15 +45,18 @@ class DeviceNumbers:
             self._copy(self._there.pointer, values, stream)
             self._last = contents
 
-    def follow_rows(self, values: Array, rows: Iterable[int], stream: int) -> None:
+    def follow_rows(self, values: Array, rows: Collection[int], stream: int) -> None:
         """Copy only `rows` of `values` [n, m] to the GPU, in the order of `stream`."""
-        for begin, end in _stretches(sorted(rows)):
+        for begin, end in _stretches(sorted(rows)) if rows else ():
             at = self._there.pointer + begin * values[begin].nbytes
             self._copy(at, values[begin:end], stream)
 
     def _copy(self, to: int, values: Array, stream: int) -> None:
-        dense = np.ascontiguousarray(values)
-        self._cuda.copy_to_device(to, dense.ctypes.data, dense.nbytes, stream, ordinal=self._there.ordinal)
+        source, address = self._source
+        if source is not values:
+            source = np.ascontiguousarray(values)
+            self._source = source, address = source, source.ctypes.data
+        self._cuda.copy_to_device(to, address, values.nbytes, stream, ordinal=self._there.ordinal)
 
 
 def part_of(of: DeviceArray, item: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:

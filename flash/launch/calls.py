@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.calls.gpu import Prepared
 from flash.calls.memory import HostMemory, Memory
 from flash.calls.step import Step, plan_of
 from flash.contract.catalogue import Build
@@ -51,6 +52,8 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
     scale: float
     arrays: Mapping[str, ArrayView]
     numbers: Mapping[str, int | float] = MappingProxyType({})  # arguments of the features
+    # The launches of known calls like it (`Forward.checked`); None if there are none.
+    launches: dict[tuple[object, ...], Prepared] | None = None
 
     @property
     def matrices(self) -> list[ArrayView]:

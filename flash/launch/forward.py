@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from flash.calls.gpu import Launcher
+from flash.calls.gpu import Launcher, Prepared
 from flash.calls.memory import Memory
-from flash.calls.operation import Operation, Result
+from flash.calls.operation import Known, Operation, Result
 from flash.calls.step import Step
 from flash.contract.catalogue import proved_build
 from flash.host.caller import Caller, raise_problems
@@ -21,7 +21,7 @@ from flash.launch.operands import require_operands, scale_problems
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.operands.dtypes import F32
-from flash.problem.config import AttentionConfig
+from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import Output
@@ -30,8 +30,19 @@ from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.bounded_cache import BoundedCache
 
+_WRITTEN: Final = ("out",)
 NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES, *ANGLES))}
 _NONE: Final[dict[str, ArrayView]] = {}
+
+
+class Checked(NamedTuple):
+    """What the checks of a call found: its geometry, whether its output has no rows, and the launches of
+    calls like it on a GPU, by what else these depend on.
+    """
+
+    geometry: Geometry
+    is_empty: bool
+    launches: dict[tuple[object, ...], Prepared]
 
 
 class Forward(Operation[Call]):
@@ -41,9 +52,11 @@ class Forward(Operation[Call]):
         super().__init__(gpu, caller, config.target)
         self.config = config
         self.geometries = BoundedCache[tuple[object, ...], Geometry]()
+        self._known = Known[Checked]()
         self._output = config.output
         self._operands = tuple([operand.name for operand in config.features.operands])
         self._no_operands = {**NO_OPERANDS, **dict.fromkeys(self._operands)}
+        self._reads_contents = config.varlen or SCALES[0] in self._operands
 
     # ---- arguments
 
@@ -74,6 +87,23 @@ class Forward(Operation[Call]):
         if self.config.shared_kv:
             views["v"] = columns_of(self.config, views["k"])
         return views
+
+    def checked(self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: object) -> Checked:
+        """The checked geometry of a call, its addresses and the contents of arrays that checks read. Raises
+        `LaunchError` with the problems. What only depends on what `Known` compares is checked once.
+        """
+        is_compared = not self._reads_contents and max_seqlen_q is None
+        if is_compared:
+            try:
+                known = self._known.get((layout,), views)
+            except TypeError:  # not hashable, so no valid layout: `check` refuses it
+                known = None
+            if known is not None:
+                return known
+        geometry = self.geometry(views, layout, max_seqlen_q)
+        self.check_contents(views, geometry)
+        checked = Checked(geometry, geometry.is_empty, BoundedCache())
+        return self._known.keep((layout,), views, _WRITTEN, checked) if is_compared else checked
 
     def operands(self, views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
         """The arrays of features among those of a call."""
@@ -184,10 +214,14 @@ class Forward(Operation[Call]):
     # ---- the operation
 
     def arrays(self, call: Call) -> Mapping[str, ArrayView]:
+        """See `arrays_of`."""
+        return self.arrays_of(call.arrays)
+
+    def arrays_of(self, arrays: Mapping[str, ArrayView]) -> Mapping[str, ArrayView]:
         """The arrays of a call, by name. V that is columns of K is not among them."""
         if not self.config.shared_kv:
-            return call.arrays
-        return {name: array for name, array in call.arrays.items() if name != "v"}
+            return arrays
+        return {name: array for name, array in arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
         """The call with `arrays`, of the same layout, instead of its arrays."""
@@ -200,7 +234,7 @@ class Forward(Operation[Call]):
         there = self.over(call, arrays)
         views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
         geometry = self._cached_geometry(views, call.layout, call.geometry.max_seqlen_q)
-        return there._replace(geometry=geometry)
+        return there._replace(geometry=geometry, launches=None)
 
     def require(self, call: Call, ordinal: int) -> None:
         """Raise `LaunchError` if the device does not hold the call."""
@@ -215,6 +249,18 @@ class Forward(Operation[Call]):
         """Everything that the launches of a call on a device depend on except addresses."""
         seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
         return call.geometry, self._alignment(call), call.outputs, call.scale, ordinal, seed
+
+    def prepared(self, call: Call, arrays: Mapping[str, ArrayView], ordinal: int) -> Prepared:
+        """See `Operation.prepared`. The launches of a known call need no key of its geometry."""
+        launches = call.launches
+        if launches is None:
+            return super().prepared(call, arrays, ordinal)
+        of_out = call.arrays["out"].pointer % ALIGNMENTS[0]  # which may be a new array
+        key = call.scale, call.numbers.get("dropout_seed", 0), ordinal, of_out, *call.arrays
+        known = launches.get(key)
+        if known is None:
+            known = launches[key] = super().prepared(call, arrays, ordinal)
+        return known
 
     def _alignment(self, call: Call) -> int:
         return alignment(self.config, call.geometry, *[call.arrays[name].pointer for name in MATRICES])

@@ -8,7 +8,6 @@ sequence writes into them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple, Protocol
@@ -267,15 +266,15 @@ class Paged:
     def needed(self, stretches: Sequence[Stretch]) -> int:
         """Pages to take: one for each new page, and one for each shared page that is written."""
         wanted = 0
-        left: Counter[int] = Counter()  # users that each page loses meanwhile
+        left: dict[int, int] = {}  # users that each page loses meanwhile
         for sequence, begin, end in stretches:
             held = self._counts[sequence]
             for n in self._numbers(begin, end):
                 page = int(self.table[sequence, n]) if n < held else NO_PAGE
                 if page == NO_PAGE:
                     wanted += 1
-                elif self.pool.users(page) - left[page] > 1:
-                    left[page] += 1
+                elif (users := self.pool.users(page)) > 1 and users - left.get(page, 0) > 1:
+                    left[page] = left.get(page, 0) + 1
                     wanted += 1
         return wanted
 
@@ -460,7 +459,7 @@ class Ledger:
     def _make_room(self, caller: str, stretches: Sequence[Stretch], journal: Journal) -> list[Copy]:
         placement = self._placement
         needed = placement.needed(stretches)
-        if needed > (placement.free or 0):
+        if needed and needed > (placement.free or 0):
             raise CacheFullError(
                 f"{caller}: {needed} more pages are needed, but {placement.free} of "
                 f"{placement.slots} are free; truncate or reset sequences, or make a cache "

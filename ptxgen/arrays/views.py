@@ -60,6 +60,9 @@ class ArrayView(NamedTuple):
         return math.prod(self.shape)
 
 
+Reader = Callable[[Any, str, int | None, FindDevice | None], ArrayView]
+
+
 def view(
     array: object, name: str, stream: int | None = None, find_device: FindDevice | None = None
 ) -> ArrayView:
@@ -72,16 +75,19 @@ def view(
     `UNKNOWN_DEVICE`.
     Raises `LaunchError` for anything else.
     """
-    kind: Any = type(array)
-    return _reader_of(kind)(array, name, stream, find_device)
+    return reader_of(type(array))(array, name, stream, find_device)
 
 
-@functools.lru_cache(maxsize=256)
-def _reader_of(kind: Any) -> Callable[[Any, str, int | None, FindDevice | None], ArrayView]:
-    """The function that makes views of objects of a class."""
+def _reader_of(kind: Any) -> Reader:
+    """The function that makes views of objects of a class, with the arguments and errors of `view`."""
     if issubclass(kind, np.ndarray):
         return _view_numpy
-    return _view_torch if _is_tensor_class(kind) else _view_by_interface
+    if not _is_tensor_class(kind):
+        return _view_by_interface
+    return _view_torch if holds_its_values(kind) else _refuse_tensor
+
+
+reader_of: Final[Callable[[Any], Reader]] = functools.lru_cache(maxsize=256)(_reader_of)
 
 
 def _view_by_interface(
@@ -111,17 +117,19 @@ def _view_by_interface(
     ordinal = None if device is None else getattr(device, "id", None)
     if ordinal is None and pointer and find_device is not None:
         ordinal = find_device(pointer)
-    return ArrayView(
-        pointer or 0,
-        shape,
-        strides,
-        dtype,
-        ("cuda", UNKNOWN_DEVICE if ordinal is None else ordinal),
-        bool(read_only),
-        _kind_of(of),
-        array,
-        None,
-        interface.get("stream"),
+    return _new_view(
+        (
+            pointer or 0,
+            shape,
+            strides,
+            dtype,
+            ("cuda", UNKNOWN_DEVICE if ordinal is None else ordinal),
+            bool(read_only),
+            _kind_of(of),
+            array,
+            None,
+            interface.get("stream"),
+        )
     )
 
 
@@ -261,23 +269,36 @@ def _view_numpy(array: Any, name: str, *_: object) -> ArrayView:
             f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
         )
     dtype = array.dtype
-    size = dtype.itemsize or 1  # numpy has types of 0 bytes, which are refused later
+    size, dtype_name = _numpy_dtype(dtype)
     strides = array.strides
     if any(stride % size for stride in strides):
         raise LaunchError(
             f"{name} must have strides that are whole elements of {size} bytes, got {strides} "
             f"bytes; copy it with numpy.ascontiguousarray({name})"
         )
-    return ArrayView(
-        array.ctypes.data if array.size else 0,
-        array.shape,
-        tuple([stride // size for stride in strides]),
-        dtype.name if dtype.isnative else dtype.str,
-        HOST,
-        not array.flags.writeable,
-        "numpy",
-        array,
+    flags = array.flags
+    return _new_view(
+        (
+            array.ctypes.data if array.size else 0,
+            array.shape,
+            tuple([stride // size for stride in strides]),
+            dtype_name,
+            HOST,
+            not flags.writeable,
+            "numpy",
+            array,
+            None,
+            None,
+        )
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _numpy_dtype(dtype: Any) -> tuple[int, str]:
+    """The bytes of an element and the name of a numpy type, which shows a non-native byte order. numpy has
+    types of 0 bytes, which are refused later and have 1 here.
+    """
+    return dtype.itemsize or 1, dtype.name if dtype.isnative else dtype.str
 
 
 def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
@@ -288,8 +309,9 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             f"{name} must be on the CPU or a CUDA device, got a torch tensor on {device}; move it "
             f"with {name}.to('cuda')"
         )
-    if str(array.layout) != "torch.strided" or array.is_neg():
-        what = f"layout {array.layout}" if not array.is_neg() else "a pending negation"
+    layout = array.layout
+    if (layout not in _STRIDED and not _is_strided(layout)) or array.is_neg():
+        what = f"layout {layout}" if not array.is_neg() else "a pending negation"
         cure = f"{name}.to_dense()" if not array.is_neg() else f"{name}.resolve_neg()"
         raise LaunchError(f"{name} must be a plain strided tensor, got one with {what}; use {cure}")
     dtype = array.dtype
@@ -300,22 +322,40 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
             "memory torch does not give; call outside torch.func transforms, on plain tensors"
         ) from error
-    of: Any = type(array)
-    if not holds_its_values(of):
-        raise LaunchError(f"{name} {not_its_values(array, name)}")
     if has_tangent(array):
         raise LaunchError(f"{name} {WITH_TANGENT.format(name)}")
-    return ArrayView(
-        pointer,
-        shape,
-        strides,
-        _TORCH_DTYPES.get(dtype) or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
-        HOST if kind == "cpu" else (kind, device.index),
-        array.requires_grad,  # a write to it would bypass autograd
-        "torch",
-        array,
+    return _new_view(
+        (
+            pointer,
+            shape,
+            strides,
+            _TORCH_DTYPES.get(dtype) or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
+            HOST if kind == "cpu" else (kind, device.index),
+            array.requires_grad,  # a write to it would bypass autograd
+            "torch",
+            array,
+            None,
+            None,
+        )
     )
 
+
+def _refuse_tensor(array: Any, name: str, *_: object) -> ArrayView:
+    """Raise `LaunchError` for a tensor whose class does not hold its values, or what `_view_torch` raises."""
+    _view_torch(array, name)
+    raise LaunchError(f"{name} {not_its_values(array, name)}")
+
+
+def _is_strided(layout: object) -> bool:
+    """Whether a layout of torch is that of strided tensors; its text takes long to make."""
+    if str(layout) != "torch.strided":
+        return False
+    _STRIDED.add(layout)
+    return True
+
+
+# A view of all of its fields: the constructor of a NamedTuple takes three times as long.
+_new_view: Final = functools.partial(tuple.__new__, ArrayView)
 
 _dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
 
@@ -401,3 +441,4 @@ def _view_bfloat16(array: Any) -> ArrayView | None:
 
 
 _TORCH_DTYPES: Final[dict[object, str]] = {}
+_STRIDED: Final = set[object]()  # the layouts of torch that are strided

@@ -31,6 +31,7 @@ from ptxgen.runtime.bounded_cache import BoundedCache
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.repeated_launch import RepeatedLaunch
 from ptxgen.runtime.settings import AUTO, backend_setting
 from ptxgen.target import MAX_GRID
 from ptxgen.tensormap import TensorMapType
@@ -129,8 +130,10 @@ def _array(
         problems += map_problems(name, type, array)
         return array
     wanted = type.dtype
-    problems += _layout_problems(name, wanted, array.dtype, array.shape, array.strides)
-    if not array.pointer or array.pointer % wanted.nbytes:
+    nbytes, layout = _layout_problems(name, wanted, array.dtype, array.shape, array.strides)
+    if layout:
+        problems += layout
+    if not array.pointer or array.pointer % nbytes:
         problems += _address_problems(name, wanted, array)
     return array
 
@@ -154,12 +157,14 @@ def _device_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
 @functools.lru_cache(maxsize=1024)
 def _layout_problems(
     name: str, wanted: ScalarType, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> tuple[str, ...]:
-    """Messages on the element type and the strides of an array that do not fit the parameter."""
+) -> tuple[int, tuple[str, ...]]:
+    """The bytes of an element of the parameter, and messages on the element type and the strides of an array
+    that do not fit the parameter.
+    """
     problems = []
     size = _SIZES.get(wanted.name)
     if numpy_type(dtype).hasobject:
-        return (f"{name} must be an array of numbers, got {dtype}; convert it",)
+        return wanted.nbytes, (f"{name} must be an array of numbers, got {dtype}; convert it",)
     if size is None and dtype != wanted.dtype_name:
         problems.append(f"{name} must be {wanted.dtype_name} (Pointer[{wanted}]), got {dtype}; convert it")
     elif size is not None and numpy_type(dtype).itemsize != size:
@@ -172,7 +177,7 @@ def _layout_problems(
             f"{name} must be dense, the last dimension innermost, got strides {list(strides)} "
             f"for shape {list(shape)}; copy it"
         )
-    return tuple(problems)
+    return wanted.nbytes, tuple(problems)
 
 
 def _number(type: ScalarType, value: object) -> int | float | None:
@@ -242,7 +247,7 @@ class Runner:
         self._cache = cache
         self._lock = threading.Lock()
         self._loaded = BoundedCache[tuple[BuiltFunction, int], LoadedKernel]()
-        self._plans = BoundedCache[tuple[BuiltFunction, Extents], LaunchPlan]()
+        self._launches = BoundedCache[tuple[BuiltFunction, Extents, int], RepeatedLaunch]()
         self._maps = MapEncoder(backend)
 
     def choose(self, caller: str, name: object, call: Call) -> str:
@@ -356,15 +361,16 @@ class Runner:
         if built.maps:
             named = dict(zip(built.signature.parameters, values, strict=True))
             values = self._maps.values(built.maps, named, views, ordinal)
-        plan = self.plan(built, grid, values)
-        self.backend.launch(self._load(built, plan, ordinal), plan, stream)
+        launch = self._launches.get((built, grid, ordinal))
+        if launch is None:
+            plan = self.plan(built, grid, values)
+            launch = self.backend.repeated(self._load(built, plan, ordinal), plan)
+            self._launches.keep((built, grid, ordinal), launch)
+        launch.put(values, stream)
 
     def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
         """The launch of a kernel with these values of its parameters, which are checked."""
-        cached = self._plans.get((built, grid))
-        if cached is not None:
-            return cached.with_values(tuple(values))
-        plan = LaunchPlan(
+        return LaunchPlan(
             entry=built.kernel.name,
             grid=grid,
             block=(built.threads, 1, 1),
@@ -373,7 +379,6 @@ class Runner:
             values=tuple(values),
             attributes=built.attributes,
         )
-        return self._plans.keep((built, grid), plan)
 
     def _load(self, built: BuiltFunction, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
         loaded = self._loaded.get((built, ordinal))

@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.assembler import Assembler, find_assembler
-from ptxgen.runtime.attributes import NO_ATTRIBUTES
 from ptxgen.runtime.bounded_cache import BoundedCache
-from ptxgen.runtime.cuda_config import launch_config
 from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
 from ptxgen.runtime.cuda_errors import driver_name
 from ptxgen.runtime.cuda_module import LoadedKernel, Modules, check_shared
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.repeated_launch import RepeatedLaunch
 from ptxgen.runtime.tensormaps import encode_for_gpu
 from ptxgen.target import Target
 from ptxgen.tensormap import TensorMap
@@ -53,7 +52,6 @@ class CudaBackend:
         self._driver = Driver(driver)
         self._modules = Modules(self._driver)
         self._maps = BoundedCache[tuple[int, tuple[object, ...]], bytes]()  # by address and layout
-        self._configs = BoundedCache[tuple[object, ...], Any]()  # of launches with attributes
         self._device_ordinal: Any = None  # the driver's name of this attribute, once it is needed
 
     # --------------------------------------------------------------------------------- devices
@@ -144,46 +142,13 @@ class CudaBackend:
         The caller's current device stays the same. A fault of the kernel is raised by a later call,
         at the latest by `synchronize`. Raises `LaunchError` if the plan is not for `kernel`.
         """
-        if (
-            plan.entry != kernel.entry
-            or plan.dynamic_shared > kernel.max_dynamic_shared
-            or plan.threads > kernel.max_threads
-        ):
-            raise _not_for(kernel, plan)
-        if plan.maps:
-            plan = plan.with_values(
-                tuple(
-                    [self.encode(v, kernel.ordinal) if isinstance(v, TensorMap) else v for v in plan.values]
-                )
-            )
-        block = kernel.arguments(plan.slots)
-        with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
-            block.write(plan)
-            if plan.attributes is not NO_ATTRIBUTES:
-                config = self._config(plan, stream)
-                self._driver.call(
-                    "cuLaunchKernelEx", config, kernel.function, block.address, 0, doing=kernel.doing
-                )
-                return
-            self._driver.call(
-                "cuLaunchKernel",
-                kernel.function,
-                *plan.grid,
-                *plan.block,
-                plan.dynamic_shared,
-                stream,
-                block.address,
-                0,
-                doing=kernel.doing,
-            )
+        self.repeated(kernel, plan).put(plan.values, stream)
 
-    def _config(self, plan: LaunchPlan, stream: int) -> Any:
-        """The `CUlaunchConfig` of a launch, which is cached for the launches that follow."""
-        key = plan.grid, plan.block, plan.dynamic_shared, plan.attributes, stream
-        config = self._configs.get(key)
-        if config is None:
-            config = self._configs.keep(key, launch_config(self._driver.require(), plan, stream))
-        return config
+    def repeated(self, kernel: LoadedKernel, plan: LaunchPlan) -> RepeatedLaunch:
+        """Launches that differ from `plan` in values and streams alone; each raises what `launch` does.
+        Raises `LaunchError` if the plan is not for `kernel`.
+        """
+        return RepeatedLaunch(self._driver, kernel, plan, self.encode)
 
     def encode(self, of: TensorMap, ordinal: int) -> bytes:
         """The 128 bytes of a tensor map of an address on device `ordinal`, as a kernel's parameter."""
@@ -307,22 +272,3 @@ class CudaBackend:
 def cuda_backend() -> CudaBackend:
     """The one `CudaBackend` of this process on the real driver; does not open the driver."""
     return CudaBackend()
-
-
-def _not_for(kernel: LoadedKernel, plan: LaunchPlan) -> LaunchError:
-    if plan.entry != kernel.entry:
-        return LaunchError(
-            f"cannot launch {plan.entry} with the loaded kernel {kernel.entry}; "
-            "load the program the plan is for"
-        )
-    if plan.threads > kernel.max_threads:
-        return LaunchError(
-            f"{plan.entry}: a block has {plan.threads} threads, but with its {kernel.registers} "
-            f"registers per thread this kernel can have {kernel.max_threads} on {kernel.device}; "
-            "use a smaller block, or generate with .maxntid"
-        )
-    return LaunchError(
-        f"{plan.entry}: a launch with {plan.dynamic_shared} bytes of dynamic shared memory, but it "
-        f"was loaded on {kernel.device} for at most {kernel.max_dynamic_shared}; "
-        f"load it with dynamic_shared={plan.dynamic_shared}"
-    )

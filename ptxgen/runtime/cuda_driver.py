@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -217,10 +218,17 @@ class Driver:
                 self._contexts[ordinal] = self.call("cuDevicePrimaryCtxRetain", device, doing=doing)
             return self._contexts[ordinal]
 
-    def on(self, ordinal: int, doing: str) -> _Current:
-        """A context manager that makes device `ordinal` current, and then restores the old one."""
-        context = self._contexts.get(ordinal)
-        return _Current(self, context or self.context(ordinal), doing)
+    def on(self, ordinal: int, doing: str) -> AbstractContextManager[None]:
+        """A context manager, to be entered at once, in which device `ordinal` is current; the old one is
+        restored after it.
+        """
+        context = self._contexts.get(ordinal) or self.context(ordinal)
+        status, current = self.answer("cuCtxGetCurrent", (), doing)
+        if status:
+            raise self.error("cuCtxGetCurrent", status, doing)
+        if int(current) == int(context):
+            return _CURRENT
+        return _Pushed(self, context, doing)
 
     def close(self) -> None:
         """Release all primary contexts."""
@@ -233,10 +241,10 @@ class Driver:
                 del self._contexts[ordinal]
 
 
-class _Current:
-    """A context manager that makes a CUDA context current; a generator would take twice as long."""
+class _Pushed(AbstractContextManager[None]):
+    """A context manager in which a CUDA context is current; a generator would take twice as long."""
 
-    __slots__ = ("_context", "_doing", "_driver", "_pushed")
+    __slots__ = ("_context", "_doing", "_driver")
 
     def __init__(self, driver: Driver, context: Any, doing: str) -> None:
         self._driver = driver
@@ -244,18 +252,16 @@ class _Current:
         self._doing = doing
 
     def __enter__(self) -> None:
-        call, doing = self._driver.call, self._doing
-        self._pushed = int(call("cuCtxGetCurrent", doing=doing)) != int(self._context)
-        if self._pushed:
-            call("cuCtxPushCurrent", self._context, doing=doing)
+        self._driver.call("cuCtxPushCurrent", self._context, doing=self._doing)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self._pushed:
-            return
         if kind is None:
             self._driver.call("cuCtxPopCurrent", doing=self._doing)
         else:
             self._driver.quietly("cuCtxPopCurrent")
+
+
+_CURRENT: Final = contextlib.nullcontext()  # where a device is current already
 
 
 def _first_line(error: BaseException) -> str:

@@ -226,15 +226,17 @@ class ArgumentBlock:
         self._pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self.address = ctypes.addressof(self._pointers)
 
-    def write(self, plan: LaunchPlan) -> None:
-        """Write the values of `plan`, which must have the slots of this block.
+    def write(self, plan: LaunchPlan, values: Sequence[LaunchValue] | None = None) -> None:
+        """Write the values of `plan`, which must have the slots of this block, or other `values` for them.
 
         Raises `LaunchError` as `pack` does.
         """
+        if values is None:
+            values = plan.values
         try:
-            self._pack_into(self._buffer, 0, *plan.values)
+            self._pack_into(self._buffer, 0, *values)
         except (struct.error, OverflowError, TypeError):
-            raise _misfit(plan) from None
+            raise _misfit(plan.with_values(tuple(values))) from None
 
 
 def _check_extent(entry: str, what: str, extent: Sequence[int], most: Iterable[int], unit: str) -> None:

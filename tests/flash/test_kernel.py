@@ -5,6 +5,7 @@ import copy
 import functools
 import gc
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, TorchOnGpu, interpreting, kernel_on, on_device, without_assembler
+from device_arrays import (
+    CudaArray,
+    TensorOnGpu,
+    TorchOnGpu,
+    interpreting,
+    kernel_on,
+    on_device,
+    without_assembler,
+)
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -868,6 +877,75 @@ def test_nothing_is_allocated_copied_loaded_or_launched_for_a_bad_call(
     with pytest.raises((LaunchError, ConfigError)):
         make(CONFIG).launch(*arrays, **how)
     assert not COPIES_AND_LAUNCHES & set(driver.names())
+
+
+def tensors(driver: FakeDriver, ordinal: int = 0) -> list[TensorOnGpu]:
+    """q, k, v and out on a device."""
+    q, k, v = problem()
+    return [TensorOnGpu(driver, a, ordinal) for a in (q, k, v, q)]
+
+
+def moved(which: int, by: Callable[[list[Any]], int]) -> Callable[[list[Any]], None]:
+    """A change of the address of an array of q, k, v and out to one that follows from all of them."""
+
+    def change(arrays: list[Any]) -> None:
+        arrays[which].pointer = by(arrays)
+
+    return change
+
+
+CHANGES: dict[str, tuple[Callable[[list[Any]], None], dict[str, Any]]] = {
+    "null": (moved(1, lambda _: 0), {}),
+    "misaligned": (moved(2, lambda of: of[2].pointer + 2), {}),
+    "shared": (moved(3, lambda of: of[0].pointer), {}),
+    "overlapping": (moved(3, lambda of: of[1].pointer + 64), {}),
+    "layout": (lambda _: None, {"layout": ["bhsd"]}),
+    "lengths": (lambda _: None, {"max_seqlen_q": 5}),
+    "scale": (lambda _: None, {"softmax_scale": float("nan")}),
+    "stream": (lambda _: None, {"stream": "0"}),
+    "backend": (lambda _: None, {"backend": "interpreter"}),
+    "flag": (lambda _: None, {"return_lse": 0}),
+}
+
+
+@pytest.mark.parametrize("name", list(CHANGES))
+def test_errors_after_a_known_call_are_those_of_a_first_call(
+    name: str, driver: FakeDriver, make: Make
+) -> None:
+    change, wrong = CHANGES[name]
+    texts = []
+    for is_first in (True, False):
+        kernel, arrays = make(CONFIG), tensors(driver)
+        if not is_first:
+            kernel.launch(*arrays[:3], out=arrays[3], stream=0)
+        launched = len(driver.launches)
+        change(arrays)
+        with pytest.raises((LaunchError, ConfigError)) as refused:
+            kernel.launch(*arrays[:3], out=arrays[3], **{"stream": 0, **wrong})
+        texts.append(re.sub(r"0x[0-9a-f]+", "0x", str(refused.value)))
+        assert len(driver.launches) == launched
+    assert texts[0] == texts[1]
+
+
+def test_a_known_call_reads_the_addresses_of_its_arrays(driver: FakeDriver, make: Make) -> None:
+    kernel, calls = make(CONFIG), [tensors(driver, ordinal) for ordinal in (0, 0, 1)]
+    for arrays in calls:
+        kernel.launch(*arrays[:3], out=arrays[3], stream=0)
+    launched = [(done.ordinal, *[done.values[name] for name in "QKVO"]) for done in driver.launches]
+    assert launched == [
+        (ordinal, *[array.pointer for array in arrays])
+        for ordinal, arrays in zip((0, 0, 1), calls, strict=True)
+    ]
+
+
+def test_known_calls_differ_by_the_alignment_of_their_arrays(driver: FakeDriver, make: Make) -> None:
+    kernel = make(CONFIG)
+    arrays, shifted = tensors(driver), tensors(driver)
+    shifted[1].pointer += 4
+    for q, k, v, out in (arrays, shifted, arrays):
+        kernel.launch(q, k, v, out=out, stream=0)
+    entries = [done.text for done in driver.launches]
+    assert entries[0] == entries[2] != entries[1]
 
 
 def test_memory_that_is_on_no_gpu_is_refused(driver: FakeDriver, make: Make) -> None:

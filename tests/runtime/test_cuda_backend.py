@@ -671,6 +671,31 @@ def test_a_launch_reaches_the_gpu_as_planned() -> None:
     )
 
 
+def test_a_launch_is_repeated_with_other_values_on_other_streams() -> None:
+    backend, driver = opened()
+    kernel = backend.load(CUBIN, "saxpy", 0, 0)
+    launch, streams = backend.repeated(kernel, plan_of(a=-0.5, n=7)), [0, driver.make_stream()]
+    for x, stream in zip((48, 64), streams, strict=True):
+        launch.put(launch.with_pointers((x, 32)), stream)
+    assert [(done.values, done.stream) for done in driver.launches] == [
+        ({"x": x, "y": 32, "a": -0.5, "n": 7}, stream) for x, stream in zip((48, 64), streams, strict=True)
+    ]
+
+
+def test_a_repeated_launch_refuses_null_pointers_and_values_that_do_not_fit() -> None:
+    backend, driver = opened()
+    launch = backend.repeated(backend.load(CUBIN, "saxpy", 0, 0), plan_of())
+    assert (
+        message_of(lambda: launch.with_pointers((16, 0)), LaunchError)
+        == "saxpy: parameter y is a null pointer"
+    )
+    assert message_of(lambda: launch.put(launch.with_pointers((2**64, 32)), 0), LaunchError) == (
+        "saxpy: parameter x is u64, which holds an integer from 0 to 18446744073709551615, "
+        "got 18446744073709551616"
+    )
+    assert driver.launches == []
+
+
 def test_a_launch_leaves_the_callers_device_current() -> None:
     backend, driver = opened(FakeDevice(), A100)
     kernels = [backend.load(CUBIN, "saxpy", 0, device) for device in (0, 1)]

@@ -606,6 +606,14 @@ def test_a_repeated_launch_makes_few_driver_calls(kind: str, current: bool, call
     assert by_name(result)["Python of one launch"].repeats == 2
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_launch_of_a_kernel_of_the_dsl_is_measured() -> None:
+    (result,) = bench_launch.own_kernel(samples=2, calls=2)
+    assert isinstance(result, Measurement)
+    assert result.repeats == 2
+    assert result.goal is not None
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.usefixtures("fake")
@@ -641,7 +649,7 @@ def test_launches_without_the_fake_driver_are_a_remark(
 def test_reading_stand_ins_and_real_tensors_is_measured() -> None:
     result = bench_launch.readings(1, calls=1)
     kinds = [item.config["arrays"] for item in result if isinstance(item, Measurement)]
-    assert kinds == ["stand-ins", "tensors on the CPU"]
+    assert kinds == ["stand-ins", "stand-ins", "tensors on the CPU", "tensors on the CPU"]
 
 
 # ---------------------------------------------------------------------------- ceilings

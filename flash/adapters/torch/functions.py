@@ -52,7 +52,7 @@ class Functions(NamedTuple):
     tensors: list[Any] | None
 
 
-_NO_FUNCTIONS: Final = Functions("", "", None, None, None)
+NO_FUNCTIONS: Final = Functions("", "", None, None, None)
 
 
 def functions_of(caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, Any] | None) -> Functions:
@@ -62,7 +62,7 @@ def functions_of(caller: str, score_mod: Any, mask_mod: Any, aux: Mapping[str, A
     Raises what `flash.attention` raises for functions that cannot be traced.
     """
     if score_mod is None and mask_mod is None and aux is None:
-        return _NO_FUNCTIONS
+        return NO_FUNCTIONS
     names, tensors, declared = arrays_of(caller, aux)
     if not torch.compiler.is_compiling() or _captures(caller, score_mod, mask_mod, declared):
         functions: Functions = _with_captured(caller, score_mod, mask_mod, aux, declared)

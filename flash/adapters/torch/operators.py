@@ -4,6 +4,7 @@ gradients; and the calls of them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,11 +15,12 @@ import flash
 from flash.adapters.torch import flops, gradients, library
 from flash.adapters.torch.forward_mode import Computation
 from flash.adapters.torch.functions import functions_of
-from flash.adapters.torch.settings import SEED, Schema, or_empty, seed_tensor, shape_of, spread
+from flash.adapters.torch.settings import SEED, Known, Schema, or_empty, seed_tensor, shape_of, spread
 from flash.adapters.torch.tensors import (
     FP8,
     autocast_lowers,
     dense_rows,
+    in_forward_level,
     require_no_tangents,
     require_no_tracking,
     require_plain,
@@ -108,29 +110,37 @@ class Operators:
         require_known(caller, options, known, function)
         inputs = {**tensors, **{name: options.get(name) for name in self._settings.arrays}}
         require_plain(caller, inputs, self._required)
-        asked = self._settings.checked(options)
+        cached = None if torch.compiler.is_compiling() else self._settings.known(options)
+        asked = self._settings.checked(options) if cached is None else {**cached.checked}
         if asked is None:
             self._refuse({**tensors, **{n: x for n, x in options.items() if n not in _OF_ADAPTER}})
             raise AssertionError(f"flash.{caller} takes arguments that no schema has")
         out, backend = options.get("out"), asked["backend"]
         wanted = [bool(asked[output.option]) for output in OUTPUTS]
-        in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
-        if not in_forward_mode:
-            require_no_tangents(caller, {**inputs, "out": out})
+        in_forward_mode = False
+        if in_forward_level():
+            in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
+            if not in_forward_mode:
+                require_no_tangents(caller, {**inputs, "out": out})
         differentiated = tracked(inputs)
-        functions = functions_of(caller, *(options.get(n) for n in (SCORE_MOD, MASK_MOD, AUX)))
+        functions = functions_of(caller, options.get(SCORE_MOD), options.get(MASK_MOD), options.get(AUX))
         if aux := functions.aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(caller, of_aux, gradients.NOT_OF_AUX)
             require_no_tangents(caller, {f"aux[{name!r}]": array for name, array in aux.items()})
         asked[LSE.option] = bool(asked[LSE.option] or differentiated or in_forward_mode)
         seed = seed_tensor(caller, asked["dropout"], options.get(SEED))
-        arguments = (*inputs.values(), seed, functions.tensors, *self._settings.plain(asked, functions))
+        compute = self._computed
+        if cached is not None and seed is None and asked[LSE.option] == cached.checked[LSE.option]:
+            plain, compute = cached.plain, functools.partial(self._computed_as_known, cached)
+        else:
+            plain = self._settings.plain(asked, functions)
+        arguments = (*inputs.values(), seed, functions.tensors, *plain)
         if in_forward_mode:
             result, *others = self._with_tangents(arguments)
         elif out is None:
             result, *others = library.run(
-                self._run, self._run_in_transform, self._computed, arguments, bool(differentiated)
+                self._run, self._run_in_transform, compute, arguments, bool(differentiated)
             )
         else:
             require_plain(caller, {"out": out})
@@ -185,15 +195,28 @@ class Operators:
     def _computed(self, *arguments: Any, out: Tensor | None = None) -> tuple[Any, ...]:
         """out and the other results, None for those that the call does not ask for."""
         tensors, scores, asked = self._read(arguments)
+        return self._results_of(tensors, scores, self._settings.of_results(asked), asked, out)
+
+    def _computed_as_known(self, known: Known, *arguments: Any) -> tuple[Any, ...]:
+        """`_computed`, for arguments of a call whose options are known, and without those of functions."""
+        tensors = {name: x for name, x in zip(self._names, arguments, strict=False) if x is not None}
+        return self._results_of(tensors, known.scores, known.results, known.checked, None)
+
+    def _results_of(
+        self,
+        tensors: Mapping[str, Tensor],
+        scores: Mapping[str, Any],
+        how: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        out: Tensor | None,
+    ) -> tuple[Any, ...]:
+        """out and the other results that are `asked` for, else None, of the function `caller` of `flash`."""
         if tensors["q"].dtype in FP8:  # no operator takes their scales
             raise LaunchError(
                 f"{self.caller}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
                 f"flash.{self.caller}, which takes its scales, or convert q, k and v, such as with q.float()"
             )
-        results = getattr(flash, self.caller)(
-            **tensors, **scores, **self._settings.of_results(asked), out=out
-        )
-        return spread(results, asked)
+        return spread(getattr(flash, self.caller)(**tensors, **scores, **how, out=out), asked)
 
     def _tangents(self, out: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         """The tangents of out and lse for those of q, k and v, None for 0: these tangents are

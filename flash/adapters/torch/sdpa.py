@@ -30,12 +30,14 @@ from flash.scores.features import require_known, takes
 from flash.scores.options import SCALES, is_scale
 from ptxgen.arguments import number
 from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.bounded_cache import BoundedCache
 
 _CALLER: Final = "scaled_dot_product_attention"
 _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
 _LEAST: Final = 2  # dimensions of query, key and value
 _AT_MASK: Final = 3  # among the arguments by position
 _FOUR: Final = 4  # dimensions that `attention` takes
+_OF_SCALE: Final = (float, type(None))
 # query, key, value, attn_mask, dropout_p, causality, enable_gqa and scale of a call.
 _Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, Causal, bool, float | None]
 
@@ -209,14 +211,39 @@ def _problem(
     if causal and is_causal_bias(attn_mask):  # in the words of PyTorch, whose tests ask for them
         return "CausalBias should not be used with causal=True; leave is_causal out, or attn_mask"
     tensors = {"query": query, "key": key, "value": value}
-    for name, tensor in {**tensors, **({} if attn_mask is None else {"attn_mask": attn_mask})}.items():
+    if attn_mask is not None:
+        tensors["attn_mask"] = attn_mask
+    for name, tensor in tensors.items():
         if why := why_not_plain(name, tensor):
             return why
-    return (
+    known = _key_of(query, key, value, dropout_p, enable_gqa, scale) if attn_mask is None else None
+    if known is not None and known in _RIGHT:
+        return ""
+    problem = (
         _problem_of_types(query, key, value, attn_mask)
         or _problem_of_shapes(query, key, value, attn_mask, enable_gqa)
         or _problem_of_choices(attn_mask, dropout_p, causal, scale)
     )
+    if known is not None and not problem:
+        _RIGHT.keep(known, True)
+    return problem
+
+
+_RIGHT: Final = BoundedCache[tuple[object, ...], bool]()  # the keys of calls that `attention` computes
+
+
+def _key_of(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float, enable_gqa: bool, scale: float | None
+) -> tuple[object, ...] | None:
+    """A key of all that `_problem` reads of a call without a mask; None for calls that are not compared: of
+    several types or devices, with numbers of other classes, and in code that is compiled.
+    """
+    dtype, device = query.dtype, query.device
+    if not (key.dtype == value.dtype == dtype and key.device == value.device == device):
+        return None
+    if type(dropout_p) is not float or type(scale) not in _OF_SCALE or torch.compiler.is_compiling():
+        return None
+    return dtype, device, query.shape, key.shape, value.shape, dropout_p, enable_gqa, scale
 
 
 def _problem_of_types(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
@@ -307,7 +334,7 @@ def _attend(
         key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
     wide = [query, key, value]
     leads = [t.shape[:-shared] for t in wide]
-    if leads.count(leads[0]) < len(leads):
+    if not leads[0] == leads[1] == leads[2]:
         lead = torch.broadcast_shapes(*leads)
         wide = [t.expand(*lead, *t.shape[-shared:]) for t in wide]
     is_projected = wide[0].dim() == _FOUR and heads_alternate(wide[0])
@@ -330,6 +357,8 @@ def _attend(
     )
     if is_projected:
         return out.transpose(1, 2)
+    if wide[0].dim() == _FOUR:
+        return out
     return out.reshape(*wide[0].shape[:-1], value.shape[-1])
 
 
@@ -337,4 +366,5 @@ def _in_four(tensor: Tensor) -> Tensor:
     """The tensor with four dimensions: further leading ones are flattened, missing ones added."""
     if tensor.dim() > _FOUR:
         return tensor.flatten(0, -_FOUR)
-    return tensor[(None,) * (_FOUR - tensor.dim())]
+    missing = _FOUR - tensor.dim()
+    return tensor[(None,) * missing] if missing else tensor

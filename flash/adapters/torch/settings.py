@@ -9,20 +9,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from flash.adapters.torch.functions import Functions, trace_of
+from flash.adapters.torch.functions import NO_FUNCTIONS, Functions, trace_of
 from flash.launch.options import options_of
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.problem.outputs import OUTPUTS, Output
 from flash.scores.features import SCORES
 from ptxgen.arguments import in_numbers, integer
-from ptxgen.errors import LaunchError, shown
+from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.runtime.bounded_cache import BoundedCache
 
 SEED: Final = "dropout_seed"
 _SEED_BITS: Final = 64
 _LARGEST_INT: Final = 2**63
 _ROW: Final = (list, tuple)
 _INTEGER: Final = (int, torch.SymInt)
+# The classes of options that are compared. Equal values of one of them are the same, except 0.0 and -0.0.
+_COMPARED: Final = frozenset((bool, int, float, str, NoneType))
 # The classes of values for which schemas have types.
 _CLASSES: Final[dict[str, tuple[type, ...]]] = {
     "bool": (bool, np.bool),
@@ -51,6 +54,17 @@ class _Field(NamedTuple):
     check: Callable[[str, Any], Any] | None
     plain: Callable[[str, Any], Any] | None
     value: Callable[[Any], Any] | None
+
+
+class Known(NamedTuple):
+    """What `Schema` makes of the options of a call without functions of scores and seed: the results of
+    `checked`, `plain`, `scores` and `of_results`.
+    """
+
+    checked: Mapping[str, Any]
+    plain: tuple[Any, ...]
+    scores: Mapping[str, Any]
+    results: Mapping[str, Any]
 
 
 class Schema:
@@ -83,6 +97,8 @@ class Schema:
             for field in self._fields
             if field.check is None and has_type(defaults[field.name], field.classes)
         }
+        self._not_compared: Final = frozenset((*self.arrays, "out"))
+        self._known: Final = BoundedCache[tuple[object, ...], Known]()
         self._of_scores: Final = tuple([(field.name, field.default) for field in of_scores])
         self._results: Final = tuple([o.name for o in options if o.of_results])
         self._gradients: Final = tuple([o.name for o in options if o.of_gradients])
@@ -107,6 +123,33 @@ class Schema:
                 values[field.name] = value = in_numbers(value)
                 have_types = have_types and has_type(value, field.classes)
         return values if have_types else None
+
+    def known(self, arguments: Mapping[str, Any]) -> Known | None:
+        """What is made of the options of a call, cached for later calls with the same; None for calls whose
+        options are not compared, or are refused.
+        """
+        key: list[object] = []
+        for name, value in arguments.items():
+            if name in self._not_compared:
+                continue
+            kind = type(value)
+            if kind not in _COMPARED or (value == 0 and str(value) == "-0.0") or (name == SEED and value):
+                return None
+            key += (name, kind, value)
+        of_call = tuple(key)
+        known = self._known.get(of_call)
+        if known is not None:
+            return known
+        try:
+            checked = self.checked(arguments)
+            plain = () if checked is None else self.plain(checked, NO_FUNCTIONS)
+        except (LaunchError, ConfigError):  # which the call raises after the problems of its tensors
+            return None
+        if checked is None:
+            return None
+        read = self.read(plain)
+        known = Known(checked, plain, self.scores(read, None, None), self.of_results(read))
+        return self._known.keep(of_call, known)
 
     def plain(self, checked: Mapping[str, Any], functions: Functions) -> tuple[Any, ...]:
         """The arguments of an operator, in order, for the values that `checked` returned."""

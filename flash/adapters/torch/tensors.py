@@ -138,11 +138,16 @@ def require_no_tangents(caller: str, tensors: Mapping[str, Any]) -> None:
         raise LaunchError(f"{caller}: {name} {WITH_TANGENT.format(name)}")
 
 
+def in_forward_level() -> bool:
+    """Whether a level of forward-mode differentiation is active, without which no tensor has a tangent."""
+    return bool(forward_ad._current_level >= 0)
+
+
 def with_tangents(tensors: Mapping[str, Any]) -> list[str]:
     """The names of the tensors that have a tangent of forward-mode differentiation; none while code is
     compiled.
     """
-    if forward_ad._current_level < 0 or torch.compiler.is_compiling():
+    if not in_forward_level() or torch.compiler.is_compiling():
         return []
     return [
         name

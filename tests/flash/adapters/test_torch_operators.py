@@ -480,3 +480,62 @@ def test_functions_of_scores_are_arguments_as_text() -> None:
 def test_flash_does_not_import_torch() -> None:
     code = "import sys, flash, flash.functions, flash.adapters; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ----------------------------------------------------------------------------- known options
+
+# Options of `attention` that equal those of a right call and are refused, and others.
+WRONG: dict[str, dict[str, Any]] = {
+    "causal": {"causal": None},
+    "splits": {"splits": True},
+    "flag": {"return_lse": "yes"},
+    "word": {"layout": ""},
+    "stream": {"stream": "0"},
+    "scale": {"softmax_scale": "much"},
+    "seed": {"dropout_seed": 3},
+    "unknown": {"scale": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_errors_after_a_known_call_are_those_of_a_first_call(ours: Any, torch: Any, name: str) -> None:
+    from flash.adapters.torch.dense import _OPERATORS
+
+    q, texts = torch.ones(1, 1, 2, 8), []
+    for is_first in (True, False):
+        _OPERATORS._settings._known.clear()
+        if not is_first:
+            for right in ({}, {"splits": 1}, {"causal": False}, {"return_lse": True}):
+                ours.attention(q, q, q, **right)
+        with pytest.raises((LaunchError, ConfigError, TypeError)) as refused:
+            ours.attention(q, q, q, **WRONG[name])
+        texts.append(str(refused.value))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("wrong", [{"dropout_p": False}, {"scale": True}, {"enable_gqa": 0}], ids=str)
+def test_calls_of_sdpa_with_equal_numbers_of_other_classes_are_checked(
+    ours: Any, torch: Any, wrong: dict[str, Any]
+) -> None:
+    q = torch.ones(1, 1, 2, 8)
+    ours.scaled_dot_product_attention(q, q, q)
+    ours.scaled_dot_product_attention(q, q, q, scale=1.0)
+    with pytest.raises(LaunchError):
+        ours.scaled_dot_product_attention(q, q, q, **wrong)
+
+
+def test_known_options_give_the_results_and_gradients_of_a_first_call(
+    ours: Any, torch: Any, three: tuple[Any, Any, Any]
+) -> None:
+    from flash.adapters.torch.dense import _OPERATORS
+
+    results = []
+    for count in (1, 2):
+        _OPERATORS._settings._known.clear()
+        for _ in range(count):
+            inputs = [x.clone().requires_grad_() for x in three]
+            out, lse = ours.attention(*inputs, causal="top_left", softmax_scale=0.3, return_lse=True)
+            grads = torch.autograd.grad(ours.attention(*inputs, causal="top_left").sum(), inputs)
+            plain = ours.attention(*three, causal="top_left", softmax_scale=0.3)
+        results.append([x.detach().numpy().tobytes() for x in (out, lse, plain, *grads)])
+    assert results[0] == results[1]

@@ -24,3 +24,22 @@ def test_hidden_elements_are_zero_whatever_they_were(dtype: Any) -> None:
         space.hide(x, hidden)
         np.testing.assert_array_equal(x, wanted)
         assert not np.signbit(x[hidden]).any()
+
+
+def test_small_workspaces_are_used_again_and_large_ones_are_not() -> None:
+    f32 = np.dtype(np.float32)
+    small, large = Workspace.spare(f32), Workspace(f32)
+    taken = small.take("q", 3, 5)
+    hidden = np.ones((3, 5), bool)
+    small.hide(taken, hidden)
+    large.take("q", 1, 1 << 20)
+    for space in (large, small):
+        space.end()
+    again = Workspace.spare(f32)
+    assert again is small
+    assert np.shares_memory(again.take("q", 3, 5), taken)
+    x = np.full((3, 5), 2, np.float32)
+    hidden.fill(False)  # as callers may between calls
+    again.hide(x, hidden)
+    assert (x == 2).all()
+    assert Workspace.spare(f32) is not large
