@@ -7,14 +7,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from ptxgen.arguments import extents
+from ptxgen.check.flow import blocks
 from ptxgen.check.problems import where_from
 from ptxgen.check.prove.listing.search import Finding
 from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source, inlined
 from ptxgen.check.prove.program.shared_accesses import Home, homes
+from ptxgen.check.prove.program.values import Values
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.ir import NOWHERE, Instr, Kernel, Module
@@ -38,6 +42,16 @@ class Subject:
     kernel: Kernel
     shape: Shape
     whole: Inlined
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The kernel's control flow."""
+        return Graph(blocks(self.whole.kernel))
+
+    @cached_property
+    def analysis(self) -> Values:
+        """Values of the kernel with nothing known of a launch: all its proofs share what they analyse."""
+        return Values(self.graph, {}, frozenset(), {}, {})
 
     def homes(self, dynamic: int | None, dynamic_align: int = 1) -> dict[str, Home]:
         """The variables in shared memory that the kernel and its functions may name. Dynamic
