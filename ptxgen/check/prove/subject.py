@@ -19,7 +19,7 @@ from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source, inlined
 from ptxgen.check.prove.program.shared_accesses import Home, homes
 from ptxgen.check.prove.program.values import Values
-from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict, Witness
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.ir import NOWHERE, Instr, Kernel, Module
 from ptxgen.parse import module_of
@@ -112,7 +112,15 @@ def _shape(block: object) -> Shape:
 # ------------------------------------------------------------------------------ verdicts
 
 
-def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
+def verdict_of(
+    source: Source,
+    verdict: str,
+    reason: str,
+    allocation: str = "",
+    first: int = 0,
+    last: int = -1,
+    witness: Witness | None = None,
+) -> Verdict:
     """A verdict on an instruction, with the calls that lead to it in its reason."""
     origin = source.instr.origin or NOWHERE
     called = "".join(f", called from {caller}" for caller in reversed(source.via))
@@ -123,6 +131,10 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
         render_instr(source.instr),
         where_from(source.instr.origin),
         f"{reason}{called}" if reason else "",
+        allocation,
+        first,
+        last,
+        witness,
         line=origin.ptx_line,
         source=origin.source,
     )
@@ -130,9 +142,7 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
 
 def judged(source: Source, which: int, finding: Finding) -> Judged:
     """The verdict on access number `which` of an instruction, from the result of a search."""
-    verdict, reason, allocation, first, last, witness = finding
-    of_all = verdict_of(source, verdict, reason)
-    return source, which, replace(of_all, allocation=allocation, first=first, last=last, witness=witness)
+    return source, which, verdict_of(source, *finding)
 
 
 def merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:

@@ -59,7 +59,7 @@ class Node:
       of rank args[1].
     """
 
-    __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
+    __slots__ = ("args", "bits", "block", "call", "data", "id", "kind", "uniform")
 
     def __init__(
         self, id: int, kind: str, bits: int, data: Any, args: tuple[Node, ...], block: int, uniform: bool
@@ -71,6 +71,7 @@ class Node:
         self.args = args
         self.block = block
         self.uniform = uniform
+        self.call: Any = None  # kept by `domain.computed`
 
     def __repr__(self) -> str:
         inner = ", ".join(str(a.id) for a in self.args)
