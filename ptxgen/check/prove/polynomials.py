@@ -202,7 +202,7 @@ def _terms(value: Poly | int) -> Mapping[Monomial, Coefficient]:
     return value.terms if isinstance(value, Poly) else {(): value} if value else {}
 
 
-def _put(terms: dict[Monomial, Coefficient], m: Monomial, c: Coefficient) -> None:
+def put(terms: dict[Monomial, Coefficient], m: Monomial, c: Coefficient) -> None:
     """Add a term to a sum of terms."""
     if m not in terms:
         terms[m] = c
@@ -390,7 +390,7 @@ class Atoms:
         result: dict[Monomial, Coefficient] = {}
         for m, c in poly.terms.items():
             if not any(atom in nested[number] for number in m):
-                _put(result, m, c)
+                put(result, m, c)
                 continue
             term = Poly({(): c})
             for number in m:
@@ -398,7 +398,7 @@ class Atoms:
                     known[number] = self._replaced(number, atom, by, known)
                 term = term * known[number]
             for n, d in term.terms.items():
-                _put(result, n, d)
+                put(result, n, d)
         return Poly(result)
 
     def _replaced(self, number: int, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:

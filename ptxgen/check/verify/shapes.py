@@ -179,7 +179,7 @@ def shape_of(instr: Instr) -> Shape:
     """The shape of an instruction, made once for each opcode and kinds of operands and kept by them all."""
     shape: Shape | None = instr.shape
     if shape is None:
-        key = (instr.opcode, *[kinds(operand) for operand in instr.operands])
+        key = (instr.opcode, *[o.declared if o.__class__ is Reg else kinds(o) for o in instr.operands])
         shape = _SHAPES.get(key)
         if shape is None:
             shape = Shape(instr)

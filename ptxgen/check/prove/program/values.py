@@ -231,6 +231,7 @@ class Values:
     def _value(self, wanted: Site) -> Node:
         known = self._known
         stack = [wanted]
+        needed: set[Site] = set()  # sites for which all that they need is on the stack above them
         while stack:
             site = stack[-1]
             if site in known:
@@ -239,8 +240,9 @@ class Values:
             if site.position < 0:
                 known[site] = self._met(site)
                 continue
-            missing = [s for s in self._needs(site) if s not in known]
+            missing = () if site in needed else [s for s in self._needs(site) if s not in known]
             if missing:
+                needed.add(site)
                 stack += missing
             else:
                 self._define(site)
