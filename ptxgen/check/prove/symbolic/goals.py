@@ -141,9 +141,7 @@ class Goals:
             any(
                 self._search(g, facts, lanes, depth + 1, split)
                 for g in chain(
-                    self._factors(goal),
-                    _combined(goal, top, facts),
-                    _loose(original, goal, top, facts),
+                    self._factors(goal), _combined(goal, top, facts), _loose(original, goal, top, facts)
                 )
             )
             or self._opened(original, goal, self._atoms[top], facts, lanes, depth, split)
