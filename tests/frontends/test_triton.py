@@ -72,12 +72,7 @@ def test_a_product_in_tensor_memory(k: Any, target: str, warps: int) -> None:
     a, b = (floats(128, n, dtype=ml_dtypes.bfloat16) for n in (128, 64))
     c = np.zeros((128, 64), np.float32)
     launch = front.launch(
-        k.matmul,
-        1,
-        [a, b, c, 128, 64, 128],
-        {"BM": 128, "BN": 64, "BK": 64},
-        target=target,
-        num_warps=warps,
+        k.matmul, 1, [a, b, c, 128, 64, 128], {"BM": 128, "BN": 64, "BK": 64}, target=target, num_warps=warps
     )
     module = launch.kernel.program.module
     assert verify(module) == ()
