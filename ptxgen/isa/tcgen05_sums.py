@@ -128,7 +128,7 @@ def _sums_of_fp4(of: Product, a: Lanes, b: Lanes, c: Lanes, scales_a: Lanes, sca
     per_factor = of.k // scales_a.shape[1]
     old = accumulators(c)
     top = np.add(exponents_a[:, None], exponents_b).max(axis=2)
-    top = np.maximum(top, np.where(np.isfinite(c), old.exponents, np.int16(0)))
+    top = np.maximum(top, old.exponents)
     power = ((_BIAS_F64 + _FP4.fraction - top).astype(np.int64) << 52).view(np.float64)
     total = np.trunc(old.values * power)
     for k in range(0, of.k, _AT_ONCE):

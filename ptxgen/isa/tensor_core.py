@@ -329,17 +329,10 @@ def _rows(
             top += raised
         np.maximum(top, old.exponents, out=top)
         c = _sums(how, products[block], old, top, c.dtype, raised)
-        rare = _out_of_range(top)
-        if raised is not None:
-            rare |= _out_of_range(top - raised)
-        if rare.any():
-            _put_rare(how, a.part(block), b.part(block), old, top, c, rare, raised)
+        tops = (top,) if raised is None else (top, top - raised)
+        if any(x.min() < _SMALLEST_TOP or x.max() > _LARGEST_TOP for x in tops):
+            _put_rare(how, a.part(block), b.part(block), old, tops, c, raised)
     return c
-
-
-def _out_of_range(top: Lanes) -> Lanes:
-    out: Lanes = (top < _SMALLEST_TOP) | (top > _LARGEST_TOP)
-    return out
 
 
 def _powers(exponents: Lanes) -> Lanes:
@@ -369,15 +362,17 @@ def _put_rare(
     a: Factors,
     b: Factors,
     old: Factors,
-    top: Lanes,
+    tops: tuple[Lanes, ...],
     result: Lanes,
-    rare: Lanes,
     raised: Lanes | None,
 ) -> None:
-    """Put the `rare` sums, whose largest exponent is too small or too large for f32, into `result`."""
+    """Put the sums whose largest exponent is too small or too large for f32 into `result`. `tops` are the
+    largest exponents and, if products are raised, those less the powers by which they are.
+    """
+    rare: Lanes = np.logical_or.reduce([(x < _SMALLEST_TOP) | (x > _LARGEST_TOP) for x in tops])
     empty_rows, empty_columns = (np.logical_not(x.values.any(axis=0)) for x in (a, b))
     nothing = empty_rows[:, None] | empty_columns
-    nothing &= rare & (old.values == 0) & (top < _SMALLEST_TOP)
+    nothing &= rare & (old.values == 0) & (tops[-1] < _SMALLEST_TOP)
     result[nothing] = 0  # as in rows without an element
     row, column, matrix = np.nonzero(rare & ~nothing)
     if len(row):

@@ -125,7 +125,7 @@ def cells_of_d(m: int, n: int, *, group: int = 1, ws: bool = False, sparse: bool
         lane = i
     elif group == 1 and m == 64 and not ws:  # F
         lane = _spread_over_quarters(i)
-    elif group == 1 and m in (32, 64):  # G, E
+    elif group == 1 and ws and m in (32, 64):  # G, E
         part, column = np.divmod(j, n * m // LANES)
         lane = i + m * part
     else:

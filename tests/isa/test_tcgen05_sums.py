@@ -281,6 +281,13 @@ def test_sums_of_16_products_of_fp4_keep_35_bits() -> None:
     assert one("mxf4", "e2m1", {0: (2, 2), 32: (2, 2)}, -1.0, lost) == 0.0
 
 
+def test_a_sum_of_fp4_that_loses_all_its_products_is_plus_zero() -> None:
+    of = product("mxf4", "e2m1", "e2m1", "f32", scale="ue8m0", negated_a=True)
+    ones, tiny = np.full((1, 64), 2, np.uint8), np.full((1, 2), 20, np.uint8)
+    minus_zero = np.array([[0x80000000]], np.uint32)
+    assert multiply_add(of, ones, ones, minus_zero, scales=(tiny, tiny)).tolist() == [[0]]
+
+
 def test_a_product_can_be_cut_into_rows() -> None:
     rng = np.random.default_rng(8)
     of = product("f16", "f16", "f16", "f32")
