@@ -1,9 +1,10 @@
 """The PTX of flash-attn-4's forward kernel for Hopper or Blackwell, without a GPU.
 
-    python benchmarks/flash_attn_4_forward.py HEAD_DIM FOLDER [--dtype f16] [--causal] [--lse] [--target sm_100a]
+    python benchmarks/flash_attn_4_forward.py HEAD_DIM FOLDER [--dtype f16] [--causal] [--lse]
+        [--target sm_100a] [--backward]
 
-compiles it for bf16, or for f16, and leaves the PTX in FOLDER; lengths and heads are arguments of the
-kernel. It needs the packages flash-attn-4 and torch.
+compiles it, or with --backward the kernels of the gradients, for bf16, or for f16, and leaves the PTX in
+FOLDER; lengths and heads are arguments of the kernels. It needs the packages flash-attn-4 and torch.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ MULTIPROCESSORS = {"sm_90a": 132, "sm_100a": 148, "sm_103a": 148}  # of an H100,
 
 
 class Hardware:
-    """What `cutlass.utils.HardwareInfo` asks a driver for, which is not there: the kernels for Blackwell ask how
-    many multiprocessors a grid may fill.
+    """The answers of a driver, which is not there, in place of `cutlass.utils.HardwareInfo`: the kernels for
+    Blackwell ask how many multiprocessors a grid may fill.
     """
 
     def __init__(self, target: str) -> None:
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--lse", action="store_true", help="the kernel also stores log-sum-exp")
+    parser.add_argument("--backward", action="store_true", help="the kernels of the gradients instead")
     parser.add_argument("--target", choices=MULTIPROCESSORS, default="sm_90a")
     args = parser.parse_args(argv)
     os.environ |= {
@@ -64,14 +66,18 @@ def main(argv: Sequence[str]) -> int:
     import torch
 
     cutlass.utils.HardwareInfo = Hardware(args.target)
-    from flash_attn.cute.interface import _flash_attn_fwd
+    from flash_attn.cute.interface import _flash_attn_bwd, _flash_attn_fwd
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         shape = (1, SEQ, HEADS, args.head_dim)
         dtype = getattr(torch, DTYPES[args.dtype])
         q, k, v = (torch.empty(shape, dtype=dtype, device="cuda") for _ in range(3))
-        _flash_attn_fwd(q, k, v, causal=args.causal, return_lse=args.lse)
+        if args.backward:
+            lse = torch.empty((1, HEADS, SEQ), device="cuda")
+            _flash_attn_bwd(q, k, v, torch.empty_like(q), torch.empty_like(q), lse, causal=args.causal)
+        else:
+            _flash_attn_fwd(q, k, v, causal=args.causal, return_lse=args.lse)
     return 0
 
 

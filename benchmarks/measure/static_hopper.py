@@ -160,10 +160,17 @@ def why_no_flash_attn_4() -> str:
     return ""
 
 
-@functools.cache
 def flash_attn_4_text(head_dim: int, *options: str) -> str:
-    """The PTX of flash-attn-4's kernel, with the options of `PEER`. Raises `BackendError` where it is not
-    installed or cannot be compiled.
+    """The PTX of flash-attn-4's forward kernel, with the options of `PEER`. Raises what `flash_attn_4_texts`
+    raises.
+    """
+    return flash_attn_4_texts(head_dim, *options)[0]
+
+
+@functools.cache
+def flash_attn_4_texts(head_dim: int, *options: str) -> tuple[str, ...]:
+    """The PTX of each kernel of flash-attn-4, with the options of `PEER`. Raises `BackendError` where the
+    package is not installed or the kernels cannot be compiled.
     """
     if why := why_no_flash_attn_4():
         raise BackendError(why)
@@ -179,7 +186,8 @@ def flash_attn_4_text(head_dim: int, *options: str) -> str:
         if done.returncode or not files:
             message = done.stderr.strip().splitlines() or ["it left no PTX"]
             raise BackendError(f"it was not compiled: {message[-1]}")
-        return files[0].read_text(encoding="utf-8").rstrip("\0")  # it is written as a string of C
+        # Each is written as a string of C.
+        return tuple(path.read_text(encoding="utf-8").rstrip("\0") for path in files)
 
 
 @functools.cache

@@ -108,3 +108,32 @@ guessed = triton.heuristics({"BLOCK": lambda args: triton.next_power_of_2(args["
 def affine(x, y, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + i, tl.load(x + i, i < n) * 2 + 1, i < n)
+
+
+@triton.jit
+def scaled_product(
+    a,
+    a_scales,
+    b,
+    b_scales,
+    c,
+    n,
+    k,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PACKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)[:, None]
+    packed, blocks = tl.arange(0, BK // PACKED)[None, :], tl.arange(0, BK // BLOCK)[None, :]
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for first in range(0, k, BK):
+        left = tl.load(a + rows * (k // PACKED) + first // PACKED + packed)
+        right = tl.load(b + columns * (k // PACKED) + first // PACKED + packed)
+        of_left = tl.load(a_scales + rows * (k // BLOCK) + first // BLOCK + blocks)
+        of_right = tl.load(b_scales + columns * (k // BLOCK) + first // BLOCK + blocks)
+        total = tl.dot_scaled(left, of_left, FORMAT, right.T, of_right, FORMAT, total)
+    tl.store(c + rows * n + tl.trans(columns), total)

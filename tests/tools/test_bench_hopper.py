@@ -75,7 +75,7 @@ def test_a_peer_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(hopper, "why_no_flash_attn_4", lambda: "")
     monkeypatch.setattr(hopper.subprocess, "run", failed)
     hopper.flash_attn_4.cache_clear()
-    hopper.flash_attn_4_text.cache_clear()
+    hopper.flash_attn_4_texts.cache_clear()
     with pytest.raises(BackendError, match="it was not compiled: ImportError: no einops"):
         hopper.flash_attn_4(64)
 
@@ -86,7 +86,7 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     hopper.flash_attn_4.cache_clear()
-    hopper.flash_attn_4_text.cache_clear()
+    hopper.flash_attn_4_texts.cache_clear()
     with pytest.raises(BackendError) as error:
         hopper.flash_attn_4(64)
     assert str(error.value) == "it is not installed (pip install --pre flash-attn-4)"
