@@ -70,6 +70,11 @@ def _dtype(name: str) -> np.dtype[np.generic]:
     return narrow_dtype(name) if name == "bfloat16" else np.dtype(name)
 
 
+def bits_dtype(nbytes: int) -> np.dtype[np.generic]:
+    """The numpy type of the bits of a value of 1, 2, 4, 8 or 16 bytes."""
+    return _dtype(b128.dtype_name if nbytes == b128.nbytes else f"u{nbytes}")
+
+
 def narrow_dtype(name: str) -> np.dtype[np.generic]:
     """The numpy type of an element type that numpy lacks, such as "bfloat16" or "float8_e4m3fn".
 
@@ -103,6 +108,8 @@ b8: Final = ScalarType("b8", 8, "b", "b16", "uint8")
 b16: Final = ScalarType("b16", 16, "b", "b16", "uint16")
 b32: Final = ScalarType("b32", 32, "b", "b32", "uint32")
 b64: Final = ScalarType("b64", 64, "b", "b64", "uint64")
+# numpy has no integers of 128 bits; it moves complex numbers as they are, 16 bytes each.
+b128: Final = ScalarType("b128", 128, "b", "b128", "complex128")
 f16: Final = ScalarType("f16", 16, "f", "b16", "float16")
 bf16: Final = ScalarType("bf16", 16, "f", "b16", "bfloat16")
 f16x2: Final = ScalarType("f16x2", 32, "x", "b32", "uint32")
@@ -115,7 +122,7 @@ f64: Final = ScalarType("f64", 64, "f", "f64", "float64")
 byte: Final = ScalarType("b8", 8, "b", "b8", "uint8")
 
 _ALL: Final = (
-    *(pred, u8, u16, u32, u64, s8, s16, s32, s64, b8, b16, b32, b64),
+    *(pred, u8, u16, u32, u64, s8, s16, s32, s64, b8, b16, b32, b64, b128),
     *(f16, bf16, f16x2, bf16x2, f32, f64),
 )
 TYPES: Final[dict[str, ScalarType]] = {t.name: t for t in _ALL}
@@ -127,6 +134,7 @@ REGISTER_PREFIX: Final[dict[str, str]] = {
     "b16": "%rs",
     "b32": "%r",
     "b64": "%rd",
+    "b128": "%rq",
     "f32": "%f",
     "f64": "%fd",
 }

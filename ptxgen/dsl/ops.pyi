@@ -41,6 +41,8 @@ class Ops:
             "bra",
             "brkpt",
             "brx",
+            "clusterlaunchcontrol_try_cancel",
+            "clusterlaunchcontrol_try_cancel_multicast",
             "cp_async_bulk_commit_group",
             "cp_async_bulk_load",
             "cp_async_bulk_load_hint",
@@ -248,6 +250,10 @@ class Ops:
             "bfind",
             "bmsk",
             "brev",
+            "clusterlaunchcontrol_get_first_ctaid_x",
+            "clusterlaunchcontrol_get_first_ctaid_y",
+            "clusterlaunchcontrol_get_first_ctaid_z",
+            "clusterlaunchcontrol_is_canceled",
             "clz",
             "cnot",
             "copysign",
@@ -261,6 +267,9 @@ class Ops:
             "cvt_from_ue8m0",
             "cvt_narrow",
             "cvt_pack",
+            "cvt_rs",
+            "cvt_rs_e2m1x4",
+            "cvt_rs_four",
             "cvt_tf32",
             "cvt_ue8m0",
             "cvt_widen",
@@ -436,9 +445,13 @@ class Ops:
     def emit(
         self,
         name: Literal[
+            "clusterlaunchcontrol_get_first_ctaid",
             "ldmatrix",
             "ldmatrix_shape_last",
             "mma_bits",
+            "mma_block_scale_mxf4",
+            "mma_block_scale_mxf4nvf4",
+            "mma_block_scale_mxf8f6f4",
             "mma_f16_f16",
             "mma_f16_fp8",
             "mma_f32_bf16",
@@ -446,6 +459,8 @@ class Ops:
             "mma_f32_fp8",
             "mma_f32_tf32",
             "mma_f64",
+            "mma_f8f6f4_f16",
+            "mma_f8f6f4_f32",
             "mma_int4",
             "mma_int8",
             "mma_quad_f16",
@@ -725,6 +740,8 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b32, b64.
 
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.space.op.type d, [addr:u64], b` type: b128.
+
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32, s32, u64, f32, f64.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32, s32, u64, s64.
@@ -732,6 +749,8 @@ class Ops:
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: u32.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b32, b64.
+
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b128.
 
         d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
 
@@ -759,6 +778,8 @@ class Ops:
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: u32.
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b32, b64.
+
+        d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b128.
 
         d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
         """
@@ -863,7 +884,11 @@ class Ops:
     ) -> Value:
         """d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b32, b64, b16.
 
+        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c` type: b128.
+
         d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b32, b64, b16.
+
+        d = the old value at addr, which becomes c in one step if it was b. `atom{.sem}{.scope}.cas.type d, [addr:u64], b, c` type: b128.
         """
     def ballot(
         self,
@@ -1171,6 +1196,64 @@ class Ops:
         uni: bool = False,
     ) -> Value:
         """Call the function at the address f, which is one of the list t of call targets or has the prototype t, with the arguments a, and get its results, if d names any; .uni promises that all active threads of the warp call the same. `call{.uni} d:args, f:u64, a:args, t:label`"""
+    def clusterlaunchcontrol_get_first_ctaid(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+    ) -> tuple[Value, ...]:
+        """d = the index (x, y, z) in the grid of the first CTA of the cluster that the response a says has been cancelled, and a number without a meaning. `clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 d:b32*4, a`"""
+    def clusterlaunchcontrol_get_first_ctaid_x(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """d = the x of the index in the grid of the first CTA of the cluster that the response a says has been cancelled. `clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 d:b32, a`"""
+    def clusterlaunchcontrol_get_first_ctaid_y(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """d = the y of the index in the grid of the first CTA of the cluster that the response a says has been cancelled. `clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 d:b32, a`"""
+    def clusterlaunchcontrol_get_first_ctaid_z(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """d = the z of the index in the grid of the first CTA of the cluster that the response a says has been cancelled. `clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 d:b32, a`"""
+    def clusterlaunchcontrol_is_canceled(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """p = whether the response a says that a cluster has been cancelled. `clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p:pred, a`"""
+    def clusterlaunchcontrol_try_cancel(
+        self,
+        addr: Pointer,
+        mbar: Pointer,
+        /,
+        *,
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Start cancelling a cluster of the grid that has not begun, and writing the response to the 16 bytes at addr; the mbarrier at mbar in the same CTA counts them. `clusterlaunchcontrol.try_cancel.async{.space}.mbarrier::complete_tx::bytes.b128 [addr:u64], [mbar:u64]`"""
+    def clusterlaunchcontrol_try_cancel_multicast(
+        self,
+        addr: Pointer,
+        mbar: Pointer,
+        /,
+        *,
+        space: Literal["shared::cta"] | None = ...,
+    ) -> None:
+        """Start cancelling a cluster of the grid that has not begun, and writing the response to the 16 bytes at addr, at this offset in each CTA of the cluster,; the mbarrier at mbar in the same CTA counts them. `clusterlaunchcontrol.try_cancel.async{.space}.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [addr:u64], [mbar:u64]`"""
     def clz(
         self,
         a: Scalar,
@@ -2320,6 +2403,40 @@ class Ops:
         dtype: Literal["u8", "s8", "u4", "s4", "u2", "s2"] = "u8",
     ) -> Value:
         """d = b in the lowest bits and a above it, each limited to the range of dtype, and c shifted left above both. `cvt.pack.sat.dtype.s32.b32 d:b32, a:s32, b:s32, c:b32`"""
+    def cvt_rs(
+        self,
+        a: Scalar,
+        b: Scalar,
+        random: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+        satfinite: bool = False,
+        dtype: ScalarType = ...,
+    ) -> Value:
+        """d = a, in the upper half, and b, each rounded up or down by random bits. `cvt.rs{.relu}{.satfinite}.dtype.f32 d:dtype, a:f32, b:f32, random:b32` dtype: f16x2, bf16x2."""
+    def cvt_rs_e2m1x4(
+        self,
+        a: Sequence[Scalar],
+        random: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+    ) -> Value:
+        """d = the elements of a, the first in the highest 4 bits, each rounded up or down by random bits. `cvt.rs{.relu}.satfinite.e2m1x4.f32 d:b16, a:f32*4, random:b32`"""
+    def cvt_rs_four(
+        self,
+        a: Sequence[Scalar],
+        random: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+        dtype: Literal["e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4"] = "e4m3x4",
+    ) -> Value:
+        """d = the elements of a, the first in the highest byte, each rounded up or down by random bits. `cvt.rs{.relu}.satfinite.dtype.f32 d:b32, a:f32*4, random:b32`"""
     @overload
     def cvt_tf32(
         self,
@@ -2719,6 +2836,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches. `ld.space{.cop}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches. `ld.space{.cop}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; .cop is a hint for caches. `ld.space{.cop}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld(
@@ -2753,6 +2872,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .evict and .prefetch are hints for caches. `ld{.weak}{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .evict and .prefetch are hints for caches. `ld{.weak}{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; .evict and .prefetch are hints for caches. `ld{.weak}{.space}.evict{.prefetch}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_evict(
@@ -2786,6 +2907,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at the generic address addr; .cop is a hint for caches. `ld{.cop}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at the generic address addr; .cop is a hint for caches. `ld{.cop}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at the generic address addr; .cop is a hint for caches. `ld{.cop}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_generic(
@@ -2881,7 +3004,7 @@ class Ops:
         space: Literal["global"] | None = ...,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value at addr, a device's register, which is read exactly once. `ld.mmio.relaxed.sys{.space}.type d, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64."""
+        """d = the value at addr, a device's register, which is read exactly once. `ld.mmio.relaxed.sys{.space}.type d, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64, b128."""
     @overload
     def ld_nc(
         self,
@@ -2897,6 +3020,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_nc(
@@ -2929,6 +3054,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_nc(
@@ -2994,6 +3121,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_nc_policy(
@@ -3028,6 +3157,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_nc_policy(
@@ -3062,6 +3193,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_ordered(
@@ -3102,6 +3235,10 @@ class Ops:
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}.type d, [addr:u64]` type: b128.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_ordered(
@@ -3144,6 +3281,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_ordered(
@@ -3182,6 +3321,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .cop, .prefetch and the cache policy are hints for caches. `ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .cop, .prefetch and the cache policy are hints for caches. `ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+
+        d = the value at addr; .cop, .prefetch and the cache policy are hints for caches. `ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}.type d, [addr:u64], policy:b64` type: b128.
         """
     @overload
     def ld_policy(
@@ -3219,6 +3360,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; .cop and .prefetch are hints for caches. `ld{.weak}{.space}{.cop}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; .cop and .prefetch are hints for caches. `ld{.weak}{.space}{.cop}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; .cop and .prefetch are hints for caches. `ld{.weak}{.space}{.cop}.prefetch.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_prefetch(
@@ -3252,6 +3395,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which is read each time. `ld.volatile{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which is read each time. `ld.volatile{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which is read each time. `ld.volatile{.space}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_volatile(
@@ -3283,6 +3428,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which is read each time; .prefetch is a hint for caches. `ld.volatile{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which is read each time; .prefetch is a hint for caches. `ld.volatile{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which is read each time; .prefetch is a hint for caches. `ld.volatile{.space}.prefetch.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_volatile(
@@ -3315,6 +3462,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr; not ordered against other threads' accesses, just as without .weak. `ld.weak{.space}{.cop}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr; not ordered against other threads' accesses, just as without .weak. `ld.weak{.space}{.cop}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr; not ordered against other threads' accesses, just as without .weak. `ld.weak{.space}{.cop}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ld_weak(
@@ -3368,6 +3517,8 @@ class Ops:
         """d = the value, or the vector of consecutive values, at addr, which is the same for all threads of the warp and is only read. `ldu{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         d = the value, or the vector of consecutive values, at addr, which is the same for all threads of the warp and is only read. `ldu{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+
+        d = the value at addr, which is the same for all threads of the warp and is only read. `ldu{.space}.type d, [addr:u64]` type: b128.
         """
     @overload
     def ldu(
@@ -4065,6 +4216,56 @@ class Ops:
         op: Literal["xor", "and"] = "xor",
     ) -> tuple[Value, ...]:
         """D = C + the number of ones in each row of A xor (and) each column of B, of a warp. `mma.sync.aligned.shape.row.col.s32.b1.b1.s32.op.popc d:s32*nc, a:b32*na, b:b32*nb, c:s32*nc`"""
+    def mma_block_scale_mxf4(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        scales_a: Scalar,
+        from_a: Sequence[Scalar],
+        scales_b: Scalar,
+        from_b: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: None = None,
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp, where scales in ue8m0 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale{.vec}.f32.e2m1.e2m1.f32.ue8m0 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`"""
+    def mma_block_scale_mxf4nvf4(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        scales_a: Scalar,
+        from_a: Sequence[Scalar],
+        scales_b: Scalar,
+        from_b: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: None = None,
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp, where scales in ue8m0 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.vec.f32.e2m1.e2m1.f32.ue8m0 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`
+
+        D = A * B + C of a warp, where scales in ue4m3 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.vec.f32.e2m1.e2m1.f32.ue4m3 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`
+        """
+    def mma_block_scale_mxf8f6f4(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        scales_a: Scalar,
+        from_a: Sequence[Scalar],
+        scales_b: Scalar,
+        from_b: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        vec: None = None,
+        atype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+        btype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp, where scales in ue8m0 multiply blocks of A and B along K; from_a and from_b are the numbers of the byte and of the thread of each four that have the scales. `mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale{.vec}.f32.atype.btype.f32.ue8m0 d:f32*4, a:b32*4, b:b32*2, c:f32*4, scales_a:b32, from_a:u16*2, scales_b:b32, from_b:u16*2`"""
     def mma_f16_f16(
         self,
         a: Sequence[Scalar],
@@ -4147,6 +4348,30 @@ class Ops:
         rnd: Literal["rn", "rz", "rm", "rp"] | None = None,
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp, all in f64, each step rounded to nearest or as .rnd says. `mma.sync.aligned.shape.row.col{.rnd}.f64.f64.f64.f64 d:f64*nc, a:f64*na, b:f64*nb, c:f64*nc`"""
+    def mma_f8f6f4_f16(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        atype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+        btype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp; each element of A and B is in a byte, C and D in f16. `mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f16.atype.btype.f16 d:b32*2, a:b32*4, b:b32*2, c:b32*2`"""
+    def mma_f8f6f4_f32(
+        self,
+        a: Sequence[Scalar],
+        b: Sequence[Scalar],
+        c: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        atype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+        btype: Literal["e4m3", "e5m2", "e3m2", "e2m3", "e2m1"] = "e4m3",
+    ) -> tuple[Value, ...]:
+        """D = A * B + C of a warp; each element of A and B is in a byte, C and D in f32. `mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.atype.btype.f32 d:f32*4, a:b32*4, b:b32*2, c:f32*4`"""
     def mma_int4(
         self,
         a: Sequence[Scalar],
@@ -4219,7 +4444,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a: a register, a literal, a special register, or the address of a variable. `mov.type d, a` type: u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred."""
+        """d = a: a register, a literal, a special register, or the address of a variable. `mov.type d, a` type: u32, s32, u64, s64, f32, f64, b32, b64, u16, s16, b16, pred, b128."""
     @overload
     def mov_vector(
         self,
@@ -4402,6 +4627,8 @@ class Ops:
         d = the concatenated elements of a, the first in the lowest bits. `mov.b32 d, a:byte*4`
 
         d = the concatenated elements of a, the first in the lowest bits. `mov.b16 d, a:byte*2`
+
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b128 d, a:b64*2`
         """
     def pmevent(
         self,
@@ -5159,6 +5386,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; .cop is a hint for caches. `st.space{.cop}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; .cop is a hint for caches. `st.space{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on; .cop is a hint for caches. `st.space{.cop}.type [addr:u64], a` type: b128.
         """
     @overload
     def st(
@@ -5234,6 +5463,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; .evict is a hint for caches. `st{.weak}{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; .evict is a hint for caches. `st{.weak}{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on; .evict is a hint for caches. `st{.weak}{.space}.evict.type [addr:u64], a` type: b128.
         """
     @overload
     def st_evict(
@@ -5266,6 +5497,8 @@ class Ops:
         """Write a, or the elements of the vector a, to the generic address addr on; .cop is a hint for caches. `st{.cop}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to the generic address addr on; .cop is a hint for caches. `st{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to the generic address addr on; .cop is a hint for caches. `st{.cop}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_generic(
@@ -5361,7 +5594,7 @@ class Ops:
         space: Literal["global"] | None = ...,
         type: ScalarType = ...,
     ) -> None:
-        """Write a to addr, a device's register, exactly once. `st.mmio.relaxed.sys{.space}.type [addr:u64], a` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64."""
+        """Write a to addr, a device's register, exactly once. `st.mmio.relaxed.sys{.space}.type [addr:u64], a` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8, b64, u64, s64, f64, b128."""
     @overload
     def st_ordered(
         self,
@@ -5378,6 +5611,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_ordered(
@@ -5413,6 +5648,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict.type [addr:u64], a` type: b128.
         """
     @overload
     def st_ordered(
@@ -5450,6 +5687,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
+
+        Write a to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint.type [addr:u64], a, policy:b64` type: b128.
         """
     @overload
     def st_ordered(
@@ -5487,6 +5726,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; .cop and the cache policy are hints for caches. `st{.weak}{.space}{.cop}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; .cop and the cache policy are hints for caches. `st{.weak}{.space}{.cop}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
+
+        Write a to addr on; .cop and the cache policy are hints for caches. `st{.weak}{.space}{.cop}.L2::cache_hint.type [addr:u64], a, policy:b64` type: b128.
         """
     @overload
     def st_policy(
@@ -5520,6 +5761,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on, which is written each time. `st.volatile{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on, which is written each time. `st.volatile{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on, which is written each time. `st.volatile{.space}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_volatile(
@@ -5551,6 +5794,8 @@ class Ops:
         """Write a, or the elements of the vector a, to addr on; not ordered against other threads' accesses, just as without .weak. `st.weak{.space}{.cop}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
         Write a, or the elements of the vector a, to addr on; not ordered against other threads' accesses, just as without .weak. `st.weak{.space}{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+
+        Write a to addr on; not ordered against other threads' accesses, just as without .weak. `st.weak{.space}{.cop}.type [addr:u64], a` type: b128.
         """
     @overload
     def st_weak(
@@ -7147,6 +7392,8 @@ class Ops:
         """d = the parts of a, the first from the lowest bits. `mov.b32 d:b16*2, a`
 
         d = the parts of a, the first from the lowest bits. `mov.b64 d:b32*2, a`
+
+        d = the parts of a, the first from the lowest bits. `mov.b128 d:b64*2, a`
         """
     def unpack_b16(
         self,

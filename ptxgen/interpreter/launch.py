@@ -23,6 +23,7 @@ from ptxgen.interpreter.machine.barriers import Barriers
 from ptxgen.interpreter.machine.copies import AsyncCopies
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.interpreter.machine.lanes import WARP, Batch
+from ptxgen.interpreter.machine.launch_queue import LaunchQueue
 from ptxgen.interpreter.machine.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entry
 from ptxgen.interpreter.machine.tmem import TENSOR_BYTES
@@ -102,6 +103,8 @@ def run(
     launched as any other kernel, and `grid.sync()` traps. With `profile`, the traffic of shared and
     global memory is counted. With `stepwise`, each instruction runs by itself, through the function
     of its row in the instruction table; this is the definition, and several times slower.
+    Of a kernel that cancels launches (`clusterlaunchcontrol.try_cancel`), at most half of the clusters begin
+    at once; the others begin when these have ended, unless they have been cancelled.
     `max_instructions` limits the instructions that one batch of CTAs executes in sequence.
     `progress` is called with the number of CTAs done and their total. With a `recorder`, only the
     first cluster of the grid runs, without sanitizers, and its first CTA is recorded.
@@ -170,12 +173,15 @@ def run(
         total = size = math.prod(shape[2])
     if cooperative and program.linked.cooperative and total <= size:
         launch.workspace = arena.grid_workspace()
+    elif launch.cancels:
+        clusters = total // math.prod(shape[2])
+        size = min(size, max(clusters - clusters // 2, 1) * math.prod(shape[2]))
+    queue = launch.queue = LaunchQueue(total=total)
     with np.errstate(all="ignore"):
-        for first in range(0, total, size):
-            count = min(size, total - first)
-            launch.run_batch(first, count, asked)
+        while queue.next < total:
+            launch.run_batch(*queue.take(size), asked)
             if progress is not None:
-                progress(first + count, total)
+                progress(queue.next, total)
     if launch.undefined is None:
         arena.trust_heap()
     else:
@@ -259,6 +265,12 @@ class _Launch:
     reports: Reports = field(default_factory=dict)
     undefined: UndefinedArrays | None = None  # if undefined bits are followed
     printed: list[str] = field(default_factory=list)
+    queue: LaunchQueue = field(default_factory=LaunchQueue)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the kernel has an instruction that cancels launches of CTAs."""
+        return any(i.opcode.startswith("clusterlaunchcontrol.try_cancel") for i in self.program.instrs)
 
     def batch_size(self, sanitize: bool) -> int:
         """The number of CTAs that run at once."""
@@ -320,6 +332,7 @@ class _Launch:
             batch, self.arena, self._spaces(batch), shared, copies, barriers, observer, faults, self.sm
         )
         machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), observer)
+        machine.queue = self.queue
         machine.printed, machine.traffic = self.printed, self.traffic
         machine.follow(program.wgmma)
         if self.undefined is not None:

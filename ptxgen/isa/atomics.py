@@ -14,10 +14,10 @@ import numpy as np
 from ptxgen.isa import numeric, numeric_f64
 from ptxgen.isa.atomic_scans import scan_of, swapped
 from ptxgen.isa.declare import each, inst, times
-from ptxgen.isa.memory import CLUSTER, CTA, canonical_space
+from ptxgen.isa.memory import CLUSTER, CTA, SYSTEM_128, canonical_space
 from ptxgen.isa.spec import Effect, gate
 from ptxgen.isa.undefined import moves
-from ptxgen.types import TYPES, b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, s32, s64, u32, u64
+from ptxgen.types import TYPES, b16, b32, b64, b128, bf16, bf16x2, f16, f16x2, f32, f64, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,8 @@ ADDABLE: Final = {u32: None, s32: None, u64: _ATOMIC, f32: _FERMI, f64: _PASCAL}
 ORDERABLE: Final = {u32: None, s32: None, u64: _KEPLER, s64: _KEPLER}
 LOGICAL: Final = {b32: None, b64: _KEPLER}
 EXCHANGED: Final = {b32: None, b64: _ATOMIC}
+_WIDEST: Final = {b128: gate(ptx=(8, 3), sm=90)}
+_SCOPES_128: Final = {**SCOPES, "sys": SYSTEM_128}
 HALF_ADDABLE: Final = {
     f16x2: gate(ptx=(6, 2), sm=60),
     f16: gate(ptx=(6, 3), sm=70),
@@ -103,7 +105,10 @@ def _updated(op: str, type: ScalarType) -> Callable[[Lanes, Lanes], Lanes]:
 
 
 def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    return np.where(old == b, c, old)
+    if old.dtype != b128.dtype:
+        return np.where(old == b, c, old)
+    words = np.broadcast_to(b, old.shape).copy().view(b64.dtype) == old.view(b64.dtype)
+    return np.where(words.reshape(-1, 2).all(axis=1), c, old)
 
 
 # ---------------------------------------- atom and red
@@ -134,7 +139,11 @@ _IGNORES: Final = ("sem", "scope", "policy", "vec")
         _PLAIN + _HINTED,
         _BOTH,
     )
-    + times(each("op type", (("exch",), EXCHANGED)), _PLAIN + _HINTED, _ATOM)
+    + times(
+        each("op type scope", (("exch",), EXCHANGED, SCOPES), (("exch",), _WIDEST, _SCOPES_128)),
+        _PLAIN + _HINTED,
+        _ATOM,
+    )
     + times(
         each("operation op type becomes", ("add.noftz", "add", HALF_ADDABLE, _SUM)), _HALVES + _HINTED, _BOTH
     ),
@@ -215,11 +224,10 @@ def atomic_vector(
 @inst(
     "atom{.sem}{.scope}<where>.cas.type d, [addr:u64], b, c",
     _PLAIN,
+    each("type scope", ({**EXCHANGED, b16: gate(ptx=(6, 3), sm=70)}, SCOPES), (_WIDEST, _SCOPES_128)),
     name="atom_cas",
     sem=SEMANTICS,
-    scope=SCOPES,
     ignores=_IGNORES,
-    type={**EXCHANGED, b16: gate(ptx=(6, 3), sm=70)},
     effect=Effect.ATOMIC,
     undefined=moves("b", "c"),
     section=f"{SYNCHRONIZATION}: atom",
@@ -228,8 +236,8 @@ def atom_cas(
     machine: Machine, addr: Lanes, b: Lanes, c: Lanes, *, space: str | None = None, type: ScalarType
 ) -> Lanes:
     """d = the old value at addr, which becomes c in one step if it was b."""
-    update = _exchanged_if_equal
-    return machine.atomic(canonical_space(space), addr, type, update, (b, c), scan=swapped)
+    update, scan = _exchanged_if_equal, None if type is b128 else swapped
+    return machine.atomic(canonical_space(space), addr, type, update, (b, c), scan=scan)
 
 
 # ---------------------------------------- fences

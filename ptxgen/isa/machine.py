@@ -133,6 +133,12 @@ class Machine(Protocol):
         cluster at `dst`, or reducing them into it, with completion on the mbarrier there.
         """
 
+    def cancel_launch(self, space: str, address: Lanes, mbarrier: Lanes, *, everywhere: bool) -> None:
+        """For each thread, cancel a cluster of the grid that has not begun, and start writing the response
+        (`ptxgen.isa.launches`) to shared memory at `address`, with completion on the mbarrier; `space` is
+        that of both. With `everywhere`, it is written to all CTAs of the cluster.
+        """
+
     def tensormap_replace(
         self, space: str, address: Lanes, field: str, dimension: int, value: Lanes | int
     ) -> None:

@@ -3,7 +3,7 @@ Instructions").
 
 A, B and accumulators in f16 are in 32-bit registers with several elements, the first in the lowest
 bits. `ptxgen.isa.fragments` has the mapping of elements to registers, `ptxgen.isa.products` the
-arithmetic. Sparse and block-scaled forms are not declared.
+arithmetic. `ptxgen.isa.narrow_matrix` has 4- and 6-bit types and block scales; sparse forms are not declared.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and the users of the table accept either. Without a state space an address is ge
 
 Cache operators, eviction priorities, prefetch sizes and cache policies change no value. The
 interpreter's memory is sequentially consistent, so `.weak`, `.volatile`, `.relaxed`, `.acquire` and
-`.release` accesses are all the same here. 128-bit values (`.b128`) are not declared.
+`.release` accesses are all the same here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.declare import Table, each, inst, times
 from ptxgen.isa.spec import Effect, gate
 from ptxgen.isa.undefined import moves
-from ptxgen.types import b8, b16, b32, b64, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
+from ptxgen.types import b8, b16, b32, b64, b128, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -93,7 +93,9 @@ _SHAPES: Final = each("vec type", (("v2", "v4"), NARROW), (("v2",), WIDE))  # up
 _MODERN: Final = times(each("ptx sm", ((6, 0), 70)), _SHAPES)
 _WEAK: Final = times(each("weak", "weak"), _MODERN)
 _HINTED: Final = times(each("policy ptx sm", (", policy:b64", (7, 4), 80)), _SHAPES)
-_MMIO: Final = each("type ptx sm", ((*NARROW, *WIDE), (8, 2), 70))
+_B128: Final = gate(ptx=(8, 3), sm=70)
+SYSTEM_128: Final = gate(ptx=(8, 4))  # what 128 bits in the scope of the system need in addition
+_MMIO: Final = each("type ptx sm", ({**dict.fromkeys((*NARROW, *WIDE)), b128: SYSTEM_128}, (8, 2), 70))
 _LARGE: Final = each("vec type ptx sm", (("v8",), _WORDS, (8, 8), 100), (("v4",), WIDE, (8, 8), 100))
 _KEPLER: Final = times(each("ptx sm", ((3, 1), 32)), _SHAPES)
 _NC: Final = each("space page", ("global", "ld.global.nc"))
@@ -106,8 +108,23 @@ _CONSTANT: Final = ", which no thread writes while the kernel runs"
 _32_BYTES: Final = "the vector of 32 bytes"
 
 
-@inst(
-    "<form>.type <d>, [addr:u64]<policy>",
+def _wholes(table: Table, **single: str) -> Table:
+    """The forms with vectors, for a single value of 128 bits in place of a vector."""
+    forms = [line for line in table if "{.vec}" in line["form"] and line["vec"] == _SHAPES[0]["vec"]]
+    return [
+        {
+            **line,
+            **single,
+            "form": line["form"].replace("{.vec}", ""),
+            "vec": None,
+            "type": {b128: _B128},
+            "scope": {**SCOPES, "sys": SYSTEM_128},
+        }
+        for line in forms
+    ]
+
+
+_LOADS: Final = (
     times(
         _SHAPES,
         each(
@@ -225,7 +242,13 @@ _32_BYTES: Final = "the vector of 32 bytes"
             times(each("page ptx sm", ("ldu", (2, 0), 20)), _SHAPES),
             ", which is the same for all threads of the warp and is only read",
         ),
-    ),
+    )
+)
+
+
+@inst(
+    "<form>.type <d>, [addr:u64]<policy>",
+    _LOADS + _wholes(_LOADS, d="d", what="the value"),
     d="d*vec",
     cop=LOAD_CACHE,
     prefetch=_PREFETCH,
@@ -247,8 +270,7 @@ def ld(
     return values if vec else values[0]
 
 
-@inst(
-    "<form>.type [addr:u64], <a><policy>",
+_STORES: Final = (
     times(
         _SHAPES,
         each(
@@ -312,7 +334,13 @@ def ld(
                 "; .evict and .level2 are hints for caches",
             ),
         ),
-    ),
+    )
+)
+
+
+@inst(
+    "<form>.type [addr:u64], <a><policy>",
+    _STORES + _wholes(_STORES, a="a", what="a"),
     a="a*vec",
     cop=STORE_CACHE,
     sem=("relaxed", "release"),

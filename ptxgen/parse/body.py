@@ -39,7 +39,6 @@ _NOT_MODELLED: Final[Mapping[str, str]] = {
     "alloca": "memory of the stack is not modelled",
     "stacksave": "memory of the stack is not modelled",
     "stackrestore": "memory of the stack is not modelled",
-    "clusterlaunchcontrol": "launches that are cancelled are not modelled",
 }
 _DECLARED: Final = (".reg", ".shared", ".local", ".param", ".global", ".const", ".pragma", ".loc")
 _LISTS: Final = (".branchtargets", ".calltargets")

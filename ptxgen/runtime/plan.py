@@ -35,7 +35,7 @@ _CODES: Final = {
     name: _FLOAT_CODES.get(name)
     or (_INTEGER_CODES[t.nbytes].lower() if t.is_signed else _INTEGER_CODES[t.nbytes])
     for name, t in TYPES.items()
-    if t.nbytes  # `pred` lives in registers only
+    if t.nbytes in _INTEGER_CODES  # `pred` and `b128` are in no parameter
 }
 
 

@@ -315,6 +315,8 @@ MEANING: dict[str, Callable[..., Any]] = {
     "mov.b32 d, a:b16*2": lambda _, a: packed(16, a),
     "mov.b64 d, a:b32*2": lambda _, a: packed(32, a),
     "mov.b64 d, a:b16*4": lambda _, a: packed(16, a),
+    "mov.b128 d, a:b64*2": lambda _, a: packed(64, a),
+    "mov.b128 d:b64*2, a": lambda _, a: unpacked(64, 2, a),
     "mov.vec.type d*vec, a*vec": lambda _, a: a,
     "mov.b32 d, a:byte*4": lambda _, a: packed(8, a),
     "mov.b16 d, a:byte*2": lambda _, a: packed(8, a),

@@ -9,7 +9,19 @@ from typing import Any
 from ptxgen.isa.bulk import REDUCTIONS
 from ptxgen.types import b64
 
-MEANING: dict[str, Callable[..., Any]] = {"mbarrier.pending_count.b64 d:u32, a:b64": lambda _, a: a % 2**20}
+MASK = 0xFFFFFFFF
+CANCELLED = "clusterlaunchcontrol.query_cancel"
+MEANING: dict[str, Callable[..., Any]] = {
+    "mbarrier.pending_count.b64 d:u32, a:b64": lambda _, a: a % 2**20,
+    f"{CANCELLED}.is_canceled.pred.b128 p:pred, a": lambda _, a: a >> 96 & 1 == 1,
+    f"{CANCELLED}.get_first_ctaid.v4.b32.b128 d:b32*4, a": lambda _, a: (
+        *(a >> n & MASK for n in (0, 32, 64)),
+        0,
+    ),
+    f"{CANCELLED}.get_first_ctaid::x.b32.b128 d:b32, a": lambda _, a: a & MASK,
+    f"{CANCELLED}.get_first_ctaid::y.b32.b128 d:b32, a": lambda _, a: a >> 32 & MASK,
+    f"{CANCELLED}.get_first_ctaid::z.b32.b128 d:b32, a": lambda _, a: a >> 64 & MASK,
+}
 MEMORY: dict[str, Callable[..., Any]] = {}
 WARP: dict[str, Callable[..., Any]] = {}
 IMMEDIATES: dict[str, tuple[int, ...]] = {
@@ -216,6 +228,18 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "fence.mbarrier_init.release.cluster": [("fence", "=mbarrier_init")],
     "griddepcontrol.wait": [("fence", "=grids")],
     "griddepcontrol.launch_dependents": [],
+    **{
+        f"clusterlaunchcontrol.try_cancel.async{{.space}}.{COUNTED}{cast}.b128 [addr:u64], [mbar:u64]": [
+            (
+                "cancel_launch",
+                lambda names: "shared" if names["space"] else "generic",
+                "addr",
+                "mbar",
+                lambda _, all=bool(cast): {"everywhere": all},
+            )
+        ]
+        for cast in ("", ".multicast::cluster::all")
+    },
     **tensormap_calls(),
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type "
     "[dst:u32], a, [mbar:u32]": [("send_values", "dst", sent, "mbar", reduction, "type")],

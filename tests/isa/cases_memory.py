@@ -17,6 +17,11 @@ def store(m: M, _: Any, a: Any, *__: Any) -> Any:
     return (a if m.vec else (a,)), None
 
 
+def whole(forms: tuple[str, ...]) -> list[str]:
+    """The forms with vectors, for a single value of 128 bits."""
+    return [x.replace("{.vec}", "") for x in forms if "{.vec}" in x]
+
+
 def chosen(a: Any, b: Any, *, largest: bool) -> Any:
     """The larger or the smaller number; NaN is no number, and -0 is below +0."""
     if a != a or b != b:
@@ -124,9 +129,13 @@ MEANING: dict[str, Callable[..., Any]] = {
 MEMORY: dict[str, Callable[..., Any]] = {
     **{f"{x} d*vec, [addr:u64]": load for x in LOADS},
     **{f"{x} d*vec, [addr:u64], policy:b64": load for x in LOADS_WITH_POLICY},
+    **{f"{x} d, [addr:u64]": load for x in whole(LOADS)},
+    **{f"{x} d, [addr:u64], policy:b64": load for x in whole(LOADS_WITH_POLICY)},
     "ld.mmio.relaxed.sys{.space}.type d, [addr:u64]": load,
     **{f"{x} [addr:u64], a*vec": store for x in STORES},
     **{f"{x} [addr:u64], a*vec, policy:b64": store for x in STORES_WITH_POLICY},
+    **{f"{x} [addr:u64], a": store for x in whole(STORES)},
+    **{f"{x} [addr:u64], a, policy:b64": store for x in whole(STORES_WITH_POLICY)},
     "st.mmio.relaxed.sys{.space}.type [addr:u64], a": store,
     **{f"atom{x} d, [addr:u64], b": atom for x in UPDATES},
     **{f"atom{x} d, [addr:u64], b, policy:b64": atom for x in UPDATES_WITH_POLICY},

@@ -23,7 +23,7 @@ from ptxgen.isa import SPECIALS, SpecialRegister, table
 from ptxgen.isa.spec import BoundOperand, Effect, Inst, Op
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, Target
-from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, pred
+from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, b128, pred
 
 ROWS = [row for rows in table.rows().values() for row in rows]
 OPS_PER_ROW = 200  # of a row with more, a sample is tested
@@ -176,7 +176,11 @@ def module_of(ops: list[Op], target: Target, ptx: tuple[int, int]) -> str:
         + f"{op.opcode} {', '.join(map(written, operands_of(op)))};"
         for op in ops
     ]
-    registers = [f".reg .{declared} {name}<256>;" for declared, name in REGISTER_PREFIX.items()]
+    registers = [
+        f".reg .{declared} {name}<256>;"
+        for declared, name in REGISTER_PREFIX.items()
+        if declared != "b128" or any(o.type is b128 for op in ops for o in op.operands)
+    ]
     return "\n".join(
         [
             f".version {ptx[0]}.{ptx[1]}\n.target {target}\n.address_size 64",
@@ -371,6 +375,8 @@ def two_f32(_: ScalarType, n: int, rng: random.Random) -> list[int]:
 def array_of(type: ScalarType, bits: list[int]) -> np.ndarray:
     if type.kind == "p":
         return np.array(bits, dtype=bool)
+    if type is b128:
+        return np.frombuffer(b"".join(n.to_bytes(16, "little") for n in bits), type.dtype).copy()
     unsigned = np.array(bits, dtype=np.uint64).astype(f"u{type.bits // 8}")
     return unsigned.view(type.dtype)
 
@@ -404,6 +410,8 @@ def number(type: ScalarType, lane: Any) -> Any:
         return tuple(float(p) for p in parts)
     if type.kind == "p":
         return bool(lane)
+    if type is b128:
+        return int.from_bytes(np.array([lane]).tobytes(), "little")
     return float(lane) if type.is_float else int(lane)
 
 
@@ -500,7 +508,7 @@ def agrees(op: Op, type: ScalarType, got: Any, meaning: Any, m: SimpleNamespace,
         return "" if same_number(float(got), want, min(op.row.max_ulp, 1), type.name) else str(want)
     m.floats = [x for x in operands if isinstance(x, float)]
     want = meaning(m, *map(exactly, operands))
-    return "" if int(got) % (1 << type.bits) == want % (1 << type.bits) else str(want)
+    return "" if number(type, got) % (1 << type.bits) == want % (1 << type.bits) else str(want)
 
 
 def agrees_packed(

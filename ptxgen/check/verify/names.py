@@ -20,8 +20,8 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$%][A-Za-z0-9_$]+")
 # PTX ISA, section "Predefined Identifiers".
 _TAKEN: Final = frozenset({"WARP_SZ"}) | {n for name in SPECIALS for n in (name, name.split(".")[0])}
 _ALIAS_SINCE: Final = (6, 3)  # PTX ISA, ".alias"
-# PTX ISA, section "Fundamental Types"; packed types are for instructions only.
-_NO_PARAM: Final = frozenset({"pred", "bf16", "f16x2", "bf16x2"})
+# PTX ISA, section "Fundamental Types"; packed types are for instructions only, and b128 for registers.
+_NO_PARAM: Final = frozenset({"pred", "b128", "bf16", "f16x2", "bf16x2"})
 
 
 def module_name_problems(module: Module) -> Iterator[Problem]:

@@ -274,7 +274,7 @@ class BulkMachine(MemoryAccess):
         return Start(self.watch, self.groups, self.arena, self.faults, self.at, lane)
 
     def _targets(
-        self, dst: Lanes, nbytes: Lanes, mbarrier: Lanes, *, active_only: bool = False
+        self, dst: Lanes | Address, nbytes: Lanes, mbarrier: Lanes | Address, *, active_only: bool = False
     ) -> list[tuple[Start, int, int, int]]:
         """For each active lane: its `Start`, the positions of its destination and mbarrier, and the
         bytes that it copies.

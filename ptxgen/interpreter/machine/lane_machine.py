@@ -22,9 +22,9 @@ from ptxgen.interpreter.machine.address_map import (
 )
 from ptxgen.interpreter.machine.barriers import BARRIERS
 from ptxgen.interpreter.machine.lanes import WARP, absent_member
+from ptxgen.interpreter.machine.launch_queue import CancelMachine, LaunchQueue
 from ptxgen.interpreter.machine.memory import POISON, Address, Base, Space
 from ptxgen.interpreter.machine.registers import RegisterPool
-from ptxgen.interpreter.machine.remote import RemoteMachine
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
 from ptxgen.interpreter.machine.textures import TextureMachine
 from ptxgen.interpreter.machine.tmem import TmemMachine
@@ -63,7 +63,7 @@ _CLOCKS: Final = {
 }
 
 
-class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine, TmemMachine):
+class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine, TmemMachine):
     """The state that a batch of CTAs shares, and the lanes that are executing.
 
     The scheduler sets `selection` before each block. A block sets `mask` (over the selected lanes,
@@ -97,6 +97,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine,
         self.registers = RegisterPool(batch, 0, watch)
         self.polled = {}
         self.agents = Agents()
+        self.queue = LaunchQueue()
         self.watch = watch
         self.products = None
         self.follow(None)
@@ -160,8 +161,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine,
         """The value of a register that was never written."""
         if dtype == np.bool_:
             return np.zeros(self.batch.lanes, np.bool_)
-        bits = np.full(self.batch.lanes, _POISONS[dtype.itemsize], f"u{dtype.itemsize}")
-        return bits.view(dtype)
+        return np.full(self.batch.lanes, _poison(dtype))
 
     def need_local(self, lane: int, nbytes: int, besides: int) -> None:
         """Make local memory at least `nbytes` for each lane, as lane `lane` needs; the contents stay.
@@ -397,8 +397,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine,
             return received
         if self.definedness is not None:
             self.definedness.absent()
-        poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
-        return np.where(absent, poison, received)
+        return np.where(absent, _poison(value.dtype), received)
 
     def absent(self, source: Lanes, of: Lanes, membermask: Lanes) -> Lanes | None:
         """The lanes, bool, for which lane `source` of their warp, number `of` of the selected lanes, does not
@@ -484,3 +483,10 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine,
             return self.load("global", src, type, count)
         got: tuple[Lanes, ...] = self.with_mask(mask, lambda: self.load("global", src, type, count))
         return got
+
+
+def _poison(dtype: np.dtype[Any]) -> np.generic:
+    """The value of a register of a type that nothing has written."""
+    words = _POISONS[min(dtype.itemsize, 8)].to_bytes(min(dtype.itemsize, 8), "little")
+    value: np.generic = np.frombuffer((words * 2)[: dtype.itemsize], dtype)[0]
+    return value

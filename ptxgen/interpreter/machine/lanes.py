@@ -66,7 +66,11 @@ class Batch:
 
     def cta(self, lane: int) -> tuple[int, int, int]:
         """The index in the grid of a lane's CTA."""
-        number, rank = divmod(self.first + lane // self.width, self.cluster_size)
+        return self.index_of(self.first + lane // self.width)
+
+    def index_of(self, cta: int) -> tuple[int, int, int]:
+        """The index in the grid of the CTA with a number."""
+        number, rank = divmod(cta, self.cluster_size)
         x, y, z = (
             c * size + inside
             for c, size, inside in zip(

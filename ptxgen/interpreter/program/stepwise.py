@@ -40,7 +40,7 @@ from ptxgen.ir import (
 )
 from ptxgen.isa.spec import PURE, BoundOperand, Effect
 from ptxgen.isa.special import SPECIALS, special
-from ptxgen.types import TYPES, ScalarType, u32, u64
+from ptxgen.types import TYPES, ScalarType, b128, u32, u64
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -305,6 +305,8 @@ class _State:
             self._refuse(name, got)
         if predicates:
             return lanes
+        if type is b128:
+            return lanes
         low: Lanes = _raw(lanes) & np.uint64((1 << type.bits) - 1)
         return low.astype(f"u{type.nbytes}").view(type.dtype)
 
@@ -356,6 +358,8 @@ class _State:
                     f"the interpreter: {where_from(self._step.instr)}: {register.name} is "
                     f".{register.declared}, which cannot hold .{type}"
                 )
+            new = lanes
+        elif type is b128:
             new = lanes
         else:
             raw = _raw(np.ascontiguousarray(lanes))

@@ -349,8 +349,8 @@ def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:
     if type.kind == "p":
         return np.bool_(isinstance(literal, IntImm) and literal.value != 0)
     bits = literal.bits if isinstance(literal, FloatImm) else literal.value
-    whole = np.array(bits & ((1 << type.bits) - 1), f"u{type.nbytes}")
-    scalar: np.generic = whole.view(type.dtype).flat[0]
+    low = (bits & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")
+    scalar: np.generic = np.frombuffer(low, type.dtype)[0]
     return scalar
 
 

@@ -19,12 +19,12 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.shadows import Shadow
-from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine
+from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine, every_bit
 from ptxgen.interpreter.sanitizers.undefined_places import UndefinedPlaces
 from ptxgen.ir import Not, Reg, Vector, registers_of
 from ptxgen.isa.spec import PURE, Effect
 from ptxgen.isa.undefined import Flow, whole
-from ptxgen.types import TYPES
+from ptxgen.types import TYPES, bits_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,8 +53,7 @@ class UndefinedBits(UndefinedPlaces):
         lanes = self._machine.batch.lanes
         if dtype == np.bool_:
             return Shadow(np.ones(lanes, np.bool_), np.zeros(lanes, np.int32))
-        bits = np.dtype(f"u{dtype.itemsize}")
-        return Shadow(np.full(lanes, ~bits.type(0), bits), np.zeros(lanes, np.int32))
+        return Shadow(np.full(lanes, every_bit(dtype.itemsize)), np.zeros(lanes, np.int32))
 
     def preserved(self, before: Shadow | None, guard: Lanes) -> Shadow | None:
         """The shadow of a register after a defined value was written to it in the lanes of `guard`."""
@@ -181,7 +180,7 @@ class UndefinedBits(UndefinedPlaces):
         """The undefined bits of an operand that is read as a type, and their origins."""
         register = item.register if isinstance(item, Not) else item
         shadow = shadows.get(register.name) if isinstance(register, Reg) else None
-        dtype = np.dtype(np.bool_) if type.kind == "p" else np.dtype(f"u{type.nbytes}")
+        dtype = np.dtype(np.bool_) if type.kind == "p" else bits_dtype(type.nbytes)
         if shadow is None:
             return np.zeros((), dtype), 0
         return shadow.bits.astype(dtype), self._origins_of(step.number, register, shadow)
@@ -289,10 +288,10 @@ def _register_bits(part: Any, type: ScalarType, register: Reg, count: int) -> La
         truth: Lanes = np.not_equal(lanes, 0)
         return truth
     if lanes.dtype == np.bool_:
-        bits = np.dtype(f"u{type.nbytes}").type
-        lanes = np.where(lanes, ~bits(0), bits(0))
+        every = every_bit(type.nbytes)
+        lanes = np.where(lanes, every, every.dtype.type(0))
     if type.bits == into.bits:
-        return lanes.view(f"u{into.nbytes}")
+        return lanes.view(bits_dtype(into.nbytes))
     kind = "i" if type.is_signed else "u"
     wide: Lanes = lanes.view(f"{kind}{type.nbytes}").astype(f"{kind}{into.nbytes}").view(f"u{into.nbytes}")
     return wide
@@ -311,9 +310,9 @@ def _chosen(guard: Lanes, new: Shadow | None, old: Shadow | None, count: int) ->
 def _filled(shadow: Shadow | None, guard: Shadow, register: Reg) -> Shadow:
     """The shadow of a register that may have been written or not, where the guard is undefined."""
     type = TYPES[register.declared]
-    dtype = np.dtype(np.bool_) if type.kind == "p" else np.dtype(f"u{type.nbytes}")
+    dtype = np.dtype(np.bool_) if type.kind == "p" else bits_dtype(type.nbytes)
     count = len(guard.bits)
     if shadow is None:
         shadow = Shadow(np.zeros(count, dtype), np.zeros(count, np.int32))
-    every = np.True_ if dtype == np.bool_ else ~dtype.type(0)
+    every = np.True_ if dtype == np.bool_ else every_bit(dtype.itemsize)
     return Shadow(np.where(guard.bits, every, shadow.bits), np.where(guard.bits, guard.origin, shadow.origin))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine.access import as_address, fresh
 from ptxgen.interpreter.machine.lanes import WARP
-from ptxgen.types import TYPES
+from ptxgen.types import TYPES, bits_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ class ShadowMachine:
         memory = self._of(plan, bool(undefined.any()))
         if memory is None or not undefined.any():
             return old
-        full = np.invert(np.zeros((), bits.dtype))
+        full = every_bit(type.nbytes)
         cells = memory.window.elements(bits.dtype, 1, plan.low + address.offset)
         index = plan.index(type.nbytes)
         cells[index[undefined]] = full
@@ -247,3 +247,9 @@ class ShadowMachine:
     def warp_id(self) -> Lanes:
         """The number of each thread's warp in its CTA."""
         return self._machine.warp_id()
+
+
+def every_bit(nbytes: int) -> np.generic:
+    """A value of this many bytes whose bits are all 1."""
+    value: np.generic = np.frombuffer(b"\xff" * nbytes, bits_dtype(nbytes))[0]
+    return value

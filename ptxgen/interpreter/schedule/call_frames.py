@@ -15,6 +15,7 @@ from ptxgen.interpreter.machine.builtins import BUILTINS, DYNAMIC_PARALLELISM
 from ptxgen.interpreter.machine.shadows import Shadow, merged_at
 from ptxgen.interpreter.program.linking import param_bytes, signature
 from ptxgen.ir import Function, Reg, Symbol
+from ptxgen.types import bits_dtype
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
@@ -231,7 +232,7 @@ class Calls:
         shadow = self._shadows[slot]
         if shadow is None and (bits is None or not bits.bits.any()):
             return
-        dtype = held.dtype if held.dtype == np.bool_ else np.dtype(f"u{held.itemsize}")
+        dtype = held.dtype if held.dtype == np.bool_ else bits_dtype(held.itemsize)
         new = (
             Shadow(np.zeros(len(mask), dtype), np.zeros(len(mask), np.int32))
             if shadow is None

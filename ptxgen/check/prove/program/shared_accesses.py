@@ -11,6 +11,7 @@ from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.program.variable_addresses import CLUSTER, GENERIC, SHARED
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Region, TensorAddress, Vector
+from ptxgen.isa.launches import RESPONSE_BYTES
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.tensormap import ALIGN, NBYTES
 from ptxgen.types import ScalarType
@@ -180,6 +181,15 @@ def _mbarrier(op: Op, instr: Instr) -> Iterator[Touch]:
         yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, space=space)
 
 
+def _response(op: Op, instr: Instr) -> Iterator[Touch]:
+    """The 16 bytes that a request to cancel a launch writes, and the mbarrier that it signals."""
+    space = _space(op)
+    for want, address in _addresses(op, instr):
+        nbytes = _MBARRIER_BYTES if want.name == "mbar" else RESPONSE_BYTES
+        if space is not None:
+            yield Touch(address, nbytes, nbytes, space=space)
+
+
 def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
     """The accesses of `cp.async` and its bulk forms, with the mbarriers that they signal."""
     if op.opcode.startswith("cp.async.mbarrier"):
@@ -276,6 +286,7 @@ _READERS: Final = {
     **dict.fromkeys(("ldmatrix", "stmatrix"), _rows),
     "mbarrier": _mbarrier,
     "cp": _copy,
+    "clusterlaunchcontrol": _response,
     "wmma": _wmma,
     "wgmma": _matrix_product,
 }
