@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ptxgen.arguments import integer
-from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove.barriers.judging import BarrierProver
 from ptxgen.check.prove.barriers.shared_flags import Touched
@@ -28,9 +27,7 @@ from ptxgen.check.prove.listing.descriptors import Descriptors
 from ptxgen.check.prove.listing.rows import Effort, SpentError
 from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.program.agreement import Agreement
-from ptxgen.check.prove.program.domain import Shape
-from ptxgen.check.prove.program.graph import Graph
-from ptxgen.check.prove.program.inlining import Inlined, Source
+from ptxgen.check.prove.program.inlining import Source
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import Paths
 from ptxgen.check.prove.program.ranges import Range, spaced
@@ -77,7 +74,7 @@ def shared_proof(
     dynamic = known or 0
     inputs = _parameters(kernel, {} if params is None else params)
     variables = subject.homes(known, dynamic_align)
-    prover = _Prover(subject.whole, shape, variables, inputs, steps)
+    prover = _Prover(subject, variables, inputs, steps)
     accesses, barriers, unfenced = prover.run()
     convergence = [*prover.convergence(), *subject.left_out(is_site)]
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
@@ -177,12 +174,10 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 
 
 class _Prover:
-    def __init__(
-        self, whole: Inlined, shape: Shape, variables: dict[str, Home], inputs: _Inputs, steps: int
-    ) -> None:
-        kernel = whole.kernel
-        self._sources = whole.sources
-        self._graph = Graph(blocks(kernel))
+    def __init__(self, subject: Subject, variables: dict[str, Home], inputs: _Inputs, steps: int) -> None:
+        kernel, shape = subject.whole.kernel, subject.shape
+        self._sources = subject.whole.sources
+        self._graph = subject.graph
         specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
         params = param_bits(kernel)
         ctas = math.prod(kernel.cluster) if kernel.cluster else 0
@@ -191,7 +186,9 @@ class _Prover:
             specials["%cluster_nctarank"] = ctas
             params[_RANK] = WORD
             ranges[_RANK] = spaced(0, ctas - 1, 1)
-        self._values = Values(self._graph, specials, frozenset(variables), inputs.known, params)
+        self._values = Values(
+            self._graph, specials, frozenset(variables), inputs.known, params, subject.analysis
+        )
         self._paths = Paths(self._graph, self._values)
         self._effort = Effort(steps)
         regions = {}

@@ -1,5 +1,5 @@
-"""When products, copies and stores of tensor memory complete: not before something waits for them, in the order
-of their thread, and under every schedule at the latest with the commit.
+"""When products, copies and stores of tensor memory complete: not before something waits for them, in the
+order of their thread, and under every schedule at the latest with the commit.
 """
 
 from __future__ import annotations
@@ -7,12 +7,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import pytest
 from interpreter.machine.test_tcgen05_products import MORE, drawn, exact, image, steps, stored, with_rows
-from interpreter.programs import deadlock, located, named
+from interpreter.programs import at, deadlock, located, named
 from interpreter.reported import messages, trap
 from interpreter.tensor_texts import (
-    LANE,
+    BUFFER,
     LANES,
     MBARRIER,
     TENSOR,
@@ -79,7 +78,7 @@ def test_a_product_reads_shared_memory_as_late_as_it_completes() -> None:
 
 
 def test_products_of_a_thread_complete_in_order_whatever_their_shapes() -> None:
-    """The second product overwrites, in another shape, the columns of A of the first; the third reads its D."""
+    """The second product overwrites, in another shape, the columns of A of the first."""
     held = f"add.u32 %r20, {TENSOR}, 64;"
     first = f"tcgen05.mma.cta_group::1.kind::f16 [{TENSOR}], [%r20], %rd2, %r5, %p1;"
     other = instruction(64, 64, "f16", d="f16")
@@ -157,6 +156,27 @@ def test_stores_reach_tensor_memory_when_their_warp_waits_for_them() -> None:
     assert (run_of([stored(0, N), moved(0, N, to="out")], LANES, N).view(np.float32) == OLD).all()
 
 
+def test_a_schedule_may_complete_what_nobody_waits_for() -> None:
+    """Products without a commit and stores without a wait are seen some time after they have started."""
+    spin = "mov.u32 %r30, 0;\n$spin:\nadd.u32 %r30, %r30, 1;\nsetp.lt.u32 %p1, %r30, 700;\n@%p1 bra $spin;"
+    store = stored(0, N).replace("tcgen05.wait::st.sync.aligned;", "")
+    further = f"add.u64 %rd91, %rd91, {4 * LANES * N};"
+    out = moved(0, N, to="out")
+    for start in ([store], [stored(0, N), by_one_thread(MMA), "bar.sync 0;"]):
+        changed = False
+        for seed in SEEDS:
+            early, late = run_of([*start, out, further, spin, out], 2, LANES, N, schedule=f"pct:{seed}")
+            changed |= bool((early != late).any())
+        assert changed
+
+
+def test_what_a_thread_has_done_before_its_commit_is_known_behind_the_wait() -> None:
+    lines = [f"st.shared.u32 [{BUFFER}+64], {TENSOR};", *MMA, commit()]
+    body = [by_one_thread(lines), wait(), f"ld.shared.u32 %r9, [{BUFFER}+64];", "st.global.u32 [%rd91], %r9;"]
+    text = kernel("\n".join(body), nbytes=1 << 16)
+    assert messages(text, [image(A, B), np.zeros(4, np.uint32)], block=LANES, sanitize="race") == []
+
+
 def test_correct_orders_are_not_reported() -> None:
     body = [stored(0, N), by_one_thread([*MMA, commit()]), wait(), moved(0, N, to="out")]
     text = kernel("\n".join(body), nbytes=1 << 16)
@@ -169,6 +189,9 @@ def test_an_mbarrier_must_be_there() -> None:
     lines = [f"mbarrier.inval.shared.b64 [{MBARRIER}];", *MMA, commit()]
     text = kernel(by_one_thread(lines), nbytes=1 << 16)
     got = trap(text, [image(A, B), np.zeros(4, np.uint32)], block=LANES)
-    assert got.startswith(
-        f"kernel k: {located(text, 'tcgen05.commit')}: thread (0, 0, 0) of CTA (0, 0, 0): there is no mbarrier"
+    commits = at(text, "tcgen05.commit")
+    assert got == (
+        f"{commits}there is no mbarrier: mbarrier.init must come first\nbefore that, kernel k: the sanitizer "
+        f"reports 1 problem:\n  {commits}sync: shared address 0x0 (buf): there is no mbarrier: "
+        f"{located(text, 'mbarrier.inval')} has ended it"
     )
