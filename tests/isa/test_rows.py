@@ -913,7 +913,11 @@ class Warps:
 
 
 # test_matrix.py runs those of whole matrices.
-BETWEEN_LANES = [p for p in with_effect(Effect.WARP) if p.values[0].syntax not in cases_matrix.WARP]
+BETWEEN_LANES = [
+    p
+    for p in with_effect(Effect.WARP)
+    if p.values[0].syntax not in cases_matrix.WARP.keys() | cases.ELSEWHERE
+]
 
 
 @pytest.mark.parametrize("row", BETWEEN_LANES)
