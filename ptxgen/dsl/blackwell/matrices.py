@@ -254,7 +254,8 @@ class Accumulator(_Matrix):
         of_a, of_b = (side.of_cell(column) for side in scales)
         self._k.tcgen05_mma_block_scale(
             *(self.at, first, second, of.bits, of_a, of_b, use),
-            **{"group": self._memory.group, "kind": form.kind, "vec": form.vec},
+            group=self._memory.group,
+            vec=form.vec,
         )
 
     # ------------------------------------------------------------------------------ elements

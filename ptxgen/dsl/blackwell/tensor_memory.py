@@ -15,7 +15,7 @@ from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, UnsupportedTargetError, did_you_mean, shown
 from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
-from ptxgen.types import b32, u32
+from ptxgen.types import b32, u16, u32
 
 _REGION: Final = "k.tensor_memory"  # the shared memory of the address; no tile can have this name
 _FAMILIES: Final = ("sm_100f", "sm_110f")
@@ -139,7 +139,7 @@ class TensorMemory:
         if self.cta_group == 1:
             k.tcgen05_commit(barrier, group=self.group, space="shared::cluster")
         else:
-            k.tcgen05_commit_multicast(barrier, _BOTH, group=self.group, space="shared::cluster")
+            k.tcgen05_commit_multicast(barrier, k.mov(_BOTH, type=u16), group=self.group, space="shared::cluster")
 
     def of_even_cta(self, barrier: TilePointer) -> TilePointer:
         """A barrier of the even CTA of the pair, from any of both."""
