@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from dsl.kernels import LOCKSTEP, changed, is_noticed, launch
+from dsl.kernels import LOCKSTEP, launch
 
 from ptxgen.dsl import KernelBuilder
 from ptxgen.runtime.assembler import find_assembler
@@ -70,9 +70,12 @@ def product(
         k.tma.load(stage.a, A[0, 0])
         k.tma.load(stage.b, B[0, 0])
     with multiplying, sums.fill() as result, ring.drain() as stage:
-        operands = [tile.T if turn else tile.part(0, tile.rows) for tile, turn in zip((stage.a, stage.b), turned)]
+        operands = [
+            tile.T if turn else tile.part(0, tile.rows)
+            for tile, turn in zip((stage.a, stage.b), turned, strict=True)
+        ]
         if fp8:
-            operands = [operand.as_fp8(name) for operand, name in zip(operands, fp8)]
+            operands = [operand.as_fp8(name) for operand, name in zip(operands, fp8, strict=True)]
         result.c.mma(*operands, use=False)
     with storing:
         with sums.drain() as result:
@@ -120,7 +123,7 @@ def test_products_of_two_types_of_fp8() -> None:
 
 
 def chained() -> KernelBuilder:
-    """O = (Q K' + 1 as f16) V: threads load the first product, and hand the left operand of the second over."""
+    """O = (Q K' + 1 as f16) V: threads load the first product, and store the left operand of the second."""
     k = builder()
     Q, K, V, O = (k.tma.tensor_map(name, t) for name, t in (("Q", f16), ("K", f16), ("V", f16), ("O", f32)))
     middle, loading, multiplying = roles(k)
@@ -172,9 +175,8 @@ def persistent(stages: int = 2) -> KernelBuilder:
     with loading, scheduler.tiles() as tile, k.loop(0, steps) as step, inputs.fill() as stage:
         k.tma.load(stage.a, A[0, step * 32])
         k.tma.load(stage.b, B[tile * 64, step * 32])
-    with multiplying, scheduler.tiles(), sums.fill() as result, k.loop(0, steps) as step:
-        with inputs.drain() as stage:
-            result.c.mma(stage.a, stage.b.T, use=step > 0)
+    with multiplying, scheduler.tiles(), sums.fill() as c, k.loop(0, steps) as n, inputs.drain() as stage:
+        c.c.mma(stage.a, stage.b.T, use=n > 0)
     with storing, scheduler.tiles() as tile:
         with sums.drain() as result:
             result.c.store([v * 2.0 for v in result.c.load(8, 24)], 8)
@@ -198,7 +200,7 @@ def test_sums_of_two_tiles_at_once() -> None:
     assembled(k)
 
 
-def paired(columns: int = 128, of_b: bool = False) -> KernelBuilder:
+def paired(columns: int = 128) -> KernelBuilder:
     """C = A B of 256 rows in a pair of CTAs, over several steps."""
     k = builder(cluster=2)
     A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.tma.tensor_map("C", f32)
@@ -288,7 +290,11 @@ def quantised(form: str, type: str, rows: int, columns: int, seed: int) -> tuple
     factors = 2.0**power
     bytes_ = (power + 127).astype(np.uint8)
     if form == "nvf4":
-        bytes_ = (factors := rng.integers(1, 16, power.shape) * 0.25).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+        bytes_ = (
+            (factors := rng.integers(1, 16, power.shape) * 0.25)
+            .astype(ml_dtypes.float8_e4m3fn)
+            .view(np.uint8)
+        )
     whole = np.zeros((-(-rows // 128) * 128, columns // block), np.uint8)
     whole[:rows] = bytes_
     blocks = whole.reshape(-1, 4, 32, columns // block // 4, 4).transpose(0, 3, 2, 1, 4)
@@ -298,7 +304,13 @@ def quantised(form: str, type: str, rows: int, columns: int, seed: int) -> tuple
 
 @pytest.mark.parametrize(
     ("form", "columns", "pair"),
-    [("nvf4", 128, False), ("nvf4", 192, False), ("mxf4", 64, False), ("mxf8", 128, False), ("nvf4", 256, True)],
+    [
+        ("nvf4", 128, False),
+        ("nvf4", 192, False),
+        ("mxf4", 64, False),
+        ("mxf8", 128, False),
+        ("nvf4", 256, True),
+    ],
 )
 def test_products_with_scale_factors(form: str, columns: int, pair: bool) -> None:
     rows, depth = ROWS * (1 + pair), 256 if form == "mxf8" else 512

@@ -31,10 +31,9 @@ class Ring(RingMemory):
     ring is `reworked`. In a ring made `at_once` such a second step follows its fill directly, and both have
     one cursor. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
     and `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
-    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring. Commits of
-    `products` in tensor memory release stages, if there are any: `empty` barriers then count one arrival, and
-    in a pair of CTAs the `full` barrier of the even one counts the bytes of both.
-    `k.tma.ring` makes it.
+    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring. Commits
+    of `products` in tensor memory release stages, if there are any: `empty` barriers then count one arrival,
+    and in a pair of CTAs the `full` barrier of the even one counts the bytes of both. `k.tma.ring` makes it.
     """
 
     def __repr__(self) -> str:
@@ -322,7 +321,7 @@ class Ring(RingMemory):
         k.require_role(f"ring {self.name!r}: drain", self.consumer)
         k.refuse_predicated("ring.drain")
         cursor = self._cursors["drain"]
-        with k.when(products.issues(self.consumer)):
+        with products.issuing(self.consumer):
             stage = self._stage(cursor, "drain")
             self.wait(stage.ready, cursor.parity)
             try:
