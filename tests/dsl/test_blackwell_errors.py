@@ -336,7 +336,8 @@ def test_refused_uses_by_threads() -> None:
     of = Parts()
     k = of.k
     columns = (
-        "expected a first column, an int or a u32 value, and a count of columns, of the 64 of matrix 'c', got "
+        "expected a first column, an int or a u32 value, and a count of columns, of the 64 of matrix "
+        "'c', got "
     )
     products = (
         "accumulator.mma: expected a stage that products use, but in this drain of ring 'tensor_ring_1' "
