@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
-from ptxgen.dsl.blackwell import TensorMemory
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.hopper import (
@@ -31,6 +31,9 @@ from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl.blackwell import TensorMemory
 
 _LEAST_WARPGROUPS: Final = 2  # warpgroups
 
@@ -125,7 +128,10 @@ class KernelBuilder(Roles):
         Raises `UnsupportedTargetError` for other targets, and `ConfigError` for other columns, a second call,
         inside of a block, and for pairs in clusters of other sizes (PTX ISA, "tcgen05.alloc").
         """
-        return TensorMemory(self, self.cluster, columns, cta_group)
+        # Imported at first use: few kernels have it, and a process that emits PTX waits for each import.
+        room = importlib.import_module("ptxgen.dsl.blackwell")
+        memory: TensorMemory = room.TensorMemory(self, self.cluster, columns, cta_group)
+        return memory
 
     def ping_pong(self, role: Role) -> PingPong:
         """An order in which the warpgroups of `role` run sections of code, one after another. Raises

@@ -389,8 +389,8 @@ class Ring(RingMemory):
         self.k.require_whole_role(f"ring {self.name!r}: {kind}", self.consumer)
         if self.products is not None:
             raise ConfigError(
-                f"ring {self.name!r}: acquire and peek are for rings whose stages threads release; one thread "
-                "drains this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
+                f"ring {self.name!r}: acquire and peek are for rings whose stages threads release; one "
+                "thread drains this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
             )
         if self.dealt:
             raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")
