@@ -1,5 +1,5 @@
-"""Rows of Blackwell without a meaning: texts are read, verified, printed and assembled; the interpreter refuses
-them by name.
+"""Rows of Blackwell without a meaning: texts are read, verified, printed and assembled; the interpreter
+refuses them by name.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ def kernel(target: str, *lines: str) -> str:
         [
             f".version 9.0\n.target {target}\n.address_size 64\n.visible .entry k()\n{{",
             ".reg .b16 %h<8>; .reg .b32 %r<16>; .reg .f32 %f<8>;",
+            *(f"mov.b16 %h{n}, 0;" for n in range(8)),
+            *(f"mov.b32 %r{n}, 0;" for n in range(16)),
+            *(f"mov.f32 %f{n}, 0f00000000;" for n in range(8)),
             *lines,
             "ret;\n}\n",
         ]

@@ -765,7 +765,7 @@ def regions(*regions: Region, array: str = "smem") -> dict[str, object]:
         ),
         (
             registers(RegisterRange("%q", "u32", 1)),
-            "register: registers '%q' must be one of pred, b8, b16, b32, b64, f32, f64, got 'u32'",
+            "register: registers '%q' must be one of pred, b8, b16, b32, b64, b128, f32, f64, got 'u32'",
         ),
         (
             registers(RegisterRange("%q", "b32", -1)),
