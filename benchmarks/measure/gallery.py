@@ -251,6 +251,8 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     for kernel in KERNELS:
         of = {by: _values(measurements, kernel, by) for by in ("ptxgen", *PEERS)}
         for by, values in of.items():
+            if not values:
+                continue  # a peer without the kernel
             if _TIME in values:
                 values = {**values, _TIME: values[_TIME] / of["ptxgen"][_TIME]}
             cells = [

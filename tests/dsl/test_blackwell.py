@@ -122,21 +122,23 @@ def test_products_of_two_types_of_fp8() -> None:
     np.testing.assert_array_equal(multiplied(k, a, b, (False, True), 32), exact(a, b))
 
 
-def chained() -> KernelBuilder:
+def chained(ctas: int = 1) -> KernelBuilder:
     """O = (Q K' + 1 as f16) V: threads load the first product, and store the left operand of the second."""
-    k = builder()
+    k = builder(cluster=ctas)
     Q, K, V, O = (k.tma.tensor_map(name, t) for name, t in (("Q", f16), ("K", f16), ("V", f16), ("O", f32)))
     middle, loading, multiplying = roles(k)
-    memory = k.tensor_memory(256)
-    tiles = {"q": ((ROWS, 64), f16), "k": ((64, 64), f16), "v": ((64, 32), f16)}
+    memory = k.tensor_memory(256, cta_group=ctas)
+    tiles = {"q": ((ROWS, 64), f16), "k": ((64 // ctas, 64), f16), "v": ((64, 32 // ctas), f16)}
     inputs = k.tma.ring(1, loading, multiplying, released_by=memory, **tiles)
-    scores = memory.ring(1, multiplying, middle, s=(ROWS, 64))
-    weights = memory.ring(1, middle, multiplying, written=True, p=((ROWS, 64), f16))
-    results = memory.ring(1, multiplying, middle, o=(ROWS, 32))
+    scores = memory.ring(1, multiplying, middle, s=(ROWS * ctas, 64))
+    weights = memory.ring(1, middle, multiplying, written=True, p=((ROWS * ctas, 64), f16))
+    results = memory.ring(1, multiplying, middle, o=(ROWS * ctas, 32))
     out = k.tma.tile("out", (ROWS, 32), f32)
+    rank = k.cluster.rank()
     with loading, inputs.fill() as stage:
-        for name, tensor in (("q", Q), ("k", K), ("v", V)):
-            k.tma.load(getattr(stage, name), tensor[0, 0])
+        k.tma.load(stage.q, Q[rank * ROWS, 0])
+        k.tma.load(stage.k, K[rank * (64 // ctas), 0])
+        k.tma.load(stage.v, V[0, rank * (32 // ctas)])
     with multiplying, inputs.drain() as stage:
         with scores.fill() as first:
             first.s.mma(stage.q, stage.k.T, use=False)
@@ -148,14 +150,15 @@ def chained() -> KernelBuilder:
                 left.p.store([v + 1.0 for v in first.s.load(column, 16)], column)
         with results.drain() as second:
             second.o.write(out)
-        k.tma.store(out, O[0, 0])
+        k.tma.store(out, O[rank * ROWS, 0])
     return k
 
 
-def test_left_operands_in_tensor_memory() -> None:
-    q, key, v = integers((ROWS, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
-    o, k = np.zeros((ROWS, 32), np.float32), chained()
-    launch(k, q, key, v, o)
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_left_operands_in_tensor_memory(ctas: int) -> None:
+    q, key, v = integers((ROWS * ctas, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
+    o, k = np.zeros((ROWS * ctas, 32), np.float32), chained(ctas)
+    launch(k, q, key, v, o, grid=ctas)
     np.testing.assert_array_equal(o, (exact(q, key.T) + 1) @ v.astype(np.float32))
     assembled(k)
 
