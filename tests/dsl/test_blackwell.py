@@ -93,6 +93,7 @@ def multiplied(k: KernelBuilder, a: Any, b: Any, turned: tuple[bool, bool], colu
     return c
 
 
+@pytest.mark.sample(3, gate=6)
 @pytest.mark.parametrize(
     ("dtype", "sizes", "turned", "swizzles"),
     [
@@ -305,6 +306,7 @@ def quantised(form: str, type: str, rows: int, columns: int, seed: int) -> tuple
     return data, laid, values * np.repeat(factors, block, axis=1)
 
 
+@pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize(
     ("form", "columns", "pair"),
     [
