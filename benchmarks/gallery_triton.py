@@ -118,7 +118,7 @@ def blackwell_gemm(a, b, c, m, n, depth, ROWS: constexpr, COLUMNS: constexpr, ST
     b_boxes = tl.make_tensor_descriptor(b, [depth, n], [n, 1], [STEP, COLUMNS])
     c_boxes = tl.make_tensor_descriptor(c, [m, n], [n, 1], [ROWS, COLUMNS])
     acc = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for first in tl.range(0, depth, STEP, warp_specialize=True):
+    for first in range(0, depth, STEP):
         acc = tl.dot(a_boxes.load([row, first]), b_boxes.load([first, column]), acc)
     c_boxes.store([row, column], acc.to(tl.float16))
 
