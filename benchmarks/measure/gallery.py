@@ -47,8 +47,8 @@ _NO_CODE: Final = (
 GALLERY_REMARKS: Final = (
     f"ours are the examples of {' and '.join(PAGES)}, the others those of "
     f"{' and '.join(path for path, _ in PEERS.values())}, with the same tiles and types, "
-    "and for sm_80 the same warps; all are for any sizes, with rows that begin at multiples of 16 bytes in products and "
-    "attention; Triton's nvf4 takes whole steps of depth, and factors by rows",
+    "and for sm_80 the same warps; all are for any sizes, with rows that begin at multiples of 16 bytes in "
+    "products and attention; Triton's nvf4 takes whole steps of depth, and factors by rows",
     "lines are those with code, without docstrings, comments and blank lines",
     "time is from the Python function to a cubin, each time anew, in a warm process; the others' "
     "with the ptxas that they bring, and CuTe DSL's with the code that launches the kernel",
