@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from typing import Final, Protocol
 
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
+from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -28,6 +30,27 @@ class Owner(Protocol):
 
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` if the memory must not be used any more, for `what`."""
+
+
+class Products(Protocol):
+    """What starts products and copies asynchronously, in one thread of a role, and whose commits arrive at
+    mbarriers; tensor memory.
+    """
+
+    cta_group: int
+
+    @property
+    def is_even(self) -> Value | None:
+        """Whether this CTA is the one of its pair whose thread starts products; None without pairs."""
+
+    def issuing(self, role: Role) -> AbstractContextManager[None]:
+        """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
+
+    def commit(self, barrier: TilePointer) -> None:
+        """Arrive at a barrier when all that this thread has started is complete."""
+
+    def of_even_cta(self, barrier: TilePointer) -> TilePointer:
+        """A barrier of the even CTA of the pair."""
 
 
 @dataclass(frozen=True)
