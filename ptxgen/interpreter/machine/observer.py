@@ -154,9 +154,10 @@ class Observer(Protocol):
         """
         return
 
-    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
+    def matrices(self, at: int, ids: Lanes, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
         """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
-        positions `words`, `[warps, n]`.
+        addresses `words`, `[matrices, n]`. For each warp, `rows` has the number of its matrix and `bases`
+        the position of its CTA's memory.
         """
         return
 

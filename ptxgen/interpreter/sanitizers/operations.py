@@ -149,6 +149,11 @@ class UnderWay:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
         self._started: dict[int, tuple[int, int]] = {}  # by operation: instruction and lane
 
+    @property
+    def some(self) -> bool:
+        """Whether any operation has begun."""
+        return self._of is not None
+
     def start(self, units: Lanes, number: int, at: int, lane: int) -> None:
         """Record that operation `number`, which a lane starts by instruction `at`, may access these units."""
         if self._of is None:

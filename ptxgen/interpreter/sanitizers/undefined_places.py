@@ -99,11 +99,15 @@ class UndefinedPlaces:
         if memory is not None:
             memory.clear(plan, offset, total)
 
-    def reads_matrices(self, index: Lanes, nbytes: int) -> None:
-        """Warps read `nbytes` of shared memory at each of these positions."""
+    def reads_matrices(self, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
+        """Warps read `nbytes` of shared memory at each of the addresses of their rows of `words`, in CTAs
+        whose memory begins at these positions.
+        """
         if self.shared.some and not self.moved:
             units = self.shared.window.elements(np.dtype(f"u{nbytes}"), 1, 0)
-            self.moved = bool(units[index // nbytes].any())
+            # Many warps read the same matrix of their CTA.
+            each, cells = np.unique(bases // nbytes * len(words) + rows), words // nbytes
+            self.moved = bool(units[cells[each % len(words)] + (each // len(words))[:, None]].any())
 
     def stored(self, lane: int) -> None:
         """Record that a lane has stored undefined bits in an array."""
