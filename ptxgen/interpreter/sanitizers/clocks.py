@@ -118,6 +118,13 @@ class Clocks:
         clock: Lanes = np.maximum(self.seen(warp, of), self.seen(warp, of, self._parts - 1))
         return clock
 
+    def reached_by(self, warp: int, of: int) -> int:
+        """`reached` of one warp."""
+        if warp // self.group != of // self.group:
+            return int(self.reached(np.array([warp]), np.array([of]))[0])
+        known, column = self.known, of % self.group
+        return max(known.item(warp, column), known.item(warp, column + (self._parts - 1) * self.group))
+
     def reached_rows(self, warps: Lanes) -> Lanes:
         """The rows of these warps, with `reached` in the columns of the warps of their cluster."""
         rows: Lanes = self.known[warps]

@@ -39,6 +39,7 @@ class Product:
     rows: Lanes
     bases: Lanes
     width: int
+    blocks: Lanes | None = None  # that each lane reads
 
     @property
     def low(self) -> int:
@@ -82,12 +83,20 @@ class Blocks:
         return numbers
 
     def _range(self, access: Access) -> slice:
-        """The blocks from the first unit of an access to the last one."""
-        ends = self._numbers(np.array([access.first.min(), access.first.max()]))
-        return slice(int(ends[0]), int(ends[1]) + 1)
+        """The blocks from the first unit to the last one of an access by one lane to one CTA's memory."""
+        first = int(access.first[0]) // self._units * self._of_cta
+        return slice(first + access.low // _BLOCK, first + (access.high - 1) // _BLOCK + 1)
+
+    def _units_of(self, blocks: slice) -> tuple[int, int]:
+        """The first unit of blocks of one CTA, and the last one plus 1; its last block may have fewer."""
+        cta, first = divmod(blocks.start, self._of_cta)
+        high = min((first + blocks.stop - blocks.start) * _BLOCK, self._units)
+        return cta * self._units + first * _BLOCK, cta * self._units + high
 
     def _of(self, product: Product) -> Lanes:
         """The blocks that each lane of a multiplication reads, `[lanes, n]`; some more than once."""
+        if product.blocks is not None:
+            return product.blocks
         met = np.zeros((len(product.first), self._of_cta), np.bool_)
         met[np.arange(len(met))[:, None], product.first // _BLOCK] = True
         counts = met.sum(axis=1)
@@ -98,8 +107,8 @@ class Blocks:
             ends = np.cumsum(counts)
             which = np.minimum(np.arange(counts.max()), counts[:, None] - 1) + (ends - counts)[:, None]
             blocks = each[which]
-        of_lanes: Lanes = blocks[product.rows] + (product.bases // self._units * self._of_cta)[:, None]
-        return of_lanes
+        product.blocks = blocks[product.rows] + (product.bases // self._units * self._of_cta)[:, None]
+        return product.blocks
 
     # ------------------------------------------------------------------------------------- writes
 
@@ -110,10 +119,8 @@ class Blocks:
     def put(self, access: Access) -> None:
         """Record that the stamps of the units of an access, which one lane makes, have changed."""
         blocks = self._range(access)
-        first, last = divmod(blocks.start, self._of_cta), divmod(blocks.stop - 1, self._of_cta)
-        low = first[0] * self._units + first[1] * _BLOCK
-        high = last[0] * self._units + (last[1] + 1) * _BLOCK
-        if first[0] != last[0] or (last[1] + 1) * _BLOCK > self._units:
+        low, high = self._units_of(blocks)
+        if high - low != (blocks.stop - blocks.start) * _BLOCK:
             self._written[blocks] = _MIXED
             return
         units = self._of_units[low:high].reshape(-1, _BLOCK)
@@ -143,6 +150,18 @@ class Blocks:
             return bool(self._operations.after(product.lanes, numbers[:, 0]).all())
         return bool(self._operations.after(product.lanes[:, None], numbers).all())
 
+    def land(self, access: Access, number: int) -> bool:
+        """Record that the copy `number` is complete. Returns whether it was the last to write each of its
+        blocks, and all of it; else the stamps of its units are left as they are.
+        """
+        blocks = self._range(access)
+        stamps = self._written[blocks]
+        stamp, (low, high) = int(stamps[0]), self._units_of(blocks)
+        if stamp < PENDING or stamp >> CLOCK & CLOCK_MASK != number or (stamps != stamp).any():
+            return False
+        self._of_units[low:high] = self._written[blocks] = stamp - PENDING
+        return True
+
     # -------------------------------------------------------------------------------------- reads
 
     def read(self, product: Product, stamps: Lanes) -> None:
@@ -154,7 +173,7 @@ class Blocks:
         """Whether a write comes after all multiplications that have read the blocks of its units."""
         clocks, group = self._clocks, self._clocks.group
         warp = access.ids // WARP
-        if access.ids[0] == access.ids[-1]:  # of one lane, since lanes are in rising order
+        if len(warp) > 1 and access.ids[0] == access.ids[-1]:  # a copy: other lanes are in rising order
             newest, warp = self._read[:, self._range(access)].max(axis=1), warp[:1]
         else:
             newest = self._read[:, self._numbers(access.first)].T

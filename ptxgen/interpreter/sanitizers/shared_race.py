@@ -163,8 +163,10 @@ class RaceDetector:
         self._put(access, PENDING | twin_stamps(access.ids, at, number), by_copy=True)
         return conflicts
 
-    def land(self, access: Access) -> None:
-        """Record that the write that `start_copy` began is complete."""
+    def land(self, access: Access, number: int) -> None:
+        """Record that the write that `start_copy` began for the operation `number` is complete."""
+        if self._blocks is not None and self._blocks.land(access, number):
+            return
         rows, units = self._rows(access)
         rows[units] &= ~PENDING
         if self._blocks is not None:
@@ -173,7 +175,7 @@ class RaceDetector:
     def start_read(self, access: Access, at: int, number: int) -> list[Conflict]:
         """The conflicts of a read by the asynchronous operation `number`."""
         conflicts = self._visit(access, at)
-        self._sources.start(access.units(), number, at, int(access.ids[0]))
+        self._sources.start(access, number, at)
         return conflicts or self._updates.conflicts(access)
 
     def start_update(self, access: Access, at: int, number: int, *, proxy: bool) -> list[Conflict]:
@@ -181,7 +183,7 @@ class RaceDetector:
         `proxy` or not. Others may update the same units at any time.
         """
         conflicts = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, at, clear=False)
-        self._updates.start(access.units(), number, at, int(access.ids[0]))
+        self._updates.start(access, number, at)
         return conflicts
 
     def _visit(self, access: Access, at: int, *, proxy: bool = True) -> list[Conflict]:

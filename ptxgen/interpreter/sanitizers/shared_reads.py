@@ -7,6 +7,7 @@ its twin, when a write to the same range of addresses comes before a barrier.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +46,16 @@ class _Reads:
     clock: Lanes  # clocks of all warps at the read
     newest: Lanes
     entries: list[tuple[Access, int]] = field(default_factory=list)
+    low: int = sys.maxsize  # the range of units of a CTA in which all entries lie
+    high: int = 0
+
+    def meets(self, access: Access) -> bool:
+        """Whether any entry has units in the range of an access."""
+        return (
+            self.low < access.high
+            and access.low < self.high
+            and any(a.low < access.high and access.low < a.high for a, _ in self.entries)
+        )
 
 
 class SharedReads:
@@ -85,22 +96,28 @@ class SharedReads:
             last = _Reads(clocks.version, access.ids, clusters, clock, newest)
             self._logged.append(last)
         last.entries.append((access, at))
+        last.low, last.high = min(last.low, access.low), max(last.high, access.high)
         self._entries += 1
         if self._entries > _LOG_LIMIT:
             self._note(0, self._units)
 
     def _note(self, low: int, high: int) -> None:
         """Put logged reads of units in this range into the shadow."""
+        some = False
         for reads in self._logged:
+            if reads.low >= high or low >= reads.high:
+                continue
             met = [(a, at) for a, at in reads.entries if a.low < high and low < a.high]
             if not met:
                 continue
+            some = True
             for access, at in met:
                 self._note_read(access, at, reads.clock)
             self._noted.append(replace(reads, entries=met))
             reads.entries = [(a, at) for a, at in reads.entries if not (a.low < high and low < a.high)]
-        self._drop(lambda r: not r.entries)
-        self._forget_noted()
+        if some:
+            self._drop(lambda r: not r.entries)
+            self._forget_noted()
 
     def _drop(self, over: Callable[[_Reads], bool]) -> None:
         self._logged = [r for r in self._logged if not over(r)]
@@ -157,7 +174,7 @@ class SharedReads:
         after_products = self._blocks is None or self._blocks.is_after_reads(access)
         if not after_products:
             self._note_products(access.low, access.high)
-        elif not any(a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries):
+        elif not any(reads.meets(access) for reads in self._noted):
             return []
         clocks = self._clocks
         agents = np.arange(clocks.group * (1 + (self._blocks is not None)))
@@ -225,11 +242,12 @@ class SharedReads:
         if len(self._noted) > _NOTED_LIMIT:
             none = np.empty(0, np.int64)
             whole = Access(none, none, 1, 0, self._units)
-            self._noted = [_Reads(-1, none, none, none, none, [(whole, 0)])]
+            self._noted = [_Reads(-1, none, none, none, none, [(whole, 0)], 0, self._units)]
 
     def _clusters(self, ids: Lanes) -> Lanes:
         if self._clusters_of[0] is not ids:
-            self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
+            clusters = ids // (WARP * self._clocks.group)
+            self._clusters_of = ids, clusters[np.flatnonzero(np.diff(clusters, prepend=-1))]
         return self._clusters_of[1]
 
 

@@ -104,6 +104,8 @@ class UndefinedPlaces:
         whose memory begins at these positions.
         """
         if self.shared.some and not self.moved:
+            if not self.shared.any_between(np.unique(bases), int(words.min()), int(words.max()) + nbytes):
+                return
             units = self.shared.window.elements(np.dtype(f"u{nbytes}"), 1, 0)
             # Many warps read the same matrix of their CTA.
             each, cells = np.unique(bases // nbytes * len(words) + rows), words // nbytes
@@ -272,8 +274,9 @@ class UndefinedPlaces:
                 index = (image[:, None] * _CHUNK + np.arange(_CHUNK))[bits != 0]
                 origin = int(memory.origins[first // 4 : (first + part.last - part.first) // 4 + 1].max())
                 self.shared.mark(index, origin, self._machine.at)
-        if self.shared.some or np.any(bits):
             self.shared.write(image[:, None] * _CHUNK + np.arange(_CHUNK), bits)
+        elif self.shared.some:
+            self.shared.clear_chunks(image)
 
     def writes_box_back(self, image: Lanes, of: TensorMap, part: Any, *, reduces: bool) -> None:
         """Carry over the undefined bits of a box that is stored from these units of shared memory."""
