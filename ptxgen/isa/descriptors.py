@@ -156,7 +156,9 @@ def _addresses(each: Lanes, rows: int, transposed: bool, quarter: Lanes | None) 
     keys = each if quarter is None else each & ~(3 << _QUARTER) | quarter << _QUARTER
     distinct, rows_of = np.unique(keys, return_inverse=True)
     start = distinct & _PERIODS  # whole periods of the swizzle
-    address = np.empty((len(distinct), rows * ROW_BYTES // _WORD // (1 if quarter is None else WARPS)), np.int64)
+    address = np.empty(
+        (len(distinct), rows * ROW_BYTES // _WORD // (1 if quarter is None else WARPS)), np.int64
+    )
     for n, (begin, key) in enumerate(zip(start.tolist(), (distinct - start).tolist(), strict=True)):
         part = 0 if quarter is None else key >> _QUARTER & 3
         form = key if quarter is None else key & ~(3 << _QUARTER)

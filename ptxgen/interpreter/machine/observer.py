@@ -76,9 +76,7 @@ class BulkObserver(Protocol):
         reads what it writes, 0 if that has none. Returns its number.
         """
 
-    def written(
-        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
-    ) -> None:
+    def written(self, at: int, lane: int, position: int, number: int) -> None:
         """The access `number` wrote or changed its bytes, and completes on the mbarrier at `position`."""
         return
 

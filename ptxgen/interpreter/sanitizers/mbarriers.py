@@ -69,7 +69,7 @@ class MBarriers:
         A word that is not a valid mbarrier is reported by the instruction itself, unless its history is
         known.
         """
-        if not self._wanted:
+        if not self._wanted or self._initialised.keys() >= set(positions.tolist()):
             return
         for lane, position in zip(ids.tolist(), positions.tolist(), strict=True):
             if position in self._initialised:

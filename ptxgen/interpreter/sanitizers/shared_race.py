@@ -155,7 +155,9 @@ class RaceDetector:
         conflicts, stamps = [], None
         if self._blocks is None or not self._blocks.copy_is_after_writes(access):
             stamps = self._stamps(access)
-            conflicts = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
+            conflicts = self._pending(access, stamps) or self._unordered_writes(
+                access, stamps, at, atomic=False
+            )
         conflicts = conflicts or self._unordered_reads(access, at) or self._updates.conflicts(access)
         if proxy and stamps is not None:
             conflicts = conflicts or self._hidden(access, stamps)
@@ -167,8 +169,8 @@ class RaceDetector:
         """Record that the write that `start_copy` began for the operation `number` is complete."""
         if self._blocks is not None and self._blocks.land(access, number):
             return
-        rows, units = self._rows(access)
-        rows[units] &= ~PENDING
+        for n in range(access.width):
+            self._written[access.first + n] &= ~PENDING
         if self._blocks is not None:
             self._blocks.put(access)
 
@@ -250,20 +252,16 @@ class RaceDetector:
 
     # --------------------------------------------------------------------------------------- writes
 
-    def _rows(self, access: Access) -> tuple[Lanes, Lanes]:
-        """The stamps of the last writes in rows, and the row of each lane. Accesses are aligned, so the units
-        of each are a whole row.
-        """
-        return self._written.reshape(-1, access.width), access.first // access.width
-
     def _stamps(self, access: Access) -> Lanes:
-        """The stamps of the last writes, `[lanes, width]`."""
-        rows, units = self._rows(access)
-        return rows.take(units, axis=0)
+        """The stamps of the last writes, `[lanes, width]`. Accesses are aligned, so the units of
+        each are a whole row.
+        """
+        rows = self._written.reshape(-1, access.width)
+        return rows.take(access.first // access.width, axis=0)
 
     def _put(self, access: Access, stamp: Lanes, *, by_copy: bool = False) -> None:
-        rows, units = self._rows(access)
-        rows[units] = stamp[:, None]
+        for n in range(access.width):
+            self._written[access.first + n] = stamp
         if self._blocks is not None:
             (self._blocks.put if by_copy else self._blocks.mix)(access)
 

@@ -48,6 +48,18 @@ class _Reads:
     entries: list[tuple[Access, int]] = field(default_factory=list)
     low: int = sys.maxsize  # the range of units of a CTA in which all entries lie
     high: int = 0
+    readers: Lanes | None = None  # by warp, whether it has read; only if it was asked for
+
+    def known(self, warp: int, clocks: Clocks) -> bool:
+        """Whether a warp comes after all reads by warps of its cluster."""
+        if self.version < 0:
+            return False
+        if self.readers is None:
+            self.readers = np.zeros(len(self.clock), np.bool_)
+            self.readers[self.ids // WARP] = True
+        cluster = slice(warp // clocks.group * clocks.group, (warp // clocks.group + 1) * clocks.group)
+        known = clocks.known[warp, : clocks.group] >= self.clock[cluster]
+        return bool((known | ~self.readers[cluster]).all())
 
     def meets(self, access: Access) -> bool:
         """Whether any entry has units in the range of an access."""
@@ -174,7 +186,7 @@ class SharedReads:
         after_products = self._blocks is None or self._blocks.is_after_reads(access)
         if not after_products:
             self._note_products(access.low, access.high)
-        elif not any(reads.meets(access) for reads in self._noted):
+        elif all(self._settled(reads, access) for reads in self._noted):
             return []
         clocks = self._clocks
         agents = np.arange(clocks.group * (1 + (self._blocks is not None)))
@@ -206,6 +218,15 @@ class SharedReads:
             return [Conflict("race", row, unit, by, other, "was read by", clock)]
         others_arrived = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
         return [Conflict("race", row, unit, by, other, "was read by", others_arrived=others_arrived)]
+
+    def _settled(self, reads: _Reads, access: Access) -> bool:
+        """Whether an access has no conflict with some reads: no units in common, or the one lane that makes
+        it comes after them.
+        """
+        if not reads.meets(access):
+            return True
+        first = int(access.ids[0])
+        return first == int(access.ids[-1]) and reads.known(first // WARP, self._clocks)
 
     def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
         """Whether lanes have synchronised, in a part of their warps, with the lanes of their warps

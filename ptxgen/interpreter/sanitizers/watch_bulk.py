@@ -75,15 +75,14 @@ class BulkWatch(BulkObserver):
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
         return number
 
-    def written(
-        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
-    ) -> None:
+    def written(self, at: int, lane: int, position: int, number: int) -> None:
         """The operation `number` has written, or changed, its bytes and completes on the mbarrier at
         `position`.
         """
         self._watch.sync.landed(at, lane)
-        if not update:
-            self._watch.race.land(self._writing.pop(number), number)
+        access = self._writing.pop(number, None)
+        if access is not None:
+            self._watch.race.land(access, number)
         self._watch.objects.landed(position, number)
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
