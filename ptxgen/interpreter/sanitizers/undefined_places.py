@@ -99,11 +99,17 @@ class UndefinedPlaces:
         if memory is not None:
             memory.clear(plan, offset, total)
 
-    def reads_matrices(self, index: Lanes, nbytes: int) -> None:
-        """Warps read `nbytes` of shared memory at each of these positions."""
+    def reads_matrices(self, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
+        """Warps read `nbytes` of shared memory at each of the addresses of their rows of `words`, in CTAs
+        whose memory begins at these positions.
+        """
         if self.shared.some and not self.moved:
+            if not self.shared.any_between(np.unique(bases), int(words.min()), int(words.max()) + nbytes):
+                return
             units = self.shared.window.elements(np.dtype(f"u{nbytes}"), 1, 0)
-            self.moved = bool(units[index // nbytes].any())
+            # Many warps read the same matrix of their CTA.
+            each, cells = np.unique(bases // nbytes * len(words) + rows), words // nbytes
+            self.moved = bool(units[cells[each % len(words)] + (each // len(words))[:, None]].any())
 
     def stored(self, lane: int) -> None:
         """Record that a lane has stored undefined bits in an array."""
@@ -268,8 +274,9 @@ class UndefinedPlaces:
                 index = (image[:, None] * _CHUNK + np.arange(_CHUNK))[bits != 0]
                 origin = int(memory.origins[first // 4 : (first + part.last - part.first) // 4 + 1].max())
                 self.shared.mark(index, origin, self._machine.at)
-        if self.shared.some or np.any(bits):
             self.shared.write(image[:, None] * _CHUNK + np.arange(_CHUNK), bits)
+        elif self.shared.some:
+            self.shared.clear_chunks(image)
 
     def writes_box_back(self, image: Lanes, of: TensorMap, part: Any, *, reduces: bool) -> None:
         """Carry over the undefined bits of a box that is stored from these units of shared memory."""
