@@ -40,8 +40,8 @@ def dims_of_bytes(array: Array, dtype: str) -> tuple[int, ...]:
 
 
 def check_packed(dtype: str, dims: tuple[int, ...], box: tuple[int, ...]) -> None:
-    """Check what is required of the extents of a tensor and its boxes, elements, innermost first, for the types
-    of 4 and 6 bits only; raises `ConfigError`.
+    """Check what only types of 4 and 6 bits require of the extents of a tensor and of its boxes, in elements,
+    innermost first; raises `ConfigError`.
     """
     spaced = dtype in SPACED
     count = SPACED_ROW if spaced else 2
