@@ -262,14 +262,14 @@ class UndefinedPlaces:
 
     def receives_box(self, image: Lanes, of: TensorMap, part: Any) -> None:
         """Carry over the undefined bits of a box that is loaded to these units of shared memory."""
-        bits: Any = 0
+        bits: Any = boxes.chunks_of(of, np.zeros(of.box_shape[::-1], np.uint8), 0xFF) if of.spaced else 0
         source = None if part is None or not self._arrays.some else self._at(part.first, 0)
         if source is not None and source[0].some:
             memory, first = source
             box = np.zeros(of.box_shape[::-1], f"u{of.type.nbytes}")
             data = memory.bits[first : first + part.last - part.first]
             box[part.inside] = boxes.elements_of(of, part, data, part.first)
-            bits = box.reshape(-1).view(np.uint8).reshape(len(image), _CHUNK)
+            bits = boxes.chunks_of(of, box, 0xFF)
             if bits.any():
                 index = (image[:, None] * _CHUNK + np.arange(_CHUNK))[bits != 0]
                 origin = int(memory.origins[first // 4 : (first + part.last - part.first) // 4 + 1].max())
