@@ -253,7 +253,7 @@ class MemoryAccess:
             at = address.signed() + address.offset
             first, size = plan.first, plan.last - plan.first
             what = f"outside its {size} bytes"
-            if plan.watched and self.selection.clustered:
+            if plan.watched and self.selection.rank_base is not None:
                 at, _ = in_cluster(self.batch, self.selection.ids, at)
             self._refuse(space, address, total, verb, (at < first) | (at + total > plan.last), what)
         buffer = self.arena.find(low, high)

@@ -30,12 +30,12 @@ LOCAL_START: Final = 1 << 20  # above all parameters: calls keep their arguments
 # The largest local memory of a thread: CUDA C++ Programming Guide, "Compute Capabilities".
 LOCAL_BYTES: Final = 1 << 19
 RANK_SHIFT: Final = 24  # bits of an address in shared memory below the rank of its CTA
-_HALF: Final = 1 << (RANK_SHIFT - 1)
+RANK_REACH: Final = 1 << (RANK_SHIFT - 1)  # bytes; addresses so near to byte 0 of a CTA have its rank
 
 
 def split_rank(addresses: Addresses) -> tuple[Addresses, Addresses]:
     """The ranks of the CTAs that int64 addresses in shared memory lie in, and their offsets there. An offset
     may be negative, as that of a base which a constant is added to.
     """
-    ranks = (addresses + _HALF) >> RANK_SHIFT
+    ranks = (addresses + RANK_REACH) >> RANK_SHIFT
     return ranks, addresses - (ranks << RANK_SHIFT)

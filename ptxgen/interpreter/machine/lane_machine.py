@@ -139,8 +139,8 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
 
     def ranked(self, value: int) -> Base:
         """The address of a shared variable, with the rank of each lane's CTA in its cluster."""
-        ranks = self._ranks().astype(np.uint64) << np.uint64(RANK_SHIFT)
-        return Base(ranks + np.uint64(value))
+        first = self.selection.rank_base
+        return self.symbol(value) if first is None else Base((first + value).view(np.uint64))
 
     def framed(self, offset: int) -> Base:
         """The address of a variable in the frame of the running routine."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.errors import ModifierError
+from ptxgen.interpreter.machine.address_map import RANK_SHIFT
 
 if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -175,17 +176,17 @@ class Selection:
 
     `mask` is over all lanes of the batch, or None if all execute. `rows` are the picked warps
     (None: all), `count` is the number of their lanes, `inner` the mask over these lanes (None: all
-    active), and `ids` their numbers in the batch. `clustered` says that clusters have several CTAs, so that
-    addresses in shared memory hold ranks.
+    active), and `ids` their numbers in the batch. `rank_base` is the address of byte 0 of the
+    shared memory of each lane's CTA, int64; None if clusters have one CTA.
     """
 
     __slots__ = (
         "batch",
-        "clustered",
         "count",
         "ids",
         "inner",
         "mask",
+        "rank_base",
         "rows",
         "shared_base",
         "threads",
@@ -194,7 +195,6 @@ class Selection:
 
     def __init__(self, batch: Batch, mask: Lanes) -> None:
         self.batch = batch
-        self.clustered = batch.cluster_size > 1
         self.threads = int(np.count_nonzero(mask))
         self.mask: Lanes | None = None if self.threads == batch.lanes else mask
         by_warp = mask.reshape(-1, WARP)
@@ -213,6 +213,8 @@ class Selection:
         self.shared_base: Lanes | None = (
             self.ids // batch.width * batch.shared_stride if batch.ctas > 1 else None
         )
+        size = batch.cluster_size
+        self.rank_base: Lanes | None = self.ids // batch.width % size << RANK_SHIFT if size > 1 else None
 
     def full_mask(self) -> Lanes:
         """The mask over all lanes of the batch."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.machine.address_map import split_rank
+from ptxgen.interpreter.machine.address_map import RANK_REACH, split_rank
 from ptxgen.interpreter.machine.arena import Window
 
 if TYPE_CHECKING:
@@ -162,13 +162,18 @@ def make_plan(
     spaces but shared, global and generic memory.
     """
     addresses = signed_lanes(lanes)
-    if mask is not None:
-        addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
     ctas = selection.shared_base
     watched = space == "shared"
-    if watched and selection.clustered:
-        addresses, ctas = in_cluster(selection.batch, selection.ids, addresses)
-        ctas = ctas * selection.batch.shared_stride
+    if watched and selection.rank_base is not None:
+        offsets = _of_active(addresses - selection.rank_base, mask)
+        if int(offsets.min()) >= -RANK_REACH and int(offsets.max()) < RANK_REACH:
+            addresses = offsets  # in the lanes' CTAs
+        else:
+            addresses = _of_active(addresses, mask)
+            addresses, ctas = in_cluster(selection.batch, selection.ids, addresses)
+            ctas = ctas * selection.batch.shared_stride
+    else:
+        addresses = _of_active(addresses, mask)
     low, high = int(addresses.min()), int(addresses.max())
     relative = addresses - low
     spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
@@ -183,6 +188,11 @@ def make_plan(
         relative += selection.ids * known.stride
     last = known.first + known.nbytes
     return Plan(low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable)
+
+
+def _of_active(lanes: Lanes, mask: Lanes | None) -> Lanes:
+    """Lanes whose inactive ones have the value of an active one."""
+    return lanes if mask is None else np.where(mask, lanes, lanes[int(mask.argmax())])
 
 
 def in_cluster(batch: Batch, ids: Lanes, addresses: Lanes) -> tuple[Lanes, Lanes]:
