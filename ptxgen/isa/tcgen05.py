@@ -486,6 +486,5 @@ def tcgen05_fence(machine: Machine, side: str) -> tuple[()]:
 def tcgen05_wait(machine: Machine, way: str) -> tuple[()]:
     """Wait until all <what> tensor memory that this thread has started are complete."""
     machine.warp_sync(EVERY_LANE)
-    if way == "st":  # a load is complete at once, as whoever reads its registers waits for it
-        machine.wait_for_stores()
+    machine.wait_for_cells(way)
     return ()

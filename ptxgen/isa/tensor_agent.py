@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ptxgen.isa.tensor_memory import GROUPS
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -23,21 +25,27 @@ class Memories(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of tensor memory that an operation uses; `what` names the operand in messages."""
+    """Columns of tensor memory that an operation `reads`, `writes` or both; `what` names the operand in
+    messages. `groups` are those groups of 16 lanes, from 0, of which it uses any lane.
+    """
 
     first: int
     number: int
     what: str
+    groups: tuple[int, ...] = tuple(range(GROUPS))
+    reads: bool = True
+    writes: bool = False
 
 
 class Box(NamedTuple):
     """Bytes of shared memory that an operation reads, from the lowest to behind the highest; `what` names the
-    operand in messages.
+    operand in messages. `chunks` are the numbers of all the units of 16 bytes that have any of them.
     """
 
     first: int
     end: int
     what: str
+    chunks: Lanes
 
 
 class Operation(NamedTuple):

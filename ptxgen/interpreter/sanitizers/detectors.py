@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+WAIT_FOR_COMMIT: Final = "this thread has not waited for the mbarrier of a tcgen05.commit behind it"
+
 # The sanitizers that look for each kind of report.
 _OF_KIND: Final = {
     "race": {"race"},
@@ -66,7 +68,8 @@ class Detectors:
         self.operations = Operations(self.clocks)
         self.objects = Objects(self.clocks, self.operations)
         units = batch.shared_stride // grain
-        products = any(x.opcode.startswith("wgmma.mma") for x in instrs)
+        self.has_tensors = any(x.opcode.startswith("tcgen05.") for x in instrs)
+        products = self.has_tensors or any(x.opcode.startswith("wgmma.mma") for x in instrs)
         self.race = RaceDetector(self.clocks, self.operations, batch.ctas, units, products=products)
         self.global_races = GlobalRaces(self.clocks, self.operations, global_grain)
         wanted = {"race", DETERMINISM, *({"sync", "proxy"} if asynchronous else ())}
@@ -126,6 +129,8 @@ class Detectors:
             if int(clocks.known[other, column]) >= conflict.twin:
                 return ""
             return "its warp has not waited for it with wgmma.wait_group"
+        if opcode.startswith("tcgen05"):
+            return WAIT_FOR_COMMIT
         if "mbarrier::complete_tx" in opcode:
             position = self.operations.counters.get(conflict.twin)
             if position is None:  # the copy has no destination: its mask of CTAs is empty
@@ -144,5 +149,5 @@ class Detectors:
 
 
 def _is_asynchronous(opcode: str) -> bool:
-    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma"
+    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma", "tcgen05."
     return opcode.startswith((*heads, "st.async", "red.async"))
