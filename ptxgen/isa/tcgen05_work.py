@@ -201,7 +201,50 @@ class _Matrices:
         if kept is not None:
             written = ~kept.reshape(len(kept), GROUPS, GROUP).all(axis=(0, 2))
             d = d._replace(groups=tuple(g for g in d.groups if written[g]))
-        return Operation(run, (d._replace(reads=use, writes=True), *a), tuple(boxes))
+        spread = partial(self._spread, use, kept, factors)
+        return Operation(run, spread, (d._replace(reads=use, writes=True), *a), tuple(boxes))
+
+    def _spread(
+        self, use: bool, kept: Lanes | None, factors: _Factors | None, ctas: tuple[Memories, ...]
+    ) -> None:
+        """Make the rows and columns of D undefined whose operands have undefined bits."""
+        of = self._of
+        right = np.concatenate([self._lost(self._right, c.shared, of.n // of.group) for c in ctas])
+        for rank, cta in enumerate(ctas):
+            rows, columns = self._lost_rows_of_a(cta), right
+            if factors is not None:
+                a, b = factors(cta)
+                rows, columns = rows | a.any(axis=1), columns | b.any(axis=1)
+            index = self._index(rank)
+            bits = cta.tensor.reshape(-1)
+            old = bits[index]
+            new = np.where(rows[:, None] | columns, np.uint32(0xFFFFFFFF), old if use else np.uint32(0))
+            bits[index] = new if kept is None else np.where(kept[rank][index // COLUMNS], old, new)
+
+    def _lost_rows_of_a(self, cta: Memories) -> Lanes:
+        """Which rows of A have undefined bits."""
+        if self._left is not None:
+            return self._lost(self._left, cta.shared, self._rows)
+        lane, column = split_address(self._a)
+        copies = (
+            (cells_of_a(self._rows, self._nbytes),)
+            if self._of.group == 1
+            else cells_of_a_in_pair(self._rows, self._nbytes)
+        )
+        lost: Lanes = np.logical_or.reduce(
+            [(cta.tensor[c.lane + lane, c.column + column] != 0).any(axis=1) for c in copies]
+        )
+        return lost
+
+    def _lost(self, matrix: _Behind, bits: Lanes, rows: int) -> Lanes:
+        """Which rows of A, or columns of B, behind a descriptor have undefined bits; or share a word with one
+        that has some, if they lie side by side.
+        """
+        words = matrix.read(bits) != 0
+        if matrix.along_rows:
+            return np.repeat(words.any(axis=0), rows // words.shape[1])
+        lost: Lanes = words.any(axis=1)
+        return lost
 
     def _run(
         self,
@@ -291,7 +334,8 @@ def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
     groups = tuple(np.unique(lanes // GROUP).tolist())
     columns = Columns(column, nbytes // _CELL, "the copy", groups, reads=False, writes=True)
     box = matrix.box("the matrix")
-    return Operation(partial(_copied, lanes, column, matrix), (columns,), (box,))
+    run = partial(_copied, lanes, column, matrix)
+    return Operation(run, run, (columns,), (box,))
 
 
 def _copied(lanes: Lanes, column: int, matrix: _Behind, ctas: tuple[Memories, ...]) -> None:

@@ -86,6 +86,8 @@ class TmemMachine(BulkMachine):
 
             def done(first: int, mask: Lanes = mask, cta: int = cta, number: int = number) -> None:
                 self._tensor.cells[cta, :, first : first + number] = POISON
+                if self.definedness is not None:
+                    self.definedness.tensor.allocates(cta, first, number)
                 before = self.selection, self.mask, self.at
                 self.selection, self.mask, self.at = selection, mask, at
                 try:
@@ -121,9 +123,11 @@ class TmemMachine(BulkMachine):
 
     def load_cells(self, address: Lanes, of: RegisterShape) -> tuple[Lanes, ...]:
         """The cells of a shape at each warp's address of tensor memory, as registers, uint32."""
-        index = self._cells(address, of)
+        index = self.cells_of(address, of)
         if self.watch is not None:
             self._tell(self.watch.tensor.loads, address, of)
+        if self.definedness is not None:
+            self.definedness.tensor.loads(index[:, self._whole_warps()])
         values = self._tensor.cells.reshape(-1).take(index)
         return tuple(values.reshape(len(values), -1))
 
@@ -131,9 +135,11 @@ class TmemMachine(BulkMachine):
         """Write registers to the cells of a shape at each warp's address of tensor memory, at the latest when
         the warp waits for its stores.
         """
-        index = self._cells(address, of)
+        index = self.cells_of(address, of)
         if self.watch is not None:
             self._tell(self.watch.tensor.stores, address, of)
+        if self.definedness is not None:
+            self.definedness.tensor.stores(index[:, self._whole_warps()])
         count = self.selection.count
         rows = np.stack([np.broadcast_to(v, count) for v in values]).view(np.uint32).reshape(index.shape)
         cells = self._tensor.cells.reshape(-1)
@@ -162,7 +168,7 @@ class TmemMachine(BulkMachine):
             first = int(ids[0])
             tell(self.at, first, (first // self.batch.width * LANES + row) * COLUMNS + column, of)
 
-    def _cells(self, address: Lanes, of: RegisterShape) -> Lanes:
+    def cells_of(self, address: Lanes, of: RegisterShape) -> Lanes:
         """The indices of cells, `[registers, warps, 32]`, of no use for warps without active lanes."""
         at = np.broadcast_to(address, self.selection.count).astype(np.int64) & 0xFFFFFFFF
         by_warp = at.reshape(-1, WARP)
@@ -243,6 +249,8 @@ class TmemMachine(BulkMachine):
                     )
             if self.watch is not None:
                 self.watch.tensor.starts(self.at, lane, ctas, operation)
+            if self.definedness is not None:
+                self.definedness.starts(ctas, operation)
             memories = tuple(self._memories(cta) for cta in ctas)
             self._tensor.queues.start(lane, partial(operation.run, memories))
 

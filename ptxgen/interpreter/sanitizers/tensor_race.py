@@ -92,9 +92,7 @@ class TensorRaces:
         self._written[units] = 0
         return conflicts
 
-    def operate(
-        self, lane: int, reads: Sequence[Lanes], writes: Sequence[Lanes], at: int
-    ) -> list[Conflict]:
+    def operate(self, lane: int, reads: Sequence[Lanes], writes: Sequence[Lanes], at: int) -> list[Conflict]:
         """The conflicts of an operation by instruction `at` that reads and writes units."""
         clocks, warp = self._clocks, lane // WARP
         stamp = ASYNC | int(clocks.start(np.array([warp]))[0]) << CLOCK | at << INSTR | lane

@@ -15,6 +15,7 @@ from ptxgen.interpreter.machine.memory import cta_of, in_own_cta
 from ptxgen.interpreter.machine.shadows import Shadow
 from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine
 from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
+from ptxgen.interpreter.sanitizers.undefined_tensor import UndefinedTensor
 from ptxgen.isa.table import op_of
 from ptxgen.types import TYPES, b8
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.memory import Address, Plan, Space
     from ptxgen.interpreter.sanitizers.findings import Findings
     from ptxgen.interpreter.sanitizers.undefined_arrays import UndefinedArrays
+    from ptxgen.isa.tensor_agent import Operation
     from ptxgen.tensormap import TensorMap
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -76,6 +78,20 @@ class UndefinedPlaces:
         self._arrays.report(self._faults, at, int(ids[row]), f"argument {number} of {function}", origin)
 
     # -------------------------------------------------------------------------------------- memory
+
+    @functools.cached_property
+    def tensor(self) -> UndefinedTensor:
+        """The undefined bits of tensor memory."""
+        machine = self._machine
+        return UndefinedTensor(self, machine.batch.ctas, machine.shared.stride)
+
+    def starts(self, ctas: tuple[int, ...], operation: Operation) -> None:
+        """An operation on the tensor memory and the shared memory of CTAs has started."""
+        self.tensor.starts(ctas, operation, self.shared)
+
+    def unwritten_tensor(self, address: int) -> int:
+        """The origin of a cell of tensor memory that nothing has written."""
+        return self._arrays.unwritten(self._machine.at, "tensor", address, "")
 
     def _memory(self, plan: Plan, needed: bool) -> UndefinedMemory | None:
         """The undefined bits of the memory of a plan; None if it has none, unless they are `needed`."""

@@ -10,12 +10,7 @@ from ptxgen.interpreter.machine.observer import TensorObserver
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.detectors import WAIT_FOR_COMMIT
-from ptxgen.interpreter.sanitizers.tensor_race import (
-    TensorRaces,
-    address_of,
-    units_at,
-    units_of_columns,
-)
+from ptxgen.interpreter.sanitizers.tensor_race import TensorRaces, address_of, units_at, units_of_columns
 from ptxgen.isa.tensor_agent import Columns
 
 if TYPE_CHECKING:

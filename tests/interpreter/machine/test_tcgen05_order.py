@@ -192,6 +192,7 @@ def test_an_mbarrier_must_be_there() -> None:
     commits = at(text, "tcgen05.commit")
     assert got == (
         f"{commits}there is no mbarrier: mbarrier.init must come first\nbefore that, kernel k: the sanitizer "
-        f"reports 1 problem:\n  {commits}sync: shared address 0x0 (buf): there is no mbarrier: "
-        f"{located(text, 'mbarrier.inval')} has ended it"
+        f"reports 2 problems:\n  {commits}sync: shared address 0x0 (buf): the arrival may still be under way when "
+        "all threads have ended: none has waited for it\n"
+        f"  {commits}sync: shared address 0x0 (buf): there is no mbarrier: {located(text, 'mbarrier.inval')} has ended it"
     )
