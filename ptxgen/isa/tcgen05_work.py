@@ -199,8 +199,8 @@ class _Matrices:
         run = partial(self._run, use, lowered, kept, factors)
         d, *a = self._places
         if kept is not None:
-            written = ~kept.reshape(len(kept), GROUPS, GROUP).all(axis=(0, 2))
-            d = d._replace(groups=tuple(g for g in d.groups if written[g]))
+            lost: Lanes = np.logical_and.reduce(kept.reshape(len(kept), GROUPS, GROUP), axis=(0, 2))
+            d = d._replace(groups=tuple(g for g in d.groups if not lost[g]))
         spread = partial(self._spread, use, kept, factors)
         return Operation(run, spread, (d._replace(reads=use, writes=True), *a), tuple(boxes))
 

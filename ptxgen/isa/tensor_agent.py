@@ -50,8 +50,8 @@ class Box(NamedTuple):
 
 class Operation(NamedTuple):
     """One operation of a thread: `run` does it on the memories of the thread's CTA, or of both CTAs of its
-    pair, the even one first; `columns` and `boxes` are what it uses in each of them. `spread` takes memories of
-    undefined bits, and carries those of the operands to the result.
+    pair, the even one first; `columns` and `boxes` are what it uses in each of them. `spread` takes memories
+    of undefined bits, and carries those of the operands to the result.
     """
 
     run: Callable[[tuple[Memories, ...]], None]

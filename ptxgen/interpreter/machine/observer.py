@@ -130,8 +130,12 @@ class TensorObserver(Protocol):
         """The warp of a lane starts to store a shape that begins at a cell."""
         return
 
-    def waits(self, at: int, lane: int, way: str) -> None:
+    def waits(self, lane: int, way: str) -> None:
         """The warp of a lane has waited for its loads (`way` "ld") or its stores ("st")."""
+        return
+
+    def fence(self, ids: Lanes, side: str) -> None:
+        """Lanes execute `tcgen05.fence`, `side` before or after the synchronisation of threads."""
         return
 
     def starts(self, at: int, lane: int, ctas: tuple[int, ...], operation: Operation) -> None:
@@ -142,6 +146,7 @@ class TensorObserver(Protocol):
         """A lane commits its operations to the mbarriers at these positions. Returns the message for the time
         when they are complete and arrive at one of these.
         """
+        return None
 
     def frees(self, at: int, lane: int, cta: int, first: int, columns: int) -> None:
         """The warp of a lane frees columns of a CTA of the batch, from `first` on."""

@@ -148,15 +148,15 @@ class TmemMachine(BulkMachine):
             self._tensor.stores.start(warp, partial(cells.__setitem__, index[:, n], rows[:, n]))
 
     def wait_for_cells(self, way: str) -> None:
-        """Complete the stores of each warp to tensor memory if `way` is "st", or its loads if it is "ld": they
-        are complete at once, as whoever reads their registers waits for them.
+        """Complete the stores of each warp to tensor memory if `way` is "st", or its loads if it is "ld": a
+        load is complete at once, as whoever reads its registers waits for it.
         """
         for ids, _ in self._warps():
             warp = int(ids[0]) // WARP
             if way == "st":
                 self._tensor.stores.complete(warp, self._tensor.stores.started(warp))
             if self.watch is not None:
-                self.watch.tensor.waits(self.at, int(ids[0]), way)
+                self.watch.tensor.waits(int(ids[0]), way)
 
     def _tell(
         self, tell: Callable[[int, int, int, RegisterShape], None], address: Lanes, of: RegisterShape
@@ -244,8 +244,8 @@ class TmemMachine(BulkMachine):
             for box in operation.boxes:
                 if box.first < 0 or box.end > self.shared.nbytes:
                     start.refuse(
-                        f"{box.what} reaches from {box.first:#x} to {box.end:#x}, outside the {self.shared.nbytes} bytes "
-                        "of shared memory"
+                        f"{box.what} reaches from {box.first:#x} to {box.end:#x}, outside the "
+                        f"{self.shared.nbytes} bytes of shared memory"
                     )
             if self.watch is not None:
                 self.watch.tensor.starts(self.at, lane, ctas, operation)

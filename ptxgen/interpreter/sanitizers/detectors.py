@@ -12,7 +12,7 @@ from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
-from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_ORDER
 from ptxgen.interpreter.sanitizers.objects import Objects
 from ptxgen.interpreter.sanitizers.operations import Operations
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
@@ -34,9 +34,11 @@ WAIT_FOR_COMMIT: Final = "this thread has not waited for the mbarrier of a tcgen
 _OF_KIND: Final = {
     "race": {"race"},
     "pending": {"race", "sync"},
+    "sync": {"sync"},
     "proxy": {"proxy"},
     MBARRIER_INIT: {MBARRIER_INIT},
     DETERMINISM: {DETERMINISM},
+    TENSOR_ORDER: {TENSOR_ORDER},
 }
 
 
@@ -123,14 +125,8 @@ class Detectors:
             return self._unordered_sum(conflict.twin)
         other = conflict.other_thread // WARP
         opcode = self.instrs[conflict.other].opcode
-        if opcode.startswith("wgmma"):
-            clocks = self.clocks
-            column = int(clocks.column(np.array(conflict.other_thread), True))
-            if int(clocks.known[other, column]) >= conflict.twin:
-                return ""
-            return "its warp has not waited for it with wgmma.wait_group"
-        if opcode.startswith("tcgen05"):
-            return WAIT_FOR_COMMIT
+        if opcode.startswith(("wgmma", "tcgen05")):
+            return WAIT_FOR_COMMIT if opcode.startswith("tcgen05") else self._unretired(conflict, other)
         if "mbarrier::complete_tx" in opcode:
             position = self.operations.counters.get(conflict.twin)
             if position is None:  # the copy has no destination: its mask of CTAs is empty
@@ -140,6 +136,12 @@ class Detectors:
         if conflict.kind == "pending" or other in self.operations.waited(conflict.twin):
             return ""
         return "its thread has not waited for it with cp.async.bulk.wait_group.read"
+
+    def _unretired(self, conflict: Conflict, warp: int) -> str:
+        """What a warp has not waited for that has started a `wgmma`, in words; empty if it has waited."""
+        column = int(self.clocks.column(np.array(conflict.other_thread), True))
+        waited = int(self.clocks.known[warp, column]) >= conflict.twin
+        return "" if waited else "its warp has not waited for it with wgmma.wait_group"
 
     def _unordered_sum(self, number: int) -> str:
         """What would order a sum after the asynchronous reduction `number`, in words."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.machine.memory import Address, Plan
     from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
+    from ptxgen.interpreter.sanitizers.undefined_tensor import UndefinedTensor
     from ptxgen.isa.spec import Op
     from ptxgen.isa.tensor_agent import RegisterShape
     from ptxgen.types import ScalarType
@@ -231,7 +232,7 @@ class ShadowMachine:
         index = machine.cells_of(address, of).reshape(len(values), -1)
         active = machine.active()
         bits = np.stack([np.broadcast_to(v, machine.selection.count) for v in values])
-        tensor = machine.definedness.tensor  # type: ignore[union-attr]
+        tensor: UndefinedTensor = machine.definedness.tensor  # type: ignore[union-attr, assignment]
         tensor.store(index[:, active], bits[:, active], self._origins[active])
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:

@@ -83,11 +83,6 @@ class SyncChecks:
         if self._wanted:
             self._report(at, lane, why)
 
-    def rule(self, at: int, lane: int, why: str, address: int = -1) -> None:
-        """Report that a lane breaks a rule of asynchronous instructions, at an address in shared memory."""
-        if self._wanted:
-            self._faults.sync(at, lane, "sync", why, address=address)
-
     def _is_aligned(self, at: int) -> bool:
         opcode = self._instrs[at].opcode
         return opcode.startswith("bar.") or ".aligned" in opcode

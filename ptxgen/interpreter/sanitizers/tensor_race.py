@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.interpreter.sanitizers.tensor_order import TensorOrder
     from ptxgen.isa.tensor_agent import Columns, RegisterShape
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -51,8 +52,10 @@ class TensorRaces:
     methods for accesses of a warp, given by one of its lanes, return their conflicts.
     """
 
-    def __init__(self, clocks: Clocks, batch: Batch) -> None:
+    def __init__(self, clocks: Clocks, batch: Batch, order: TensorOrder | None) -> None:
         self._clocks = clocks
+        self._order = order  # if the manual's order is judged, too
+        self.lacking: list[tuple[Conflict, str]] = []  # what the manual's order lacks, of the last access
         self._of_cta = batch.width // WARP
         units = batch.ctas * UNITS
         self._written: Lanes = np.zeros(units, np.int64)
@@ -62,6 +65,7 @@ class TensorRaces:
 
     def load(self, lane: int, units: Lanes, at: int) -> list[Conflict]:
         """The conflicts of a load by instruction `at`."""
+        self.lacking = []
         stamps = self._written[units]
         conflicts = self._pending(units, stamps) or self._unordered(lane, units, stamps, "was written by")
         self._loaded[lane // WARP % self._of_cta // _WARPS, units] = self._now(lane, at)
@@ -69,6 +73,7 @@ class TensorRaces:
 
     def store(self, lane: int, units: Lanes, at: int) -> list[Conflict]:
         """The conflicts of a store by instruction `at`, which is pending until `wait`."""
+        self.lacking = []
         conflicts = self._before_write(lane, units)
         self._forget(units)
         self._written[units] = self._now(lane, at) | PENDING
@@ -87,6 +92,7 @@ class TensorRaces:
 
     def free(self, lane: int, units: Lanes) -> list[Conflict]:
         """The conflicts of the end of an allocation; nothing has written the units after it."""
+        self.lacking = []
         conflicts = self._before_write(lane, units)
         self._forget(units)
         self._written[units] = 0
@@ -97,6 +103,7 @@ class TensorRaces:
         clocks, warp = self._clocks, lane // WARP
         stamp = ASYNC | int(clocks.start(np.array([warp]))[0]) << CLOCK | at << INSTR | lane
         conflicts: list[Conflict] = []
+        self.lacking = []
         used = self._used.get(warp)
         if used is None:
             used = self._used[warp] = np.zeros_like(self._written)
@@ -104,9 +111,11 @@ class TensorRaces:
             stamps = self._written[units]
             conflicts = conflicts or self._pending(units, stamps)
             conflicts = conflicts or self._unordered(lane, units, stamps, "was written by", warp)
-            used[units] = stamp
         for units in writes:
             conflicts = conflicts or self._before_write(lane, units, warp)
+        for units in reads:
+            used[units] = stamp
+        for units in writes:
             self._forget(units)
             self._written[units] = stamp
         return conflicts
@@ -148,7 +157,20 @@ class TensorRaces:
         other, twin = stamps & LANE_MASK, stamps & ASYNC != 0
         wrong = stamps >> CLOCK & CLOCK_MASK > known[clocks.column(other, twin)]
         wrong &= np.where(twin, other // WARP != queue, other // WARP != warp) & (stamps > 0)
-        return _first("race", wrong, units, stamps, what) if wrong.any() else []
+        if wrong.any():
+            return _first("race", wrong, units, stamps, what)
+        if self._order is not None and not self.lacking:
+            chained = queue >= 0 and self._chained(units, stamps)
+            self.lacking = self._order.conflicts(
+                lane, units, stamps, what, operation=queue >= 0, chained=chained
+            )
+        return []
+
+    def _chained(self, units: Lanes, stamps: Lanes) -> bool:
+        """Whether all these units, and no others, were last written by one operation."""
+        one = int(stamps[0])
+        same = bool((stamps == one).all()) and one & ASYNC != 0
+        return same and np.count_nonzero(self._written == one) == len(units)
 
 
 def _first(kind: str, wrong: Lanes, units: Lanes, stamps: Lanes, what: str) -> list[Conflict]:

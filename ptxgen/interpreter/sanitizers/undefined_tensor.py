@@ -64,7 +64,7 @@ class UndefinedTensor:
         return bits, np.where(lost, origins, 0).astype(np.int32)
 
     def store(self, index: Lanes, bits: Lanes, origins: Lanes) -> None:
-        """Record the undefined bits of stored registers, `[registers, lanes]`, and the origin of each lane."""
+        """Record the undefined bits of stored registers, `[registers, lanes]`, and each lane's origin."""
         self.bits.reshape(-1)[index] = bits
         self.origins.reshape(-1)[index] = np.where(bits != 0, origins, 0)
 

@@ -273,7 +273,9 @@ class Watch(Accesses, Observer):
             self.objects.fence(ids, ALL)
             if self.grids is not None:
                 self.grids.wait(ids)
-        elif not scope.startswith(("proxy.", "tensor_")):
+        elif scope.startswith("tensor_"):
+            self.tensor.fence(ids, scope.removeprefix("tensor_"))
+        elif not scope.startswith("proxy."):
             self.objects.fence(ids, scope_of(scope))
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.machine.observer import TensorObserver
 from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.machine.observer import TensorObserver
 from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.detectors import WAIT_FOR_COMMIT
+from ptxgen.interpreter.sanitizers.names import TENSOR_ORDER
+from ptxgen.interpreter.sanitizers.tensor_order import TensorOrder
 from ptxgen.interpreter.sanitizers.tensor_race import TensorRaces, address_of, units_at, units_of_columns
 from ptxgen.isa.tensor_agent import Columns
 
@@ -33,7 +35,8 @@ class TensorWatch(TensorObserver):
         self._watch = watch
         self._stride = batch.shared_stride
         self._width = batch.width
-        self.races = TensorRaces(watch.clocks, batch)
+        self._order = TensorOrder(watch.clocks, watch.instrs) if watch.wants(TENSOR_ORDER) else None
+        self.races = TensorRaces(watch.clocks, batch, self._order)
         # By number of an operation: the instruction, lane and mbarrier of the arrival of a commit, and the
         # newest operation that it covers.
         self._arrivals: dict[int, tuple[int, int, int, int]] = {}
@@ -46,10 +49,17 @@ class TensorWatch(TensorObserver):
         """The warp of a lane starts to store a shape that begins at a cell."""
         self._judge(at, lane, self.races.store(lane, units_at(cell, of), at))
 
-    def waits(self, at: int, lane: int, way: str) -> None:
+    def waits(self, lane: int, way: str) -> None:
         """The warp of a lane has waited for its loads (`way` "ld") or its stores ("st")."""
         if way == "st":
             self.races.wait(lane)
+        elif self._order is not None:
+            self._order.wait(lane // WARP)
+
+    def fence(self, ids: Lanes, side: str) -> None:
+        """Lanes execute `tcgen05.fence`, `side` before or after the synchronisation of threads."""
+        if self._order is not None:
+            self._order.fence(ids, side)
 
     def starts(self, at: int, lane: int, ctas: tuple[int, ...], operation: Operation) -> None:
         """A lane starts an operation on the memories of CTAs of the batch."""
@@ -76,16 +86,20 @@ class TensorWatch(TensorObserver):
 
     def ended(self) -> None:
         """Report the arrivals at mbarriers that may still be under way when all threads have ended: nobody
-        has waited for them, or for those of another commit that covers the same operations.
+        has waited for them, or for those of another commit that covers the same operations; by the manual,
+        only a wait for the arrival itself counts.
         """
         over: dict[int, int] = {}  # by lane, the newest operation that somebody has waited for
         for number, (_, lane, _, stamp) in self._arrivals.items():
             if self._watch.operations.waited(number):
                 over[lane] = stamp
-        for at, lane, position, stamp in self._arrivals.values():
-            if stamp > over.get(lane, 0):
-                why = "the arrival may still be under way when all threads have ended: none has waited for it"
-                self._watch.sync.rule(at, lane, why, position % self._stride)
+        for number, (at, lane, position, stamp) in self._arrivals.items():
+            if self._watch.operations.waited(number):
+                continue
+            kind = "sync" if stamp > over.get(lane, 0) else TENSOR_ORDER
+            why = "the arrival may still be under way when all threads have ended: none has waited for it"
+            if self._watch.wants(kind):
+                self._watch.faults.sync(at, lane, kind, why, address=position % self._stride)
 
     def frees(self, at: int, lane: int, cta: int, first: int, columns: int) -> None:
         """The warp of a lane frees columns of a CTA of the batch, from `first` on."""
@@ -105,10 +119,10 @@ class TensorWatch(TensorObserver):
     def _judge(self, at: int, lane: int, conflicts: list[Conflict]) -> None:
         """Report the conflicts of an access, of the kinds asked for."""
         watch = self._watch
-        for c in conflicts:
+        found = [(c, self._lacking(c)) for c in conflicts] or self.races.lacking
+        for c, lacking in found:
             if watch.wants(c.kind):
                 cta, address = address_of(c.unit)
-                lacking = self._lacking(c)
                 watch.faults.memory(at, c, "tensor", address, lane, cta, region="", lacking=lacking)
 
     def _lacking(self, conflict: Conflict) -> str:
