@@ -92,8 +92,8 @@ class TensorRaces:
 
     def free(self, lane: int, units: Lanes) -> list[Conflict]:
         """The conflicts of the end of an allocation; nothing has written the units after it."""
-        self.lacking = []
         conflicts = self._before_write(lane, units)
+        self.lacking = []  # the manual asks for no fence
         self._forget(units)
         self._written[units] = 0
         return conflicts

@@ -212,10 +212,9 @@ def test_the_manual_asks_for_a_fence_behind_the_wait_for_a_commit() -> None:
     start = by_one_thread([*MMA, commit()])
     text, got = strict(start, wait().replace(AFTER, ""), ADDRESS, LOAD, WAIT_LD, f"@%p8 {USE}")
     assert got == [
-        f"{at(text, here)}tensor_order: tensor address 0x0 was written by thread (0, 0, 0) in "
+        f"{at(text, LOAD)}tensor_order: tensor address 0x0 was written by thread (0, 0, 0) in "
         f"{located(text, 'tcgen05.mma', len(MMA_LINES) - 1)}; this thread has executed no "
         "tcgen05.fence::after_thread_sync since the two were ordered"
-        for here in (LOAD, "tcgen05.dealloc")
     ]
     assert strict(start, wait(), ADDRESS, LOAD, WAIT_LD, f"@%p8 {USE}")[1] == []
 
