@@ -176,10 +176,9 @@ def tcgen05_st(
 
 def _reduced(flow: Flow) -> tuple[tuple[Lanes, ...], Lanes]:
     """The undefined bits of cells, and whether the extreme is one of some."""
-    m, values = flow.op.modifiers, flow.values
-    of = RegisterShape(str(m["shape"]), _number(str(m["num"])), int(values.get("split", 0)))
-    cells = flow.machine.load_cells(values["a"], of)
-    return cells, np.logical_or.reduce([x != 0 for x in cells])
+    m, v = dict(flow.op.modifiers), flow.values
+    cells = flow.machine.load_cells(v["a"], RegisterShape(m["shape"], _number(m["num"]), v.get("split", 0)))
+    return cells, np.logical_or.reduce(cells)
 
 
 @inst(
@@ -465,9 +464,8 @@ def tcgen05_commit(
     complete.
     """
     del group  # a thread's operations are all of one group
-    if space is None:
-        mbar = machine.convert_address("shared", np.asarray(mbar), to_space=True)
-    machine.commit_tensor(mbar, ctas)
+    near = mbar if space else machine.convert_address("shared", np.asarray(mbar), to_space=True)
+    machine.commit_tensor(near, ctas)
     return ()
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ptxgen.isa.tensor_memory import GROUPS
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -32,7 +30,7 @@ class Columns(NamedTuple):
     first: int
     number: int
     what: str
-    groups: tuple[int, ...] = tuple(range(GROUPS))
+    groups: tuple[int, ...]
     reads: bool = True
     writes: bool = False
 

@@ -6,7 +6,7 @@ scale factors of both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -17,12 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
-    from ptxgen.interpreter.sanitizers.undefined_places import UndefinedPlaces
     from ptxgen.isa.tensor_agent import Columns, Operation
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _CHUNK: Final = 16  # bytes
+
+
+class OtherMemory(Protocol):
+    """What follows the undefined bits of the other memory of the batch."""
+
+    moved: bool  # whether the instruction has met undefined bits outside of registers
+
+    def unwritten_shared(self, position: int) -> int:
+        """The origin of a byte at a position in shared memory, which nothing has written."""
+
+    def unwritten_tensor(self, address: int) -> int:
+        """The origin of a cell of tensor memory that nothing has written."""
 
 
 class UndefinedTensor:
@@ -31,7 +42,7 @@ class UndefinedTensor:
     memory.
     """
 
-    def __init__(self, places: UndefinedPlaces, ctas: int, stride: int) -> None:
+    def __init__(self, places: OtherMemory, ctas: int, stride: int) -> None:
         self._places = places
         self._stride = stride
         self.bits: Lanes = np.full((ctas, LANES, COLUMNS), 0xFFFFFFFF, np.uint32)

@@ -14,6 +14,7 @@ from ptxgen.interpreter.sanitizers.names import TENSOR_ORDER
 from ptxgen.interpreter.sanitizers.tensor_order import TensorOrder
 from ptxgen.interpreter.sanitizers.tensor_race import TensorRaces, address_of, units_at, units_of_columns
 from ptxgen.isa.tensor_agent import Columns
+from ptxgen.isa.tensor_memory import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,7 @@ class TensorWatch(TensorObserver):
 
     def frees(self, at: int, lane: int, cta: int, first: int, columns: int) -> None:
         """The warp of a lane frees columns of a CTA of the batch, from `first` on."""
-        units = units_of_columns((cta,), Columns(first, columns, ""))
+        units = units_of_columns((cta,), Columns(first, columns, "", tuple(range(GROUPS))))
         self._judge(at, lane, self.races.free(lane, units))
 
     def _reads_shared(self, at: int, lane: int, positions: Lanes) -> None:

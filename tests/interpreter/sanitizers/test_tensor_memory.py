@@ -136,8 +136,9 @@ def test_products_read_shared_memory_through_the_asynchronous_proxy(fence: str) 
     store = f"st.shared.u32 [{BUFFER}+{MBARRIERS}], %r9;"
     text, got = reported(f"@%p8 {store}", fence, by_one_thread([*MMA, commit()]), wait())
     wanted = (
-        f"{at(text, 'tcgen05.mma')}proxy: shared address {MBARRIERS:#x} (buf) was written by "
-        f"thread (0, 0, 0) in {located(text, store)}; no fence.proxy.async lets asynchronous operations see it"
+        f"{at(text, 'tcgen05.mma')}proxy: shared address {MBARRIERS:#x} (buf) was "
+        f"written by thread (0, 0, 0) in {located(text, store)}; no fence.proxy.async lets asynchronous "
+        "operations see it"
     )
     assert got == [wanted] * (not fence)
 
