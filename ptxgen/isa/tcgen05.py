@@ -176,7 +176,7 @@ def tcgen05_st(
 
 def _reduced(flow: Flow) -> tuple[tuple[Lanes, ...], Lanes]:
     """The undefined bits of cells, and whether the extreme is one of some."""
-    m, v = dict(flow.op.modifiers), flow.values
+    m, v = {k: str(x) for k, x in flow.op.modifiers.items()}, flow.values
     cells = flow.machine.load_cells(v["a"], RegisterShape(m["shape"], _number(m["num"]), v.get("split", 0)))
     return cells, np.logical_or.reduce(cells)
 
