@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP, Selection
-from ptxgen.interpreter.machine.observer import BulkObserver, Observer, Tell
+from ptxgen.interpreter.machine.observer import BulkObserver, Observer, Tell, TensorObserver
 from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import BANKS, rows_of, serialises, words_in_banks
 
@@ -126,6 +126,7 @@ class Recorder(Observer):
 
     def __init__(self, most_slots: int = _MOST_SLOTS) -> None:
         self.bulk: BulkObserver = _Bulk(self)
+        self.tensor: TensorObserver = _Tensor()
         self.recording = Recording()
         self._most = most_slots
         self._recorded = 0
@@ -350,6 +351,10 @@ class Recorder(Observer):
         one = self._bulk_reads.pop(number, None)
         if one is not None:
             self._landed(one, self.time(lane // WARP))
+
+
+class _Tensor(TensorObserver):
+    """Records nothing: tensor memory is not followed."""
 
 
 class _Bulk(BulkObserver):

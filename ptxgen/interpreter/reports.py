@@ -25,10 +25,12 @@ class Report:
     part), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used against its rules), `proxy` (an
     asynchronous operation on data that an ordinary instruction wrote, without `fence.proxy.async`),
     `mbarrier_init` (a bulk copy that completes on an mbarrier of its own CTA that no fence shows to it),
-    `determinism` (sums of floating-point numbers whose order nothing fixes) or `bounds` (an access outside
+    `determinism` (sums of floating-point numbers whose order nothing fixes), `tensor_order` (accesses to
+    tensor memory without the fences and waits of the manual) or `bounds` (an access outside
     the shared variable that its address is computed from).
 
-    `address` is in bytes; in shared memory it counts from the beginning of the CTA's. `region` is
+    `address` is in bytes; in shared memory it counts from the beginning of the CTA's; in tensor memory it is
+    a lane times 65,536 plus a column. `region` is
     the variable or array at the address, or the register. `threads` are indices within the CTA, x
     fastest: the thread with the problem and the other thread, if there is one; `cta` is the CTA's
     index in the grid, and `other_cta` the other thread's CTA if it is another one. `note` is the

@@ -271,8 +271,10 @@ class Machine(Protocol):
         latest when the warp waits for its stores.
         """
 
-    def wait_for_stores(self) -> None:
-        """Complete the stores of each warp to tensor memory."""
+    def wait_for_cells(self, way: str) -> None:
+        """Wait until all loads from tensor memory that each active warp has started are complete, or with
+        `way` "st" its stores.
+        """
 
     def start_tensor(
         self, plan: Callable[..., Operation], operands: tuple[Lanes, ...], *, pair: bool

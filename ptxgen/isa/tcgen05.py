@@ -22,10 +22,11 @@ import numpy as np
 from ptxgen.isa.declare import Table, each, inst, times
 from ptxgen.isa.fragments import EVERY_LANE
 from ptxgen.isa.numeric import canonical, maximum, minimum
-from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.spec import Effect, Rule, gate
 from ptxgen.isa.tcgen05_work import ScaledProduct, TensorProduct, copy
 from ptxgen.isa.tensor_agent import RegisterShape
 from ptxgen.isa.tensor_memory import REGISTERS
+from ptxgen.isa.undefined import Flow, moves
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -125,6 +126,7 @@ _EXTREMES: Final = each(
     name="tcgen05_ld<half>",
     pack=("pack::16b",),
     counts={"nd": _registers},
+    undefined=moves(),
     section=f"{TCGEN05}: tcgen05.ld",
     **_TENSOR,
 )
@@ -147,6 +149,7 @@ def tcgen05_ld(
     name="tcgen05_st<half>",
     unpack=("unpack::16b",),
     counts={"nb": _registers},
+    undefined=moves("b"),
     section=f"{TCGEN05}: tcgen05.st",
     **_TENSOR,
 )
@@ -171,6 +174,13 @@ def tcgen05_st(
     return ()
 
 
+def _reduced(flow: Flow) -> tuple[tuple[Lanes, ...], Lanes]:
+    """The undefined bits of cells, and whether the extreme is one of some."""
+    m, v = {k: str(x) for k, x in flow.op.modifiers.items()}, flow.values
+    cells = flow.machine.load_cells(v["a"], RegisterShape(m["shape"], _number(m["num"]), v.get("split", 0)))
+    return cells, np.logical_or.reduce(cells)
+
+
 @inst(
     "tcgen05.ld.red.sync.aligned.shape.num.op<flags>.<of> d:<of>*nd, q:<of>, [a:u32]<split>",
     _EXTREMES,
@@ -180,6 +190,7 @@ def tcgen05_st(
     name="tcgen05_ld_red_<of><half>",
     op=("min", "max"),
     counts={"nd": _registers},
+    undefined=Rule(_reduced, ()),
     ptx=(8, 8),
     only=_REDUCTIONS,
     section=f"{TCGEN05}: tcgen05.ld",
@@ -453,9 +464,8 @@ def tcgen05_commit(
     complete.
     """
     del group  # a thread's operations are all of one group
-    if space is None:
-        mbar = machine.convert_address("shared", np.asarray(mbar), to_space=True)
-    machine.commit_tensor(mbar, ctas)
+    near = mbar if space else machine.convert_address("shared", np.asarray(mbar), to_space=True)
+    machine.commit_tensor(near, ctas)
     return ()
 
 
@@ -486,6 +496,5 @@ def tcgen05_fence(machine: Machine, side: str) -> tuple[()]:
 def tcgen05_wait(machine: Machine, way: str) -> tuple[()]:
     """Wait until all <what> tensor memory that this thread has started are complete."""
     machine.warp_sync(EVERY_LANE)
-    if way == "st":  # a load is complete at once, as whoever reads its registers waits for it
-        machine.wait_for_stores()
+    machine.wait_for_cells(way)
     return ()

@@ -22,13 +22,17 @@ from ptxgen.isa.tensor_agent import Box, Columns, Memories, Operation
 from ptxgen.isa.tensor_memory import (
     COLUMNS,
     COPIES,
+    GROUP,
+    GROUPS,
     LANES,
+    QUARTER,
     PairCells,
     cells_of_a,
     cells_of_a_in_pair,
     cells_of_d,
     cells_of_scales,
     columns_of_d,
+    groups_of_rows,
     lanes_of_copy,
     scales_in,
     split_address,
@@ -42,6 +46,7 @@ _CELL: Final = 4  # bytes
 _ADDRESS: Final = 0x3FFFFFFF  # bits of the address of scale factors; those above number their byte again
 _ROWS_OF_SCALES: Final = 32  # in a column
 _WORD: Final = 8
+_CHUNK: Final = 16
 _PAIRED: Final = ("mxf4", "mxf4nvf4")  # kinds with two elements in a byte
 # By kind and size of a block: the scale factors of a row in one product.
 _FACTORS: Final = {
@@ -56,13 +61,14 @@ _Factors = Callable[[Memories], tuple["Lanes", "Lanes"]]
 
 class _Behind(NamedTuple):
     """A matrix in shared memory: the numbers of its 8-byte words, as the functions of descriptors have them,
-    and the bytes from the lowest to behind the highest.
+    the bytes from the lowest to behind the highest, and the numbers of its units of 16 bytes.
     """
 
     words: Lanes
     along_rows: bool
     low: int
     high: int
+    chunks: Lanes
 
     def read(self, shared: Lanes) -> Lanes:
         """The words of the matrix, uint64."""
@@ -72,7 +78,7 @@ class _Behind(NamedTuple):
 
     def box(self, what: str) -> Box:
         """The bytes that are read."""
-        return Box(self.low, self.high, what)
+        return Box(self.low, self.high, what, self.chunks)
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +88,8 @@ def _behind(descriptor: int, rows: int, nbytes: int, type: str, along_rows: bool
     """
     of = shared_matrix(descriptor)
     at = of.words_along_rows(rows, type) if along_rows else of.words(rows, nbytes)
-    return _Behind(at // _WORD, along_rows, int(at.min()), int(at.max()) + _WORD)
+    chunks = np.unique(at // _CHUNK)
+    return _Behind(at // _WORD, along_rows, int(at.min()), int(at.max()) + _WORD, chunks)
 
 
 @lru_cache(maxsize=256)
@@ -146,7 +153,9 @@ class ScaledProduct:
                     f"on, got byte {first} and lane {lane}"
                 )
             sides.append(partial(_scales, rows, column, first, count))
-            columns.append(Columns(column, -(-rows // _ROWS_OF_SCALES), f"the scale factors of {name}"))
+            groups = tuple(range(0, GROUPS, 1 if rows > GROUP else QUARTER // GROUP))
+            what = f"the scale factors of {name}"
+            columns.append(Columns(column, -(-rows // _ROWS_OF_SCALES), what, groups))
         operation = matrices.operation(
             bool(use), factors=lambda memories: (sides[0](memories), sides[1](memories))
         )
@@ -188,8 +197,56 @@ class _Matrices:
         if self._left is not None:
             boxes.append(self._left.box("A"))
         run = partial(self._run, use, lowered, kept, factors)
+        d, *a = self._places
+        if kept is not None:
+            lost: Lanes = np.logical_and.reduce(kept.reshape(len(kept), GROUPS, GROUP), axis=(0, 2))
+            d = d._replace(groups=tuple(g for g in d.groups if not lost[g]))
+        spread = partial(self._spread, use, kept, factors)
         of = self._of
-        return Operation(run, tuple(self._places), tuple(boxes), of.m * of.n * of.k)
+        columns = (d._replace(reads=use, writes=True), *a)
+        return Operation(run, spread, columns, tuple(boxes), of.m * of.n * of.k)
+
+    def _spread(
+        self, use: bool, kept: Lanes | None, factors: _Factors | None, ctas: tuple[Memories, ...]
+    ) -> None:
+        """Make the rows and columns of D undefined whose operands have undefined bits."""
+        of = self._of
+        right = np.concatenate([self._lost(self._right, c.shared, of.n // of.group) for c in ctas])
+        for rank, cta in enumerate(ctas):
+            rows, columns = self._lost_rows_of_a(cta), right
+            if factors is not None:
+                a, b = factors(cta)
+                rows, columns = rows | a.any(axis=1), columns | b.any(axis=1)
+            index = self._index(rank)
+            bits = cta.tensor.reshape(-1)
+            old = bits[index]
+            new = np.where(rows[:, None] | columns, np.uint32(0xFFFFFFFF), old if use else np.uint32(0))
+            bits[index] = new if kept is None else np.where(kept[rank][index // COLUMNS], old, new)
+
+    def _lost_rows_of_a(self, cta: Memories) -> Lanes:
+        """Which rows of A have undefined bits."""
+        if self._left is not None:
+            return self._lost(self._left, cta.shared, self._rows)
+        lane, column = split_address(self._a)
+        copies = (
+            (cells_of_a(self._rows, self._nbytes),)
+            if self._of.group == 1
+            else cells_of_a_in_pair(self._rows, self._nbytes)
+        )
+        lost: Lanes = np.logical_or.reduce(
+            [(cta.tensor[c.lane + lane, c.column + column] != 0).any(axis=1) for c in copies]
+        )
+        return lost
+
+    def _lost(self, matrix: _Behind, bits: Lanes, rows: int) -> Lanes:
+        """Which rows of A, or columns of B, behind a descriptor have undefined bits; or share a word with one
+        that has some, if they lie side by side.
+        """
+        words = matrix.read(bits) != 0
+        if matrix.along_rows:
+            return np.repeat(words.any(axis=0), rows // words.shape[1])
+        lost: Lanes = words.any(axis=1)
+        return lost
 
     def _run(
         self,
@@ -232,7 +289,7 @@ class _Matrices:
                 f"{name} of M {self._of.m} begins at lane {'0 or 16' if halves else '0'} of tensor memory, "
                 f"got {address:#x}, lane {lane}"
             )
-        return Columns(column, columns, name)
+        return Columns(column, columns, name, groups_of_rows(self._of, lane))
 
     def _elements_of_a(self, cta: Memories) -> tuple[Lanes, ...]:
         """The bits of the elements of A in a CTA, `[rows, K]`; twice if each half of D has its copy."""
@@ -276,9 +333,11 @@ def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
             "lanes"
         )
     matrix = _behind(descriptor, rows, nbytes, "u8")
-    columns = Columns(column, nbytes // _CELL, "the copy")
+    groups = tuple(np.unique(lanes // GROUP).tolist())
+    columns = Columns(column, nbytes // _CELL, "the copy", groups, reads=False, writes=True)
     box = matrix.box("the matrix")
-    return Operation(partial(_copied, lanes, column, matrix), (columns,), (box,))
+    run = partial(_copied, lanes, column, matrix)
+    return Operation(run, run, (columns,), (box,))
 
 
 def _copied(lanes: Lanes, column: int, matrix: _Behind, ctas: tuple[Memories, ...]) -> None:

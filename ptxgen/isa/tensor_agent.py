@@ -23,30 +23,37 @@ class Memories(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of tensor memory that an operation uses; `what` names the operand in messages."""
+    """Columns of tensor memory that an operation `reads`, `writes` or both; `what` names the operand in
+    messages. `groups` are those groups of 16 lanes, from 0, of which it uses any lane.
+    """
 
     first: int
     number: int
     what: str
+    groups: tuple[int, ...]
+    reads: bool = True
+    writes: bool = False
 
 
 class Box(NamedTuple):
     """Bytes of shared memory that an operation reads, from the lowest to behind the highest; `what` names the
-    operand in messages.
+    operand in messages. `chunks` are the numbers of all the units of 16 bytes that have any of them.
     """
 
     first: int
     end: int
     what: str
+    chunks: Lanes
 
 
 class Operation(NamedTuple):
     """One operation of a thread: `run` does it on the memories of the thread's CTA, or of both CTAs of its
     pair, the even one first; `columns` and `boxes` are what it uses in each of them, `macs` are its
-    multiply-adds.
+    multiply-adds. `spread` takes memories of undefined bits, and carries those of the operands to the result.
     """
 
     run: Callable[[tuple[Memories, ...]], None]
+    spread: Callable[[tuple[Memories, ...]], None]
     columns: tuple[Columns, ...]
     boxes: tuple[Box, ...] = ()
     macs: int = 0

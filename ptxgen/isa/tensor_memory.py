@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LANES: Final = 128
 COLUMNS: Final = 512
 QUARTER: Final = 32  # lanes that a warp may load and store
+GROUP: Final = 16  # lanes that the smaller shapes of loads, stores and products have of a quarter
+GROUPS: Final = LANES // GROUP
 ALLOCATIONS: Final = (32, 64, 128, 256, 512)  # columns that `tcgen05.alloc` takes
 _CELL: Final = 4  # bytes
 _LANE: Final = 16  # the lowest bit of the lane in an address
@@ -177,6 +179,13 @@ def scales_in(cells_: Lanes, first: int, count: int) -> Lanes:
     of_cells: Lanes = np.ascontiguousarray(cells_).view(np.uint8).reshape(-1, _CELL)
     chosen: Lanes = of_cells[:, first : first + count]
     return chosen
+
+
+def groups_of_rows(of: Product, lane: int) -> tuple[int, ...]:
+    """The groups of 16 lanes that D and A have, from this lane on."""
+    if of.group == 1 and of.m == LANES // 2:
+        return tuple(range(lane // GROUP, GROUPS, QUARTER // GROUP))
+    return tuple(range(GROUPS))
 
 
 def columns_of_d(of: Product, *, ws: bool = False) -> int:

@@ -160,8 +160,9 @@ class Barriers:
     def _forget(self, done: Lanes) -> None:
         """Forget the arrivals at barriers that are complete. A warp may arrive and wait, and so
         count twice, if all warps do: warpgroups that hand over to each other let one begin in this
-        way. It may also do so if all have arrived without waiting: then its wait is an extra one, unless
-        a warp that has not come arrives later, whose place the extra arrival has taken.
+        way. It may also do so if others come once, as the count may be meant for that: it goes on with them.
+        But a warp that has not come may arrive later, whose place the extra arrival has taken; and a warp
+        that arrives twice without waiting, if others do not, has run ahead.
         """
         if self._watch is None or not done.any():
             return
@@ -173,7 +174,7 @@ class Barriers:
             came = times > 0
             if times[came].min() == times[came].max():
                 continue
-            if early[came].min() == early[came].max():
+            if early[came].max() == 1 or early[came].min() == early[came].max():
                 self._besides[cta, barrier] = at, lane, came
             else:
                 self._watch.twice(at, lane, barrier)

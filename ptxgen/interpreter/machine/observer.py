@@ -15,6 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.machine.memory import Address, Plan, SharedMemory, Space
+    from ptxgen.isa.tensor_agent import Operation, RegisterShape
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -114,12 +115,53 @@ class BulkObserver(Protocol):
         """
 
 
+class TensorObserver(Protocol):
+    """Observes tensor memory. A cell has the number (CTA of the batch * 128 + lane) * 512 + column. An
+    observer that inherits from this class ignores the events for which it has no method.
+    """
+
+    def loads(self, at: int, lane: int, cell: int, of: RegisterShape) -> None:
+        """The warp of a lane loads a shape that begins at a cell."""
+        return
+
+    def stores(self, at: int, lane: int, cell: int, of: RegisterShape) -> None:
+        """The warp of a lane starts to store a shape that begins at a cell."""
+        return
+
+    def waits(self, lane: int, way: str) -> None:
+        """The warp of a lane has waited for its loads (`way` "ld") or its stores ("st")."""
+        return
+
+    def fence(self, ids: Lanes, side: str) -> None:
+        """Lanes execute `tcgen05.fence`, `side` before or after the synchronisation of threads."""
+        return
+
+    def starts(self, at: int, lane: int, ctas: tuple[int, ...], operation: Operation) -> None:
+        """A lane starts an operation on the memories of CTAs of the batch."""
+        return
+
+    def commits(self, at: int, lane: int, positions: list[int]) -> Callable[[int], None] | None:
+        """A lane commits its operations to the mbarriers at these positions. Returns the message for the time
+        when they are complete and arrive at one of these.
+        """
+        return None
+
+    def frees(self, at: int, lane: int, cta: int, first: int, columns: int) -> None:
+        """The warp of a lane frees columns of a CTA of the batch, from `first` on."""
+        return
+
+    def ended(self) -> None:
+        """All threads have ended."""
+        return
+
+
 class Observer(Protocol):
     """Observes the accesses of threads to memory, barriers, copies and registers. An observer that
     inherits from this class ignores the events for which it has no method.
     """
 
     bulk: BulkObserver
+    tensor: TensorObserver
 
     # ------------------------------------------------------------------------------------ accesses
 

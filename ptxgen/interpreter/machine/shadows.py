@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ptxgen.interpreter.machine.lanes import Selection
     from ptxgen.interpreter.machine.memory import Address, Plan, Space
+    from ptxgen.isa.tensor_agent import Operation
     from ptxgen.tensormap import TensorMap
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -70,12 +71,32 @@ def merged_at(old: Shadow | None, new: Shadow | None, lanes: Lanes) -> Shadow | 
     return merged
 
 
+class TensorDefinedness(Protocol):
+    """Follows undefined bits through tensor memory, whose cells have numbers in the batch."""
+
+    def allocates(self, cta: int, first: int, columns: int) -> None:
+        """A CTA of the batch has got columns from `first` on."""
+
+    def loads(self, index: Lanes) -> None:
+        """Warps load the cells with these numbers."""
+
+    def stores(self, index: Lanes) -> None:
+        """Warps have stored these cells; they count as defined until `flow` says otherwise."""
+
+
 class Definedness(Protocol):
     """Follows undefined bits through registers and memory. The machine tells it of accesses to memory that
     pass it by, and of lanes that read what is undefined anywhere.
     """
 
     moved: bool  # whether the instruction has met undefined bits outside of registers
+
+    @property
+    def tensor(self) -> TensorDefinedness:
+        """Tensor memory."""
+
+    def starts(self, ctas: tuple[int, ...], operation: Operation) -> None:
+        """An operation on the tensor memory and the shared memory of CTAs of the batch has started."""
 
     def unwritten(self, dtype: np.dtype[Any]) -> Shadow:
         """The shadow of a register that no lane of the batch has written."""

@@ -92,6 +92,8 @@ class TmemMachine(BulkMachine):
                 self._tensor.cells[cta, :, first : first + number] = POISON
                 taken = int(self._tensor.allocator.allocated[cta][COLUMNS])
                 self.tensor_columns = max(self.tensor_columns, taken)
+                if self.definedness is not None:
+                    self.definedness.tensor.allocates(cta, first, number)
                 before = self.selection, self.mask, self.at
                 self.selection, self.mask, self.at = selection, mask, at
                 try:
@@ -106,6 +108,9 @@ class TmemMachine(BulkMachine):
         for ids, active in self._warps():
             first = self._same(address, active, "address of tensor memory")
             number = self._same(columns, active, "number of columns")
+            if self.watch is not None:
+                lane = int(ids[0])
+                self.watch.tensor.frees(self.at, lane, lane // self.batch.width, first, number)
             self._tensor.allocator.ask(Request(FREE, self.at, ids, number, first, pair))
 
     def relinquish_tensor(self, *, pair: bool) -> None:
@@ -124,7 +129,11 @@ class TmemMachine(BulkMachine):
 
     def load_cells(self, address: Lanes, of: RegisterShape) -> tuple[Lanes, ...]:
         """The cells of a shape at each warp's address of tensor memory, as registers, uint32."""
-        index = self._cells(address, of)
+        index = self.cells_of(address, of)
+        if self.watch is not None:
+            self._tell(self.watch.tensor.loads, address, of)
+        if self.definedness is not None:
+            self.definedness.tensor.loads(index[:, self._whole_warps()])
         values = self._tensor.cells.reshape(-1).take(index)
         return tuple(values.reshape(len(values), -1))
 
@@ -132,7 +141,11 @@ class TmemMachine(BulkMachine):
         """Write registers to the cells of a shape at each warp's address of tensor memory, at the latest when
         the warp waits for its stores.
         """
-        index = self._cells(address, of)
+        index = self.cells_of(address, of)
+        if self.watch is not None:
+            self._tell(self.watch.tensor.stores, address, of)
+        if self.definedness is not None:
+            self.definedness.tensor.stores(index[:, self._whole_warps()])
         count = self.selection.count
         rows = np.stack([np.broadcast_to(v, count) for v in values]).view(np.uint32).reshape(index.shape)
         cells = self._tensor.cells.reshape(-1)
@@ -140,13 +153,28 @@ class TmemMachine(BulkMachine):
             warp = int(self.selection.ids[n * WARP]) // WARP
             self._tensor.stores.start(warp, partial(cells.__setitem__, index[:, n], rows[:, n]))
 
-    def wait_for_stores(self) -> None:
-        """Complete the stores of each warp to tensor memory."""
+    def wait_for_cells(self, way: str) -> None:
+        """Complete the stores of each warp to tensor memory if `way` is "st", or its loads if it is "ld": a
+        load is complete at once, as whoever reads its registers waits for it.
+        """
         for ids, _ in self._warps():
             warp = int(ids[0]) // WARP
-            self._tensor.stores.complete(warp, self._tensor.stores.started(warp))
+            if way == "st":
+                self._tensor.stores.complete(warp, self._tensor.stores.started(warp))
+            if self.watch is not None:
+                self.watch.tensor.waits(int(ids[0]), way)
 
-    def _cells(self, address: Lanes, of: RegisterShape) -> Lanes:
+    def _tell(
+        self, tell: Callable[[int, int, int, RegisterShape], None], address: Lanes, of: RegisterShape
+    ) -> None:
+        """Tell the sanitizers of the accesses of warps, each by its first active lane."""
+        at = np.broadcast_to(address, self.selection.count)
+        for ids, lanes in self._warps():
+            row, column = split_address(int(at[lanes[0]]) & 0xFFFFFFFF)
+            first = int(ids[0])
+            tell(self.at, first, (first // self.batch.width * LANES + row) * COLUMNS + column, of)
+
+    def cells_of(self, address: Lanes, of: RegisterShape) -> Lanes:
         """The indices of cells, `[registers, warps, 32]`, of no use for warps without active lanes."""
         at = np.broadcast_to(address, self.selection.count).astype(np.int64) & 0xFFFFFFFF
         by_warp = at.reshape(-1, WARP)
@@ -217,17 +245,21 @@ class TmemMachine(BulkMachine):
             except ValueError as error:
                 start.refuse(str(error))
             for cta in ctas:
-                for first, number, what in operation.columns:
-                    self._check_columns(lane, cta, first, number, what)
-            for first, end, what in operation.boxes:
-                if first < 0 or end > self.shared.nbytes:
+                for of in operation.columns:
+                    self._check_columns(lane, cta, of.first, of.number, of.what)
+            for box in operation.boxes:
+                if box.first < 0 or box.end > self.shared.nbytes:
                     start.refuse(
-                        f"{what} reaches from {first:#x} to {end:#x}, outside the {self.shared.nbytes} bytes "
-                        "of shared memory"
+                        f"{box.what} reaches from {box.first:#x} to {box.end:#x}, outside the "
+                        f"{self.shared.nbytes} bytes of shared memory"
                     )
             if operation.macs:
                 macs = self.tensor_macs
                 macs[self.at] = macs.get(self.at, 0) + operation.macs
+            if self.watch is not None:
+                self.watch.tensor.starts(self.at, lane, ctas, operation)
+            if self.definedness is not None:
+                self.definedness.starts(ctas, operation)
             memories = tuple(self._memories(cta) for cta in ctas)
             self._tensor.queues.start(lane, partial(operation.run, memories))
 
@@ -239,14 +271,18 @@ class TmemMachine(BulkMachine):
         for n, position in enumerate(self.positions(mbarrier, 8).tolist()):
             start = self._start(n)
             count = self._tensor.queues.started(start.lane)
-            for _, counter in self._copies_of(start, position, position, ctas, n):
-                self.agents.add(counter, partial(self._land_tensor, start, counter, count))
+            counters = [c for _, c in self._copies_of(start, position, position, ctas, n)]
+            tell = None if self.watch is None else self.watch.tensor.commits(self.at, start.lane, counters)
+            for counter in counters:
+                self.agents.add(counter, partial(self._land_tensor, start, counter, count, tell))
 
-    def _land_tensor(self, start: Start, counter: int, count: int) -> None:
+    def _land_tensor(
+        self, start: Start, counter: int, count: int, tell: Callable[[int], None] | None
+    ) -> None:
         """Complete the first `count` operations of a thread, and arrive at the mbarrier at `counter`."""
         self._tensor.queues.complete(start.lane, count)
-        if self.watch is not None:
-            self.watch.arrived(np.array([start.lane]), counter)
+        if tell is not None:
+            tell(counter)
         self._change(start, counter, mbarrier_word.arrived, 1)
 
     def _ctas_of(self, start: Start, pair: bool) -> tuple[int, ...]:

@@ -154,6 +154,10 @@ class Clocks:
         stamps: Lanes = self._twin[warps]
         return stamps
 
+    def started(self, warp: int) -> int:
+        """The stamp of the newest operation of the twin of a warp; 0 if there is none."""
+        return int(self._twin[warp])
+
     def rows(self, warps: Lanes) -> Lanes:
         """The rows of these warps, with their own clocks."""
         rows: Lanes = self.known[warps]

@@ -12,7 +12,7 @@ from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
-from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_ORDER
 from ptxgen.interpreter.sanitizers.objects import Objects
 from ptxgen.interpreter.sanitizers.operations import Operations
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+WAIT_FOR_COMMIT: Final = "this thread has not waited for the mbarrier of a tcgen05.commit behind it"
+
 # The sanitizers that look for each kind of report.
 _OF_KIND: Final = {
     "race": {"race"},
     "pending": {"race", "sync"},
+    "sync": {"sync"},
     "proxy": {"proxy"},
     MBARRIER_INIT: {MBARRIER_INIT},
     DETERMINISM: {DETERMINISM},
+    TENSOR_ORDER: {TENSOR_ORDER},
 }
 
 
@@ -66,7 +70,8 @@ class Detectors:
         self.operations = Operations(self.clocks)
         self.objects = Objects(self.clocks, self.operations)
         units = batch.shared_stride // grain
-        products = any(x.opcode.startswith("wgmma.mma") for x in instrs)
+        self.has_tensors = any(x.opcode.startswith("tcgen05.") for x in instrs)
+        products = self.has_tensors or any(x.opcode.startswith("wgmma.mma") for x in instrs)
         self.race = RaceDetector(self.clocks, self.operations, batch.ctas, units, products=products)
         self.global_races = GlobalRaces(self.clocks, self.operations, global_grain)
         wanted = {"race", DETERMINISM, *({"sync", "proxy"} if asynchronous else ())}
@@ -120,12 +125,8 @@ class Detectors:
             return self._unordered_sum(conflict.twin)
         other = conflict.other_thread // WARP
         opcode = self.instrs[conflict.other].opcode
-        if opcode.startswith("wgmma"):
-            clocks = self.clocks
-            column = int(clocks.column(np.array(conflict.other_thread), True))
-            if int(clocks.known[other, column]) >= conflict.twin:
-                return ""
-            return "its warp has not waited for it with wgmma.wait_group"
+        if opcode.startswith(("wgmma", "tcgen05")):
+            return WAIT_FOR_COMMIT if opcode.startswith("tcgen05") else self._unretired(conflict, other)
         if "mbarrier::complete_tx" in opcode:
             position = self.operations.counters.get(conflict.twin)
             if position is None:  # the copy has no destination: its mask of CTAs is empty
@@ -136,6 +137,12 @@ class Detectors:
             return ""
         return "its thread has not waited for it with cp.async.bulk.wait_group.read"
 
+    def _unretired(self, conflict: Conflict, warp: int) -> str:
+        """What a warp has not waited for that has started a `wgmma`, in words; empty if it has waited."""
+        column = int(self.clocks.column(np.array(conflict.other_thread), True))
+        waited = int(self.clocks.known[warp, column]) >= conflict.twin
+        return "" if waited else "its warp has not waited for it with wgmma.wait_group"
+
     def _unordered_sum(self, number: int) -> str:
         """What would order a sum after the asynchronous reduction `number`, in words."""
         if not self.operations.waited(number):
@@ -144,5 +151,5 @@ class Detectors:
 
 
 def _is_asynchronous(opcode: str) -> bool:
-    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma"
+    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma", "tcgen05."
     return opcode.startswith((*heads, "st.async", "red.async"))

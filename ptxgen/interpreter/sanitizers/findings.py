@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ptxgen.interpreter.machine.faults import Faults
 from ptxgen.interpreter.reports import Report, origin_of, where_from
-from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_ORDER
 from ptxgen.ir import NOWHERE, Instr, Note
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.conflicts import Conflict
 
 # The kinds of conflicts that name another thread.
-_OF_TWO: Final = ("race", "proxy", MBARRIER_INIT, DETERMINISM)
+_OF_TWO: Final = ("race", "proxy", MBARRIER_INIT, DETERMINISM, TENSOR_ORDER)
 
 Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other instruction
 
@@ -83,7 +83,7 @@ class Findings(Faults):
         if buffer is None and cta >= 0 and cta != lane // self.batch.width:
             where = f" of CTA {self.batch.cta(cta * self.batch.width)}"
         what = conflict.what
-        if lacking and what == "was read by":
+        if lacking and what == "was read by" and conflict.kind == "race":
             what = "may still be read by"
         why = (
             f"{conflict.kind}: {space} address {address:#x}{inside}{where} "

@@ -16,13 +16,15 @@ ALL: Final = "all"
 MBARRIER_INIT: Final = "mbarrier_init"
 # Sums of floating-point numbers whose order nothing fixes: no mistake unless a kernel promises the same bits.
 DETERMINISM: Final = "determinism"
+# The order of tensor memory by the manual's letter, which no public kernel for Blackwell keeps.
+TENSOR_ORDER: Final = "tensor_order"
 
 
 def sanitizers(asked: object) -> frozenset[str]:
     """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
     if isinstance(asked, bool):
         return frozenset(SANITIZERS) if asked else frozenset()
-    known = (*SANITIZERS, MBARRIER_INIT, DETERMINISM, ALL)
+    known = (*SANITIZERS, MBARRIER_INIT, DETERMINISM, TENSOR_ORDER, ALL)
     names: list[object] = [asked]
     if isinstance(asked, str):
         names = [*asked.split(",")]

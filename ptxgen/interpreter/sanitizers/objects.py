@@ -26,7 +26,7 @@ from ptxgen.interpreter.sanitizers.clocks import merged
 from ptxgen.interpreter.sanitizers.orders import ALL, CLUSTER, CTA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ptxgen.interpreter.sanitizers.clocks import Clocks
     from ptxgen.interpreter.sanitizers.operations import Operations
@@ -182,6 +182,24 @@ class Objects:
                 if near is not None:
                     self._put([key], near[None], phased=phased)
                     self._put_far(key, far, phased=phased)
+
+    def release_when_complete(self, lane: int) -> Callable[[int], None]:
+        """Have a lane release what it comes after now, and all operations of its warp's twin so far, by an
+        arrival at an mbarrier that comes later. Returns what records the arrival at a position.
+        """
+        clocks = self._clocks
+        ids, warps = np.array([lane]), np.array([lane // WARP])
+        rows, far = clocks.arriving(warps, ids), clocks.far.get(lane // WARP)
+        rows[0, clocks.column(ids, True)] = clocks.started(lane // WARP)
+        clocks.tick(warps)
+
+        def arrive(position: int) -> None:
+            for scope in self._near_scopes(CLUSTER):
+                keys = self._keys_of(np.stack([warps, np.array([position])], axis=1), scope)
+                self._put(keys, rows, phased=True)
+                self._put_far(keys[0], far, phased=True)
+
+        return arrive
 
     def _near_scopes(self, scope: int) -> tuple[int, ...]:
         """The scopes for which an order of this scope counts in shared memory."""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.machine.memory import Address, Plan
     from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
+    from ptxgen.interpreter.sanitizers.undefined_tensor import UndefinedTensor
     from ptxgen.isa.spec import Op
+    from ptxgen.isa.tensor_agent import RegisterShape
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -215,6 +217,23 @@ class ShadowMachine:
     def multiply(self, read: Callable[[], Any], multiplied: Callable[..., Any], d: Any) -> Any:
         """The undefined bits of sums, which count from the start of the multiplication."""
         return multiplied(read(), d)
+
+    def load_cells(self, address: Lanes, of: RegisterShape) -> tuple[Lanes, ...]:
+        """The undefined bits of cells of tensor memory."""
+        index = self._machine.cells_of(address, of)
+        bits, origins = self._machine.definedness.tensor.load(index.reshape(len(index), -1))  # type: ignore[union-attr]
+        active = self._machine.active()
+        self.met = np.where(active & (origins > 0), origins, self.met)
+        return tuple(np.where(active, bits, np.uint32(0)))
+
+    def store_cells(self, address: Lanes, of: RegisterShape, values: tuple[Lanes, ...]) -> None:
+        """Record that registers with undefined bits have been stored in tensor memory."""
+        machine = self._machine
+        index = machine.cells_of(address, of).reshape(len(values), -1)
+        active = machine.active()
+        bits = np.stack([np.broadcast_to(v, machine.selection.count) for v in values])
+        tensor: UndefinedTensor = machine.definedness.tensor  # type: ignore[union-attr, assignment]
+        tensor.store(index[:, active], bits[:, active], self._origins[active])
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
         """The undefined bits of other lanes; all bits of lanes that do not take part."""

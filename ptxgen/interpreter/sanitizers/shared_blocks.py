@@ -51,9 +51,9 @@ class Product:
         """The highest unit of a CTA that is read, plus 1."""
         return int(self.first.max()) + self.width
 
-    def key(self) -> tuple[int, bytes, bytes, bytes]:
+    def key(self) -> tuple[int, bytes]:
         """What is equal for reads of the same units by the same lanes and instruction."""
-        return self.at, self.lanes.tobytes(), self.rows.tobytes(), self.first.tobytes()
+        return self.at, b"".join(x.tobytes() for x in (self.lanes, self.bases, self.rows, self.first))
 
     def access(self) -> Access:
         """The accesses, as many for each lane."""

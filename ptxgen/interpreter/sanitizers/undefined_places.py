@@ -15,6 +15,7 @@ from ptxgen.interpreter.machine.memory import cta_of, in_own_cta
 from ptxgen.interpreter.machine.shadows import Shadow
 from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine
 from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
+from ptxgen.interpreter.sanitizers.undefined_tensor import UndefinedTensor
 from ptxgen.isa.table import op_of
 from ptxgen.types import TYPES, b8
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.memory import Address, Plan, Space
     from ptxgen.interpreter.sanitizers.findings import Findings
     from ptxgen.interpreter.sanitizers.undefined_arrays import UndefinedArrays
+    from ptxgen.isa.tensor_agent import Operation
     from ptxgen.tensormap import TensorMap
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -76,6 +78,20 @@ class UndefinedPlaces:
         self._arrays.report(self._faults, at, int(ids[row]), f"argument {number} of {function}", origin)
 
     # -------------------------------------------------------------------------------------- memory
+
+    @functools.cached_property
+    def tensor(self) -> UndefinedTensor:
+        """The undefined bits of tensor memory."""
+        machine = self._machine
+        return UndefinedTensor(self, machine.batch.ctas, machine.shared.stride)
+
+    def starts(self, ctas: tuple[int, ...], operation: Operation) -> None:
+        """An operation on the tensor memory and the shared memory of CTAs has started."""
+        self.tensor.starts(ctas, operation, self.shared)
+
+    def unwritten_tensor(self, address: int) -> int:
+        """The origin of a cell of tensor memory that nothing has written."""
+        return self._arrays.unwritten(self._machine.at, "tensor", address, "")
 
     def _memory(self, plan: Plan, needed: bool) -> UndefinedMemory | None:
         """The undefined bits of the memory of a plan; None if it has none, unless they are `needed`."""
@@ -262,7 +278,7 @@ class UndefinedPlaces:
 
     def receives_box(self, image: Lanes, of: TensorMap, part: Any) -> None:
         """Carry over the undefined bits of a box that is loaded to these units of shared memory."""
-        bits: Any = boxes.chunks_of(of, np.zeros(of.box_shape[::-1], np.uint8), 0xFF) if of.spaced else 0
+        bits = boxes.chunks_of(of, np.zeros(of.box_shape[::-1], np.uint8), 0xFF) if of.spaced else None
         source = None if part is None or not self._arrays.some else self._at(part.first, 0)
         if source is not None and source[0].some:
             memory, first = source
@@ -274,6 +290,7 @@ class UndefinedPlaces:
                 index = (image[:, None] * _CHUNK + np.arange(_CHUNK))[bits != 0]
                 origin = int(memory.origins[first // 4 : (first + part.last - part.first) // 4 + 1].max())
                 self.shared.mark(index, origin, self._machine.at)
+        if bits is not None:
             self.shared.write(image[:, None] * _CHUNK + np.arange(_CHUNK), bits)
         elif self.shared.some:
             self.shared.clear_chunks(image)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
-from ptxgen.interpreter.machine.observer import Observer
+from ptxgen.interpreter.machine.observer import Observer, TensorObserver
 from ptxgen.interpreter.sanitizers.accesses import Accesses, positions_of
 from ptxgen.interpreter.sanitizers.async_rules import broken_rules
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
@@ -40,6 +40,7 @@ from ptxgen.interpreter.sanitizers.sum_order import SumOrder
 from ptxgen.interpreter.sanitizers.unused_loads import unused_loads
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
 from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
+from ptxgen.interpreter.sanitizers.watch_tensor import TensorWatch
 from ptxgen.interpreter.sanitizers.wgmma import WgmmaChecks
 from ptxgen.isa.table import op_of
 
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _PHASE_BIT: Final = np.uint64(63)
+
+
+class _NoTensors(TensorObserver):
+    """Watches a program without tensor memory."""
 
 
 class Watch(Accesses, Observer):
@@ -97,6 +102,7 @@ class Watch(Accesses, Observer):
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, self.shown, batch, faults, wanted="sync" in names)
         self.bulk = BulkWatch(self, self.cluster, self.shown, batch)
+        self.tensor: TensorObserver = TensorWatch(self, batch) if self.has_tensors else _NoTensors()
         if in_flight and "race" in names:
             self.grids = GridOrder(self.clocks, batch.lanes, in_flight, faults)
 
@@ -268,7 +274,9 @@ class Watch(Accesses, Observer):
             self.objects.fence(ids, ALL)
             if self.grids is not None:
                 self.grids.wait(ids)
-        elif not scope.startswith(("proxy.", "tensor_")):
+        elif scope.startswith("tensor_"):
+            self.tensor.fence(ids, scope.removeprefix("tensor_"))
+        elif not scope.startswith("proxy."):
             self.objects.fence(ids, scope_of(scope))
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
@@ -358,6 +366,7 @@ class Watch(Accesses, Observer):
     def all_ended(self) -> None:
         """All threads have ended."""
         self.sync.over = True
+        self.tensor.ended()
 
     def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
         """Lanes have waited for mbarriers at these positions."""

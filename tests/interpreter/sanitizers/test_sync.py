@@ -57,22 +57,22 @@ def test_fewer_warps_than_a_barrier_counts_wait_for_ever() -> None:
     )
 
 
-@pytest.mark.parametrize("second", ["bar.arrive 1, 96;", "bar.sync 1, 96;"])
-def test_a_warp_that_comes_twice_to_a_barrier_is_found(second: str) -> None:
-    text = in_warps("bar.arrive 1, 96;\nmov.u32 %r4, 7;\n" + second, "bar.sync 1, 96;")
+def test_a_warp_that_arrives_twice_at_a_barrier_without_waiting_is_found() -> None:
+    arrive = "bar.arrive 1, 96;"
+    text = in_warps(f"{arrive}\nmov.u32 %r4, 7;\n{arrive}", "bar.sync 1, 96;")
     x = np.zeros(64, np.uint32)
     assert messages(text, [x], block=64) == [
-        at(text, second, nth=1 if "arrive" in second else 0)
-        + "sync: comes to barrier 1 again before the others have: it counts twice"
+        at(text, arrive, nth=1) + "sync: comes to barrier 1 again before the others have: it counts twice"
     ]
     assert x.tolist() == [7] * 32 + [0] * 32
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_warp_may_wait_for_arrivals_besides_its_own_if_no_other_comes_later(late: bool) -> None:
+@pytest.mark.parametrize("second", ["bar.arrive 1, 96;", "bar.sync 1, 96;"])
+def test_a_warp_may_arrive_and_wait_at_a_barrier_if_no_other_comes_later(second: str, late: bool) -> None:
     wait, meet = "bar.sync 1, 96;", "bar.sync 2, 64;"
     first = f"bar.arrive 1, 96;\n{wait}\nmov.u32 %r4, 7;\n{meet}"
-    text = in_warps(first, "bar.arrive 1, 96;", f"{meet}\n" + "bar.arrive 1, 96;" * late)
+    text = in_warps(first, second, f"{meet}\n" + "bar.arrive 1, 96;" * late)
     x = np.zeros(96, np.uint32)
     twice = "sync: comes to barrier 1 again before the others have: it counts twice"
     assert messages(text, [x], block=96) == [at(text, wait) + twice] * late

@@ -1,0 +1,103 @@
+"""What the manual asks for beyond what GPUs are known to need: the order of tensor memory by its letter (PTX
+ISA, "TensorCore 5th Generation Family Instructions: Memory Consistency Model").
+
+Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` finds ordered, these are found:
+
+* those of two threads without `tcgen05.fence::before_thread_sync` behind the first, unless a commit stands
+  there, and `tcgen05.fence::after_thread_sync` before the second;
+* a load without `tcgen05.wait::ld` before the write of another thread or of a product;
+* two operations of one thread that the manual does not order: all but products with the same D and shape, and
+  a copy before a product.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.conflicts import Conflict
+from ptxgen.interpreter.sanitizers.names import TENSOR_ORDER
+from ptxgen.interpreter.sanitizers.stamps import ASYNC, CLOCK, CLOCK_MASK, INSTR, INSTR_MASK, LANE_MASK
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.ir import Instr
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+NO_FENCE_BEFORE: Final = "its thread has executed no tcgen05.fence::before_thread_sync behind it"
+NO_FENCE_AFTER: Final = (
+    "this thread has executed no tcgen05.fence::after_thread_sync since the two were ordered"
+)
+NO_WAIT: Final = "its warp has not waited for it with tcgen05.wait::ld"
+NO_PAIR: Final = "the manual does not order these two operations of one thread without a wait between them"
+
+
+class TensorOrder:
+    """The fences and waits of the warps of a batch."""
+
+    def __init__(self, clocks: Clocks, instrs: tuple[Instr, ...]) -> None:
+        self._clocks = clocks
+        self._instrs = instrs
+        warps, columns = clocks.known.shape
+        self._before: Lanes = np.zeros(warps, np.int64)  # the clock of each warp at its last fence::before
+        self._after: Lanes = np.zeros(
+            (warps, columns), np.int64
+        )  # what it came after at its last fence::after
+        self._waited: Lanes = np.zeros(warps, np.int64)  # its clock at its last wait::ld
+
+    def fence(self, ids: Lanes, side: str) -> None:
+        """Record a fence of lanes, `side` before or after the synchronisation of threads."""
+        warps = self._clocks.warps(ids)
+        if side == "after":
+            self._after[warps] = self._clocks.reached_rows(warps)
+            return
+        self._before[warps] = self._clocks.clock[warps]
+        self._clocks.tick(warps)
+
+    def wait(self, warp: int) -> None:
+        """Record that a warp has waited for its loads."""
+        self._waited[warp] = self._clocks.clock[warp]
+        self._clocks.tick(np.array([warp]))
+
+    def conflicts(
+        self, lane: int, units: Lanes, stamps: Lanes, what: str, *, operation: bool, chained: bool = False
+    ) -> list[tuple[Conflict, str]]:
+        """The first access, by its stamps, after which the access of a lane comes without what the manual
+        asks for, with what is lacking. `operation` says whether the access is a product or a copy, and
+        `chained` whether earlier products of its thread have the same D and shape.
+        """
+        clocks, warp = self._clocks, lane // WARP
+        other, clock = (stamps & LANE_MASK) // WARP, stamps >> CLOCK & CLOCK_MASK
+        twin = stamps & ASYNC != 0
+        column = clocks.column(stamps & LANE_MASK, twin)
+        known = clocks.reached_rows(np.array([warp]))[0]
+        mine = other == warp
+        queued = twin & mine & (clock > known[column]) & (stamps > 0)
+        if queued.any():
+            fine = chained or (
+                operation and self._instrs[self._first(stamps, queued)].opcode.startswith("tcgen05.cp")
+            )
+            return [] if fine else self._one(queued, units, stamps, what, NO_PAIR)
+        far = ~mine & (stamps > 0)
+        loads = ~twin & (stamps > 0) & (clock > self._waited[other]) & (operation | ~mine)
+        if what == "was read by" and loads.any():
+            return self._one(loads, units, stamps, what, NO_WAIT)
+        unfenced = far & ~twin & (clock > self._before[other])
+        if unfenced.any():
+            return self._one(unfenced, units, stamps, what, NO_FENCE_BEFORE)
+        late = (far | (twin & (stamps > 0))) & (clock > self._after[warp][column])
+        return self._one(late, units, stamps, what, NO_FENCE_AFTER) if late.any() else []
+
+    def _first(self, stamps: Lanes, wrong: Lanes) -> int:
+        return int(stamps[int(wrong.argmax())]) >> INSTR & INSTR_MASK
+
+    def _one(
+        self, wrong: Lanes, units: Lanes, stamps: Lanes, what: str, lacking: str
+    ) -> list[tuple[Conflict, str]]:
+        n = int(wrong.argmax())
+        stamp = int(stamps[n])
+        other = stamp >> INSTR & INSTR_MASK
+        return [(Conflict(TENSOR_ORDER, 0, int(units[n]), other, stamp & LANE_MASK, what), lacking)]
