@@ -7,6 +7,7 @@ from typing import Final, Literal, overload
 
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
+from ptxgen.dsl.blackwell import TensorMemory
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.hopper import (
@@ -114,6 +115,17 @@ class KernelBuilder(Roles):
         With `initial=None` the variables are not written.
         """
         return Fragment(self, rows, columns, dtype, initial)
+
+    def tensor_memory(self, columns: int, *, cta_group: int = 1) -> TensorMemory:
+        """Allocate `columns` columns of tensor memory, 32, 64, 128, 256 or 512, before the first role begins: one
+        warp allocates and gives up the permit to allocate more, and the end of the kernel frees them, so that
+        there is one call in a kernel. It is for the targets sm_100a, sm_103a and sm_110a. With `cta_group=2`
+        the two CTAs of a cluster multiply together.
+
+        Raises `UnsupportedTargetError` for other targets, and `ConfigError` for other columns, a second call,
+        inside of a block, and for pairs in clusters of other sizes (PTX ISA, "tcgen05.alloc").
+        """
+        return TensorMemory(self, self.cluster, columns, cta_group)
 
     def ping_pong(self, role: Role) -> PingPong:
         """An order in which the warpgroups of `role` run sections of code, one after another. Raises

@@ -6404,7 +6404,7 @@ class Ops:
         abs: bool = False,
         NaN: bool = False,
     ) -> tuple[tuple[Value, ...], Value]:
-        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.f32 d:f32*nd, q:f32, [a:u32]`"""
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is. `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.f32 d:f32*nd, q:f32, [a:u32]`"""
     def tcgen05_ld_red_f32_halves(
         self,
         a: Pointer,
@@ -6417,7 +6417,7 @@ class Ops:
         abs: bool = False,
         NaN: bool = False,
     ) -> tuple[tuple[Value, ...], Value]:
-        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.f32 d:f32*nd, q:f32, [a:u32], split:imm`"""
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is. `tcgen05.ld.red.sync.aligned.shape.num.op{.abs}{.NaN}.f32 d:f32*nd, q:f32, [a:u32], split:imm`"""
     def tcgen05_ld_red_s32(
         self,
         a: Pointer,
@@ -6427,7 +6427,7 @@ class Ops:
         num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
         op: Literal["min", "max"] = "min",
     ) -> tuple[tuple[Value, ...], Value]:
-        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.s32 d:s32*nd, q:s32, [a:u32]`"""
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is. `tcgen05.ld.red.sync.aligned.shape.num.op.s32 d:s32*nd, q:s32, [a:u32]`"""
     def tcgen05_ld_red_s32_halves(
         self,
         a: Pointer,
@@ -6438,7 +6438,7 @@ class Ops:
         num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
         op: Literal["min", "max"] = "min",
     ) -> tuple[tuple[Value, ...], Value]:
-        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.s32 d:s32*nd, q:s32, [a:u32], split:imm`"""
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is. `tcgen05.ld.red.sync.aligned.shape.num.op.s32 d:s32*nd, q:s32, [a:u32], split:imm`"""
     def tcgen05_ld_red_u32(
         self,
         a: Pointer,
@@ -6448,7 +6448,7 @@ class Ops:
         num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
         op: Literal["min", "max"] = "min",
     ) -> tuple[tuple[Value, ...], Value]:
-        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.u32 d:u32*nd, q:u32, [a:u32]`"""
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is. `tcgen05.ld.red.sync.aligned.shape.num.op.u32 d:u32*nd, q:u32, [a:u32]`"""
     def tcgen05_ld_red_u32_halves(
         self,
         a: Pointer,
@@ -6459,7 +6459,7 @@ class Ops:
         num: Literal["x2", "x4", "x8", "x16", "x32", "x64", "x128"] = "x2",
         op: Literal["min", "max"] = "min",
     ) -> tuple[tuple[Value, ...], Value]:
-        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them. `tcgen05.ld.red.sync.aligned.shape.num.op.u32 d:u32*nd, q:u32, [a:u32], split:imm`"""
+        """d = the cells of tensor memory at the address a that the shape gives this thread, and q = the least or the greatest of them, with .abs of their absolute values; with .NaN it is NaN if one of them is. `tcgen05.ld.red.sync.aligned.shape.num.op.u32 d:u32*nd, q:u32, [a:u32], split:imm`"""
     @overload
     def tcgen05_mma(
         self,

@@ -26,6 +26,7 @@ from ptxgen.interpreter.machine.lanes import WARP, Batch
 from ptxgen.interpreter.machine.launch_queue import LaunchQueue
 from ptxgen.interpreter.machine.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entry
+from ptxgen.interpreter.machine.tmem import TENSOR_BYTES
 from ptxgen.interpreter.program.blocks import Program, compile_program
 from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.recording import RecordedScheduler, Recorder
@@ -54,6 +55,7 @@ _RECURSION_BYTES: Final = 1 << 14  # local memory that a thread with recursive c
 # Bytes of the registers; the instructions' temporary values need as much again.
 _MAX_REGISTER_BYTES: Final = 1 << 28
 _MAX_SHARED_BYTES: Final = 1 << 28
+_MAX_TENSOR_BYTES: Final = 1 << 28
 _SHOWN_REPORTS: Final = 10  # reports in the message of a TrapError; Result has all
 # Instructions of the kernels whose programs are cached: half a KiB for each.
 _CACHED_INSTRUCTIONS: Final = 1 << 19
@@ -285,6 +287,8 @@ class _Launch:
             _MAX_REGISTER_BYTES // max(registers * width, 1),
             _MAX_SHARED_BYTES // max(linked.shared_bytes, 1),
         ]
+        if any(instr.opcode.startswith("tcgen05.") for instr in self.program.instrs):
+            sizes.append(_MAX_TENSOR_BYTES // TENSOR_BYTES)
         if sanitize and linked.shared_bytes:
             # The stamps of the last write and of each warp's last read, in bytes.
             unit_bytes = 8 + 8 * (width // WARP)

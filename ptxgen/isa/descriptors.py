@@ -79,6 +79,8 @@ _OF_32: Final = Swizzle(32, 1)
 # By the value in the descriptor.
 _WGMMA: Final = (_NONE, _OF_128, _OF_64, _OF_32)
 _TCGEN05: Final = {0: _NONE, 1: _OF_128_IN_32, 2: _OF_128, 4: _OF_64, 6: _OF_32}
+# By the name that tensor maps have for it.
+OF_MAPS: Final = {"none": _NONE, "128B": _OF_128, "64B": _OF_64, "32B": _OF_32}
 
 # The bits of a start address that count periods of 1024 bytes, after which each swizzle repeats.
 _PERIODS: Final = _FIELD & ~(1024 // _UNIT - 1)
@@ -169,6 +171,7 @@ def _addresses(each: Lanes, rows: int, transposed: bool, quarter: Lanes | None) 
 
 # ---------------------------------------- tcgen05
 
+_VERSION: Final = 1  # in bits 46-48
 SIZES: Final = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of an element; others have one
 
 
@@ -182,6 +185,14 @@ class SharedMatrix:
     base_offset: int
     swizzle: Swizzle
     lbo_is_address: bool = False
+
+    @property
+    def bits(self) -> int:
+        """The descriptor that `shared_matrix` reads as this matrix."""
+        start, lbo, sbo = (nbytes // _UNIT & _FIELD for nbytes in (self.start, self.lbo, self.sbo))
+        code = next(code for code, swizzle in _TCGEN05.items() if swizzle == self.swizzle)
+        above = _VERSION << 46 | self.base_offset << 49 | self.lbo_is_address << 52 | code << 61
+        return start | lbo << 16 | sbo << 32 | above
 
     def words(self, rows: int, nbytes: int = ROW_BYTES) -> Lanes:
         """The shared-memory address of each 8-byte word of a K-major matrix, int64 `[rows, nbytes / 8]`.
@@ -217,7 +228,7 @@ class SharedMatrix:
 
 def shared_matrix(bits: int) -> SharedMatrix:
     """What a descriptor of `tcgen05` says. Raises `DescriptorError` for values that the manual reserves."""
-    if bits >> 46 & 7 != 1:
+    if bits >> 46 & 7 != _VERSION:
         raise DescriptorError(
             f"the descriptor {bits:#018x} of a matrix in shared memory: expected 001 in bits 46-48, got "
             f"{bits >> 46 & 7:03b}"

@@ -87,6 +87,21 @@ class Product:
     scale_bytes: tuple[int, int] = (0, 0)
     shift: int = 0
 
+    @property
+    def bits(self) -> int:
+        """The descriptor that `product_of` reads as this product, whose kind has its types."""
+        numbers = {name: number for number, name in _TYPES[self.kind].items()}
+        word = self.sparse << 2 | numbers[self.a] << 7 | numbers[self.b] << 10 | self.n >> 3 << 17
+        word |= self.negated_a << 13 | self.negated_b << 14 | self.m_major << 15 | self.n_major << 16
+        if self.scale:
+            of_a, of_b = self.scale_bytes
+            is_long = self.kind != "mxf8f6f4" and self.k == _LONG_K << self.sparse
+            scale = _SCALES.index(self.scale)
+            return word | of_b << 4 | scale << 23 | self.m >> 7 << 27 | of_a << 29 | is_long << 31
+        d = next(number for number, name in _OF_D.items() if name == self.d)
+        word |= self.selector | self.saturating << 3 | d << 4 | self.m >> 4 << 24
+        return word | _SHIFTS.index(self.shift) << 30
+
 
 @dataclass(frozen=True, slots=True)
 class _Word:

@@ -3,8 +3,8 @@ Instructions").
 
 Every form of the manual is a row, so that texts with them are read, verified and printed. The interpreter
 refuses a kernel with a form that no public program shows at work by name: products with sparse matrices
-(`.sp`), with B kept in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`, and
-copies that unpack elements.
+(`.sp`), with B kept in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`,
+and copies that unpack elements.
 
 Of the forms of a product, A is in shared memory, behind a descriptor, or in tensor memory; a sparse product
 has the address of its metadata before the instruction descriptor. What products and copies compute is in
@@ -247,9 +247,9 @@ _MMA_ROW: Final[dict[str, Any]] = {
     "group": _GROUPS,
     "counts": {"nm": lambda m: 4 * int(m["group"][-1])},
     "section": f"{TCGEN05}: tcgen05.mma<sp>",
-    "doc": "D = A * B + <times_d> if use, else A * B, of the types and shape in idesc; D is in tensor memory at "
-    "d, A<which> <where>, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is set "
-    "are not written.",
+    "doc": "D = A * B + <times_d> if use, else A * B, of the types and shape in idesc; D is in tensor memory "
+    "at d, A<which> <where>, B in shared memory, as the descriptor b says. Lanes of D whose bit in a mask is "
+    "set are not written.",
     **_ASYNC,
 }
 

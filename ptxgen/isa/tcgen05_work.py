@@ -77,8 +77,8 @@ class _Behind(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _behind(descriptor: int, rows: int, nbytes: int, type: str, along_rows: bool = False) -> _Behind:
-    """The matrix that a descriptor describes, of rows of `nbytes` bytes, or of columns if its rows lie along M
-    or N. Raises `DescriptorError`.
+    """The matrix that a descriptor describes, of rows of `nbytes` bytes, or of columns if its rows lie along
+    M or N. Raises `DescriptorError`.
     """
     of = shared_matrix(descriptor)
     at = of.words_along_rows(rows, type) if along_rows else of.words(rows, nbytes)
@@ -94,8 +94,8 @@ def _product(kind: str, idesc: int, group: int) -> Product:
     wrong = "a sparse A (bit 2)" if of.sparse else "K of 96 (bit 31)" if of.k == 96 else ""
     if wrong:
         raise DescriptorError(
-            f"the instruction descriptor {idesc:#010x} asks for {wrong}, which the interpreter does not model; "
-            "run it on a GPU"
+            f"the instruction descriptor {idesc:#010x} asks for {wrong}, which the interpreter does not "
+            "model; run it on a GPU"
         )
     return of
 
@@ -142,8 +142,8 @@ class ScaledProduct:
             lane, column = split_address(address)
             if lane or first + count > _CELL:
                 raise DescriptorError(
-                    f"the {count} scale factors of each row of {name} lie in a column of 4 bytes from lane 0 on, "
-                    f"got byte {first} and lane {lane}"
+                    f"the {count} scale factors of each row of {name} lie in a column of 4 bytes from lane 0 "
+                    f"on, got byte {first} and lane {lane}"
                 )
             sides.append(partial(_scales, rows, column, first, count))
             columns.append(Columns(column, -(-rows // _ROWS_OF_SCALES), f"the scale factors of {name}"))
@@ -228,8 +228,8 @@ class _Matrices:
         halves = self._of.m == LANES // 2
         if lane not in ((0, 16) if halves else (0,)):
             raise DescriptorError(
-                f"{name} of M {self._of.m} begins at lane {'0 or 16' if halves else '0'} of tensor memory, got "
-                f"{address:#x}, lane {lane}"
+                f"{name} of M {self._of.m} begins at lane {'0 or 16' if halves else '0'} of tensor memory, "
+                f"got {address:#x}, lane {lane}"
             )
         return Columns(column, columns, name)
 
@@ -265,13 +265,14 @@ def _cells_of_d(m: int, n: int, group: int) -> Lanes:
 
 
 def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
-    """The copy of a matrix in shared memory to tensor memory at `d`. Raises `ValueError` for wrong operands."""
+    """The copy of a matrix in shared memory to tensor memory. Raises `ValueError` for wrong operands."""
     rows, nbytes = COPIES[shape]
     lane, column = split_address(d)
     lanes = lanes_of_copy(shape, warps) + lane
     if lanes.max() >= LANES:
         raise DescriptorError(
-            f"tcgen05.cp of {shape} reaches lane {lanes.max()} from {d:#x} on, and tensor memory has {LANES} lanes"
+            f"tcgen05.cp of {shape} reaches lane {lanes.max()} from {d:#x} on, and tensor memory has {LANES} "
+            "lanes"
         )
     matrix = _behind(descriptor, rows, nbytes, "u8")
     columns = Columns(column, nbytes // _CELL, "the copy")

@@ -1,5 +1,5 @@
-"""PTX by hand that uses tensor memory: kernels that allocate columns, fill shared memory from an array, do what
-a test says, and write tensor memory to another array.
+"""PTX by hand that uses tensor memory: kernels that allocate columns, fill shared memory from an array, do
+what a test says, and write tensor memory to another array.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def kernel(
     params: str = "",
 ) -> str:
     """Kernel k(x, out) of CTAs of 128 threads. Each CTA allocates columns, initialises an mbarrier for one
-    arrival, and copies `nbytes` of its part of x to shared memory behind it; after `body` it frees the columns.
+    arrival, and copies `nbytes` of its part of x to shared memory behind it; after `body` it frees the
+    columns.
     """
     group = f"cta_group::{2 if pair else 1}"
     meet = "barrier.cluster.arrive;\nbarrier.cluster.wait;" if pair else "bar.sync 0;"
@@ -104,8 +105,8 @@ def kernel(
 
 
 def moved(first: int, count: int, *, to: str) -> str:
-    """Load (`to` "out") or store (`to` "tensor") `count` columns from `first` on: a row of the array in global
-    memory for each lane of each CTA.
+    """Load (`to` "out") or store (`to` "tensor") `count` columns from `first` on: a row of the array in
+    global memory for each lane of each CTA.
     """
     lines = [
         "mov.u32 %r1, %ctaid.x;",
@@ -187,7 +188,7 @@ def instruction(m: int, n: int, a: str, b: str | None = None, d: str = "f32", fl
 
 
 def rows_of_128_bytes(matrix: Array) -> Array:
-    """The bytes of K-major rows of 128 bytes in the swizzle of 128 bytes: chunk c of row r lies at c ^ r % 8."""
+    """The bytes of K-major rows in the swizzle of 128 bytes: chunk c of row r lies at c ^ r % 8."""
     octets = np.ascontiguousarray(matrix).view(np.uint8).reshape(len(matrix), 8, 16)
     return np.concatenate([row[np.arange(8) ^ n % 8].ravel() for n, row in enumerate(octets)])
 

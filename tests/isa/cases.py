@@ -402,7 +402,8 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "cp.async.wait_all": [("copy_async_wait", None)],
 }
 
-# Rows that have test files of their own: tests/isa/test_hopper.py, tests/interpreter/machine/test_tcgen05*.py.
+# Rows that have test files of their own: tests/isa/test_hopper.py,
+# tests/interpreter/machine/test_tcgen05*.py.
 ELSEWHERE: frozenset[str] = cases_hopper.ELSEWHERE | {
     row.syntax
     for rows in table.rows().values()

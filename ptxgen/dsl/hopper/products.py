@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
+from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -28,6 +29,27 @@ class Owner(Protocol):
 
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` if the memory must not be used any more, for `what`."""
+
+
+class Products(Protocol):
+    """What starts products and copies asynchronously, in one thread of a role, and whose commits arrive at
+    mbarriers; tensor memory.
+    """
+
+    cta_group: int
+
+    @property
+    def is_even(self) -> Value | None:
+        """Whether this CTA is the one of its pair whose thread starts products; None without pairs."""
+
+    def issues(self, role: Role) -> Value:
+        """Whether this thread is the one of a role that starts products, a predicate."""
+
+    def commit(self, barrier: TilePointer) -> None:
+        """Arrive at a barrier when all that this thread has started is complete."""
+
+    def of_even_cta(self, barrier: TilePointer) -> TilePointer:
+        """A barrier of the even CTA of the pair."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptxgen.dsl.blocks import block
+from ptxgen.dsl.hopper.products import Products
 from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.stage import Cursor, RingMemory, Stage
 from ptxgen.dsl.tiles import TilePointer
@@ -30,7 +31,9 @@ class Ring(RingMemory):
     ring is `reworked`. In a ring made `at_once` such a second step follows its fill directly, and both have
     one cursor. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
     and `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
-    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring.
+    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring. Commits of
+    `products` in tensor memory release stages, if there are any: `empty` barriers then count one arrival, and
+    in a pair of CTAs the `full` barrier of the even one counts the bytes of both.
     `k.tma.ring` makes it.
     """
 
@@ -97,7 +100,9 @@ class Ring(RingMemory):
             stage = self._filling = self._stage(cursor, "fill")
             try:
                 self.wait(stage.empty, cursor.parity)
-                if reworked is None:
+                if self.of_pair:
+                    self._expect_pair(stage, copied_bytes)
+                elif reworked is None:
                     for part in range(self.parts):
                         nbytes = copied_bytes // self.parts
                         k.mbarrier_arrive_expect_tx(stage.arrival(part), nbytes, space="shared::cta")
@@ -117,7 +122,7 @@ class Ring(RingMemory):
                 self._filling = None
                 stage.close()
         if not self.at_once:
-            self._advance(cursor)
+            self.advance(cursor)
 
     @block
     def write(self) -> Iterator[Stage]:
@@ -131,7 +136,7 @@ class Ring(RingMemory):
         stage = self._stage(cursor, "write")
         self.wait(stage.empty, cursor.parity)
         yield from self._hand_on(stage, stage.full)
-        self._advance(cursor)
+        self.advance(cursor)
 
     @block
     def store(self) -> Iterator[Stage]:
@@ -161,7 +166,7 @@ class Ring(RingMemory):
         # The thread that fills a stage of a reworked ring arrives at its full barrier when it is free.
         self.wait(stage.full if self.reworked else stage.empty, self._second_parity(cursor))
         yield from self._hand_on(stage, stage.ready)
-        self._advance(cursor)
+        self.advance(cursor)
 
     def _second_parity(self, cursor: Cursor) -> Value:
         """The parity for which the second step of the producer waits: of full barriers, whose phases are one
@@ -234,7 +239,7 @@ class Ring(RingMemory):
             self.k.cp_async_mbarrier_arrive(stage.full, noinc=True, space="shared::cta")
         finally:
             stage.close()
-        self._advance(cursor)
+        self.advance(cursor)
 
     @block
     def rework(self) -> Iterator[Stage]:
@@ -272,7 +277,7 @@ class Ring(RingMemory):
             with k.only_if(self.producer.is_first_lane):
                 k.mbarrier_arrive(stage.ready, space="shared::cta")
         stage.close()
-        self._advance(cursor)
+        self.advance(cursor)
 
     def _hand_on(self, stage: Stage, barrier: TilePointer) -> Iterator[Stage]:
         """Yield a stage to which the producer's threads store, and arrive at a barrier of the consumer."""
@@ -294,8 +299,13 @@ class Ring(RingMemory):
         """A step of the consumer: wait until the next stage is full, use it in the body, and release it.
 
         Of an overlapped ring the step starts at least one product and does not wait for it: its end waits
-        until only the newest group is under way, and releases the stage of the step before.
+        until only the newest group is under way, and releases the stage of the step before. Of a ring that is
+        `released_by` tensor memory one thread of the role, in a pair of the even CTA, runs the body, and a
+        commit of its products releases the stage.
         """
+        if self.products is not None:
+            yield from self._drain_by(self.products)
+            return
         stage, start = self.acquire(), self.k.flight.mark()
         try:
             yield stage
@@ -305,6 +315,33 @@ class Ring(RingMemory):
                 stage.release()
         finally:
             stage.close()
+
+    def _drain_by(self, products: Products) -> Iterator[Stage]:
+        """A step whose products in tensor memory read the stage."""
+        k = self.k
+        k.require_role(f"ring {self.name!r}: drain", self.consumer)
+        k.refuse_predicated("ring.drain")
+        cursor = self._cursors["drain"]
+        with k.when(products.issues(self.consumer)):
+            stage = self._stage(cursor, "drain")
+            self.wait(stage.ready, cursor.parity)
+            try:
+                yield stage
+                if stage.is_open:
+                    stage.release()
+            finally:
+                stage.close()
+        self.advance(cursor)
+
+    def _expect_pair(self, stage: Stage, nbytes: int) -> None:
+        """Have the full barrier of the even CTA wait for the bytes of both CTAs."""
+        k, products = self.k, self.products
+        assert products is not None  # of a pair
+        is_even = products.is_even
+        assert is_even is not None  # of a pair
+        with k.only_if(is_even):
+            k.mbarrier_arrive_expect_tx(stage.full, products.cta_group * nbytes, space="shared::cta")
+        stage.full = products.of_even_cta(stage.full)
 
     def finish(self) -> None:
         """Wait for the last products of an overlapped ring, and release its last stage."""
@@ -321,7 +358,7 @@ class Ring(RingMemory):
         of several rings may overlap. With nested use `drain` is shorter.
         """
         stage = self._next_full("drain")
-        self._advance(self._cursors["drain"])
+        self.advance(self._cursors["drain"])
         return stage
 
     def peek(self) -> Stage:
@@ -351,6 +388,11 @@ class Ring(RingMemory):
     def _next_full(self, kind: str) -> Stage:
         """The consumer's next stage, when it is full."""
         self.k.require_whole_role(f"ring {self.name!r}: {kind}", self.consumer)
+        if self.products is not None:
+            raise ConfigError(
+                f"ring {self.name!r}: {kind} is for products of warpgroups; one thread drains a ring that is "
+                "released_by tensor memory: 'with ring.drain() as stage:'"
+            )
         if self.dealt:
             raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")
         cursor = self._cursors["drain"]
@@ -391,12 +433,3 @@ class Ring(RingMemory):
     def _stage(self, cursor: Cursor, kind: str) -> Stage:
         index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
         return Stage(self, kind, index)
-
-    def _advance(self, cursor: Cursor) -> None:
-        k = self.k
-        if isinstance(cursor.index, int):
-            cursor.parity.set(cursor.parity ^ 1)
-            return
-        is_last = cursor.index == self.stages - 1
-        cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))
-        cursor.index.set(k.selp(0, cursor.index + 1, is_last))

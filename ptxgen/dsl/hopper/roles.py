@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Final, Protocol
@@ -52,6 +52,7 @@ class Roles(GuardedStores):
         self._chain: list[Role] = []  # roles whose code follows one another without anything between
         self._barriers = 0  # named barriers allotted
         self._users: list[RoleUser] = []
+        self.ends: list[Callable[[], None]] = []  # what the kernel does when all its roles have ended
         self._end: ir.Label | None = None  # after all roles of the present chain
 
     # ------------------------------------------------------------------------------ declaring roles
@@ -139,6 +140,10 @@ class Roles(GuardedStores):
         if any(role.entered for role in self._roles):
             raise ConfigError("a ring must be made before the first role begins, so that all threads see it")
         self._users.append(user)
+
+    def at_end(self, end: Callable[[], None]) -> None:
+        """Have `end` emit what frees tensor memory when all roles have ended, without new registers."""
+        self.ends.append(end)
 
     def require_role(self, caller: str, role: Role) -> None:
         """Raise `TypeMismatchError` outside of the code of `role`."""
@@ -318,12 +323,18 @@ class Roles(GuardedStores):
         return any(user.spans_cluster for user in self._users)
 
     def end_roles(self) -> int:
-        """Emit code that keeps a CTA alive while others of its cluster access it; returns the number of
-        instructions.
+        """Emit code that keeps a CTA alive while others of its cluster access it, and what `at_end` noted;
+        returns the number of instructions.
         """
         before = len(self._statements)
+        if self.ends:
+            self.tcgen05_fence_before()
         if self._spans_cluster:
             self.cluster_barrier()
+        elif self.ends:
+            self.barrier()
+        for end in self.ends:
+            end()
         return len(self._statements) - before
 
     def cluster_barrier(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ptxgen.dsl.hopper.layouts import Layout
-from ptxgen.dsl.hopper.products import Owner
+from ptxgen.dsl.hopper.products import Owner, Products
 from ptxgen.dsl.hopper.role import WARPGROUP, Role
 from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
@@ -58,6 +58,7 @@ class RingMemory:
         parts: int = 1,
         stored: Sequence[str] = (),
         at_once: bool = False,
+        products: Products | None = None,
     ) -> None:
         self.k = k
         self.name = name
@@ -72,9 +73,10 @@ class RingMemory:
         self.parts = parts
         self.stored = tuple(stored)
         self.at_once = at_once
+        self.products = products
         self._owes_second = False  # whether a fill, in program order, waits for its second step
         self.ctas = ctas
-        self.spans_cluster = ctas > 1
+        self.spans_cluster = ctas > 1 or self.of_pair
         self.stages = barriers.columns // (barriers_of_stage(parts) + reworked)
         self._regions = regions
         self._barriers = barriers.pointer()
@@ -94,6 +96,11 @@ class RingMemory:
         """The tiles of a stage that copies fill, whose bytes its full barrier counts."""
         return {name: layout for name, layout in self.tiles.items() if name not in self.stored}
 
+    @property
+    def of_pair(self) -> bool:
+        """Whether copies of both CTAs of a pair fill a stage, whose products the even CTA starts."""
+        return self.products is not None and self.products.cta_group > 1
+
     def origin(self) -> Origin:
         """The line of kernel source being executed."""
         return self.k.origin()
@@ -104,6 +111,8 @@ class RingMemory:
         if self.stored and not self.reworked:
             full += self.producer.warps
         gives_back = WARPGROUP if self.dealt else self.consumer.warps * self.ctas
+        if self.products is not None:
+            gives_back = 1
         for stage in range(self.stages):
             for part in range(self.parts):
                 arrived = self._barriers.step(columns=part * self.stages + stage)
@@ -149,6 +158,16 @@ class RingMemory:
         elif index:
             at = at.plus_bytes(index * layout.tile_bytes)
         return BoxTile(self.k, name, layout, at, owner)
+
+    def advance(self, cursor: Cursor) -> None:
+        """Go on to the next stage; after the last one to the first, with the other parity."""
+        k = self.k
+        if isinstance(cursor.index, int):
+            cursor.parity.set(cursor.parity ^ 1)
+            return
+        is_last = cursor.index == self.stages - 1
+        cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))
+        cursor.index.set(k.selp(0, cursor.index + 1, is_last))
 
     def wait(self, barrier: TilePointer, parity: Value) -> None:
         """Wait until the phase of a barrier that has this parity is complete."""
@@ -251,6 +270,12 @@ class Stage:
             raise TypeMismatchError(
                 f"ring {ring.name!r}: {self._kind} gives its stage on at the end of the 'with'"
             )
+        if ring.products is not None:
+            k.require_role(f"ring {ring.name!r}: release", ring.consumer)
+            k.refuse_predicated(f"ring {ring.name!r}: release")
+            ring.products.commit(self.empty)
+            self.close()
+            return
         if ring.dealt:  # a warpgroup comes here
             k.require_role(f"ring {ring.name!r}: release", ring.consumer)
             k.refuse_predicated(f"ring {ring.name!r}: release")

@@ -12,6 +12,7 @@ from ptxgen.arguments import is_one_of
 from ptxgen.dsl.hopper.async_stores import AsyncStores, StoringThreads
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
+from ptxgen.dsl.hopper.products import Products
 from ptxgen.dsl.hopper.ring import Ring
 from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.roles import Roles
@@ -105,6 +106,7 @@ class Tma:
         parts: int = 1,
         stored: Sequence[str] = (),
         at_once: bool = False,
+        released_by: Products | None = None,
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -123,7 +125,9 @@ class Tma:
         follows its fill before the next fill, which saves two registers. With `dealt` each warpgroup of the
         consumer takes stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases
         each stage; there the slabs of a tile may arrive in several `parts`, so that products begin when the
-        first is there: `stage.wait(part)`. A role that moves whole stages for itself may be producer and
+        first is there: `stage.wait(part)`. With `released_by=memory`, a `k.tensor_memory(...)`, one thread of the
+        consumer starts products that read a stage, and their commit releases it; in a pair of CTAs each CTA
+        fills its stages, and that thread is in the even one. A role that moves whole stages for itself may be producer and
         consumer.
         """
         self._require("tma.ring")
@@ -152,6 +156,11 @@ class Tma:
         _check_at_once(at_once, has_second_step=(reworked or bool(stored)) and not gathered)
         others = multicast, overlapped, written, reworked
         _check_dealt(consumer, dealt=dealt, otherwise=any(others))
+        _check_released_by(
+            released_by,
+            pair_excludes=written or reworked or gathered or bool(stored),
+            excluded=multicast or overlapped or dealt,
+        )
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
@@ -167,7 +176,19 @@ class Tma:
         ctas = self._cluster.size if multicast else 1
         ways = overlapped, written, reworked, gathered, dealt
         ring = Ring(
-            self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways, parts, stored, at_once
+            self._k,
+            name,
+            producer,
+            consumer,
+            layouts,
+            regions,
+            barriers,
+            ctas,
+            *ways,
+            parts,
+            stored,
+            at_once,
+            released_by,
         )
         self._k.add_role_user(ring)
         return ring
@@ -203,6 +224,7 @@ class Tma:
             self._load_share(tile, place, stage)
             return
         part, of = self._part(tile, corners), corners[0].of
+        group: Any = {"group": "cta_group::2"} if stage.ring.of_pair else {}
         of.fix(replace(part.boxes(of.type.rank), loads=True))
         dim: Any = f"{of.type.rank}d"
         for nth, one in enumerate(corners):
@@ -210,7 +232,7 @@ class Tma:
                 at = one.pointer(number * tile.layout.slab_columns)
                 to = tile.slab(number).plus_bytes(nth * part.rows * part.row_bytes)
                 arrives = stage.arrival(number * stage.ring.parts // tile.layout.slabs)
-                self._k.cp_async_bulk_tensor_load(to, at, arrives, dim=dim)
+                self._k.cp_async_bulk_tensor_load(to, at, arrives, dim=dim, **group)
 
     def _part(self, tile: BoxTile, corners: list[Corner]) -> Layout:
         """The layout of the share of a tile that each of these corners fills."""
@@ -366,6 +388,29 @@ def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
         raise ConfigError(
             "ring: dealt=True is for copies and a consumer of whole warpgroups; leave out multicast, "
             "overlapped, written and reworked"
+        )
+
+
+def _check_released_by(released_by: object, *, excluded: bool, pair_excludes: bool) -> None:
+    """Raise `TypeMismatchError` or `ConfigError` unless a ring may be `released_by` this, or is not released by
+    any tensor memory.
+    """
+    if released_by is None:
+        return
+    if not hasattr(released_by, "cta_group"):
+        raise TypeMismatchError(
+            f"ring: released_by must be the tensor memory of this kernel, k.tensor_memory(...), got "
+            f"{shown(released_by)}"
+        )
+    if excluded:
+        raise ConfigError(
+            "ring: released_by=… is for products of one thread, which take stages in order; leave out multicast, "
+            "overlapped and dealt"
+        )
+    if released_by.cta_group > 1 and pair_excludes:
+        raise ConfigError(
+            "ring: of a pair of CTAs, released_by=… is for stages that copies of tensors fill; leave out written, "
+            "reworked, gathered and stored"
         )
 
 

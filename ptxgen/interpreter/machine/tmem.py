@@ -16,7 +16,14 @@ from ptxgen.interpreter.machine.access import as_address, fresh
 from ptxgen.interpreter.machine.bulk import BulkMachine
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.memory import POISON
-from ptxgen.interpreter.machine.tmem_allocator import ALLOCATE, FREE, RELINQUISH, Request, TensorAllocator
+from ptxgen.interpreter.machine.tmem_allocator import (
+    ALLOCATE,
+    FREE,
+    RELINQUISH,
+    Request,
+    TensorAllocator,
+    unpaired,
+)
 from ptxgen.interpreter.machine.tmem_late import TensorQueues
 from ptxgen.interpreter.machine.tmem_shapes import extents, offsets
 from ptxgen.isa import mbarrier_word
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _WARPS: Final = LANES // QUARTER
+TENSOR_BYTES: Final = 4 * LANES * COLUMNS  # of a CTA
 
 
 class TensorMemory:
@@ -134,7 +142,7 @@ class TmemMachine(BulkMachine):
             self._tensor.stores.complete(warp, self._tensor.stores.started(warp))
 
     def _cells(self, address: Lanes, of: RegisterShape) -> Lanes:
-        """The indices of cells, `[registers, warps, 32]`; those of warps without active lanes are of no use."""
+        """The indices of cells, `[registers, warps, 32]`, of no use for warps without active lanes."""
         at = np.broadcast_to(address, self.selection.count).astype(np.int64) & 0xFFFFFFFF
         by_warp = at.reshape(-1, WARP)
         here = self._whole_warps()
@@ -180,7 +188,7 @@ class TmemMachine(BulkMachine):
         allocator = self._tensor.allocator
         counted = allocator.allocated[cta]
         end = first + count
-        if 0 <= first and end <= COLUMNS and counted[end] - counted[first] == count:
+        if first >= 0 and end <= COLUMNS and counted[end] - counted[first] == count:
             return
         of = f" for {what}" if what else ""
         self._start_of(lane).refuse(
@@ -216,8 +224,9 @@ class TmemMachine(BulkMachine):
             self._tensor.queues.start(lane, partial(operation.run, memories))
 
     def commit_tensor(self, mbarrier: Lanes, ctas: Lanes | None = None) -> None:
-        """Have each thread arrive at its mbarrier in shared memory once the operations that it has started are
-        complete; with `ctas`, a mask of ranks in the cluster, at the mbarriers at this offset in all these CTAs.
+        """Have each thread arrive at its mbarrier in shared memory once the operations that it has started
+        are complete; with `ctas`, a mask of ranks in the cluster, at the mbarriers at this offset in all
+        these CTAs.
         """
         for n, position in enumerate(self.positions(mbarrier, 8).tolist()):
             start = self._start(n)
@@ -238,10 +247,7 @@ class TmemMachine(BulkMachine):
         if not pair:
             return (cta,)
         if self.batch.cluster_size % 2:
-            start.refuse(
-                f"a pair has two CTAs of one cluster, and the cluster has {self.batch.cluster_size}; launch it "
-                "with an even cluster"
-            )
+            start.refuse(unpaired(self.batch))
         return cta & ~1, cta | 1
 
     def _memories(self, cta: int) -> Memories:

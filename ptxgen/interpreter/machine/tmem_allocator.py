@@ -32,6 +32,14 @@ RELINQUISH: Final = "tcgen05.relinquish_alloc_permit"
 Done = Callable[[int], None]  # takes the first column of an allocation
 
 
+def unpaired(batch: Batch) -> str:
+    """The mistake in words of a kernel that uses pairs in a cluster of an odd size."""
+    return (
+        f"a pair has two CTAs of one cluster, and the cluster has {batch.cluster_size}; launch the kernel "
+        "with an even cluster"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a warp, given by its active lanes, asks for with instruction `at`: `columns` to allocate, or those
@@ -137,11 +145,7 @@ class TensorAllocator:
 
     def _check(self, request: Request, of: _Cta) -> None:
         if request.pair and self._batch.cluster_size % 2:
-            self._refuse(
-                request,
-                f"a pair has two CTAs of one cluster, and the cluster has {self._batch.cluster_size}; launch "
-                "it with an even cluster",
-            )
+            self._refuse(request, unpaired(self._batch))
         if request.what == RELINQUISH:
             return
         if request.columns not in ALLOCATIONS:
@@ -151,7 +155,8 @@ class TensorAllocator:
         if request.what == ALLOCATE and of.relinquished:
             self._refuse(
                 request,
-                f"the CTA has promised with {RELINQUISH} to allocate no more; allocate before that instruction",
+                f"the CTA has promised with {RELINQUISH} to allocate no more; allocate before that "
+                "instruction",
             )
 
     def _meet(self, cta: int, request: Request, free: Lanes) -> bool:

@@ -30,8 +30,8 @@ class _Queue:
 
 
 class TensorQueues:
-    """The operations of all threads, or the stores of all warps, of a batch, by their number. With `delays`, the
-    time of each is drawn.
+    """The operations of all threads, or the stores of all warps, of a batch, by their number. With `delays`,
+    the time of each is drawn.
     """
 
     def __init__(self, delays: Delays | None) -> None:

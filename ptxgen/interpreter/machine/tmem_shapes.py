@@ -1,4 +1,6 @@
-"""The cells of tensor memory that the shapes of `tcgen05.ld` and `tcgen05.st` reach, as the machine needs them."""
+"""The cells of tensor memory that the shapes of `tcgen05.ld` and `tcgen05.st` reach, as the machine needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=256)
 def offsets(of: RegisterShape) -> Lanes:
-    """The distance in cells from the address to the cell of each register of each thread, `[registers, 32]`."""
+    """The distance in cells from the address to the cell of each register of a thread, `[registers, 32]`."""
     lane, column = cells(of.shape, of.num, of.split, packed=of.halves)
     flat: Lanes = lane * COLUMNS + column
     return np.stack([flat, flat + 1], axis=1).reshape(-1, flat.shape[1]) if of.halves else flat

@@ -96,8 +96,8 @@ def test_columns_that_nobody_frees_are_waited_for_for_ever() -> None:
     text = text_of(WAITING.format(first="bar.sync 2, 64;"))
     wanted = [
         f"{named(0, 32)} wait at barrier 2 (32 of 64 threads have come) in {located(text, 'bar.sync 2')}",
-        f"{named(32, 32)} wait at 256 columns of tensor memory side by side (the CTA has allocated columns 0 to "
-        f"511) in {located(text, '256;')}",
+        f"{named(32, 32)} wait at 256 columns of tensor memory side by side (the CTA has allocated columns 0 "
+        f"to 511) in {located(text, '256;')}",
     ]
     assert trap(text, [np.zeros(1, np.uint32)], block=64) == deadlock(wanted, 0, 64)
 
@@ -149,7 +149,10 @@ $end:
 
 SIZE: Final = "wanted 32, 64, 128, 256 or 512 columns of tensor memory, got"
 COUNT: Final = "the threads of a warp give one number of columns, got"
-TAKEN: Final = "but the CTA has allocated columns 0 to 63; give the address that tcgen05.alloc has written, and its number of columns"
+TAKEN: Final = (
+    "but the CTA has allocated columns 0 to 63; give the address that tcgen05.alloc has written, and its "
+    "number of columns"
+)
 MISTAKES: Final = (
     (f"mov.u32 %r9, 48;\n{ALLOC} [%r2], %r9;", f"{SIZE} 48"),
     (f"mov.u32 %r9, 1024;\n{ALLOC} [%r2], %r9;", f"{SIZE} 1024"),
@@ -162,8 +165,8 @@ MISTAKES: Final = (
     ),
     (
         f"{ALLOC} [%r2], 32;\n{ALLOC} [%r2], 64;",
-        "an allocation of 64 columns of tensor memory follows one of 32, and a CTA's later allocations are not "
-        "larger; allocate the largest first",
+        "an allocation of 64 columns of tensor memory follows one of 32, and a CTA's later allocations are "
+        "not larger; allocate the largest first",
     ),
     (f"{allocated(64, 0)}\n{FREE} %r10, 32;", f"frees 32 columns of tensor memory at 0x0, {TAKEN}"),
     (f"{allocated(64, 0)}\n{FREE} 64, 64;", f"frees 64 columns of tensor memory at 0x40, {TAKEN}"),
@@ -178,7 +181,7 @@ MISTAKES: Final = (
     ),
     (
         "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r2], 64;",
-        "a pair has two CTAs of one cluster, and the cluster has 1; launch it with an even cluster",
+        "a pair has two CTAs of one cluster, and the cluster has 1; launch the kernel with an even cluster",
     ),
 )
 

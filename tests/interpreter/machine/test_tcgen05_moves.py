@@ -216,7 +216,8 @@ MISTAKES: Final = (
     ),
     (
         f"{WHERE}add.u32 %r2, %r2, 0x80000;\ntcgen05.st.sync.aligned.16x64b.x1.b32 [%r2], {{%r2}};",
-        "reaches lanes 8 to 23 of tensor memory at 0x80000, and this shape begins at lane 0 or 16 of a warp's 32",
+        "reaches lanes 8 to 23 of tensor memory at 0x80000, and this shape begins at lane 0 or 16 of a "
+        "warp's 32",
         0,
     ),
     (

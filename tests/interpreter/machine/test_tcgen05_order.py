@@ -1,5 +1,5 @@
-"""When products, copies and stores of tensor memory complete: not before something waits for them, in the order
-of their thread, and under every schedule at the latest with the commit.
+"""When products, copies and stores of tensor memory complete: not before something waits for them, in the
+order of their thread, and under every schedule at the latest with the commit.
 """
 
 from __future__ import annotations
@@ -7,12 +7,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import pytest
 from interpreter.machine.test_tcgen05_products import MORE, drawn, exact, image, steps, stored, with_rows
-from interpreter.programs import deadlock, located, named
+from interpreter.programs import at, deadlock, located, named
 from interpreter.reported import messages, trap
 from interpreter.tensor_texts import (
-    LANE,
     LANES,
     MBARRIER,
     TENSOR,
@@ -79,7 +77,7 @@ def test_a_product_reads_shared_memory_as_late_as_it_completes() -> None:
 
 
 def test_products_of_a_thread_complete_in_order_whatever_their_shapes() -> None:
-    """The second product overwrites, in another shape, the columns of A of the first; the third reads its D."""
+    """The second product overwrites, in another shape, the columns of A of the first."""
     held = f"add.u32 %r20, {TENSOR}, 64;"
     first = f"tcgen05.mma.cta_group::1.kind::f16 [{TENSOR}], [%r20], %rd2, %r5, %p1;"
     other = instruction(64, 64, "f16", d="f16")
@@ -169,6 +167,9 @@ def test_an_mbarrier_must_be_there() -> None:
     lines = [f"mbarrier.inval.shared.b64 [{MBARRIER}];", *MMA, commit()]
     text = kernel(by_one_thread(lines), nbytes=1 << 16)
     got = trap(text, [image(A, B), np.zeros(4, np.uint32)], block=LANES)
-    assert got.startswith(
-        f"kernel k: {located(text, 'tcgen05.commit')}: thread (0, 0, 0) of CTA (0, 0, 0): there is no mbarrier"
+    commits = at(text, "tcgen05.commit")
+    assert got == (
+        f"{commits}there is no mbarrier: mbarrier.init must come first\nbefore that, kernel k: the sanitizer "
+        f"reports 1 problem:\n  {commits}sync: shared address 0x0 (buf): there is no mbarrier: "
+        f"{located(text, 'mbarrier.inval')} has ended it"
     )

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from interpreter.tensor_texts import (
     LANES,
-    SIZES,
     TENSOR,
     Array,
     by_one_thread,

@@ -1,4 +1,6 @@
-"""Copies from shared to tensor memory that run, and products whose blocks have scale factors, against float64."""
+"""Copies from shared to tensor memory that run, and products whose blocks have scale factors, against
+float64.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ COPIES: Final = {
 
 
 def in_blocks(rows: Array) -> Array:
-    """Rows of 16 or 32 bytes as descriptors without a swizzle have them: 8 rows of 16 bytes one after another,
-    128 bytes apart; the second half of each row behind all first halves.
+    """Rows of 16 or 32 bytes as descriptors without a swizzle have them: 8 rows of 16 bytes one after
+    another, 128 bytes apart; the second half of each row behind all first halves.
     """
     halves = rows.view(np.uint8).reshape(len(rows), -1, 16)
     return halves.swapaxes(0, 1).ravel()
@@ -142,8 +144,8 @@ def test_scale_factors_scale_blocks_of_a_row(
         f"mov.u32 %r5, {idesc:#x};",
         "setp.ne.u32 %p1, %r5, %r5;",
         f"add.u32 %r22, {TENSOR}, 256;",
-        f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{vec} [{TENSOR}], {'[%r22]' if held else '%rd1'}, %rd2, "
-        "%r5, [%r20], [%r21], %p1;",
+        f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{vec} [{TENSOR}], {'[%r22]' if held else '%rd1'}, "
+        "%rd2, %r5, [%r20], [%r21], %p1;",
         commit(),
     ]
     body = [by_one_thread(lines), wait(), moved(0, n, to="out")]

@@ -1,0 +1,277 @@
+"""Rings of stages in tensor memory, by which products and the threads of other roles hand matrices over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from ptxgen.arguments import integer
+from ptxgen.dsl.blackwell.matrices import CELL, MOST_COLUMNS, Accumulator, Memory, TensorOperand
+from ptxgen.dsl.blocks import block
+from ptxgen.dsl.hopper.products import STEP, Products
+from ptxgen.dsl.hopper.role import Role
+from ptxgen.dsl.hopper.stage import Cursor, RingMemory
+from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.values import Pointer, Value, is_count
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.isa.tensor_memory import LANES
+from ptxgen.records import dataclass
+from ptxgen.types import ScalarType, bf16, f16, u32, u64
+
+_BARRIERS: Final = 2  # of a stage: full and empty
+_BARRIER_ALIGN: Final = 8  # bytes
+
+
+class RingHost(Memory, Products, Protocol):
+    """Tensor memory, as a ring uses it."""
+
+    def take(self, caller: str, columns: int) -> int:
+        """Allot columns; returns the first."""
+
+    def address(self, column: int, moved_by: Value | None = None) -> Pointer:
+        """The address of a column."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A matrix of each stage, its type (None: sums), the columns of tensor memory, and the first of them."""
+
+    columns: int
+    dtype: ScalarType | None
+    width: int
+    first: int
+
+
+class TensorRing(RingMemory):
+    """`stages` stages in tensor memory, each with the `matrices`: sums that products of the producer fill and
+    threads of the consumer load, or if the ring is `written` matrices to which threads of the producer store
+    and which products of the consumer read or add to.
+
+    The side of products has one arrival, that of a commit, and the side of threads one of each warp, in a pair
+    of CTAs of both. `tcgen05.fence` stands on both sides of each, where tensor memory of other threads is
+    concerned (PTX ISA, "tcgen05.fence").
+    """
+
+    def __init__(
+        self,
+        memory: RingHost,
+        name: str,
+        stages: int,
+        producer: Role,
+        consumer: Role,
+        written: bool,
+        matrices: Mapping[str, object],
+    ) -> None:
+        k = memory.k
+        caller = "tensor_memory.ring"
+        for role in (producer, consumer):
+            if getattr(role, "k", None) is not k:
+                raise ConfigError(
+                    f"{caller}: the producer and the consumer must be roles of this kernel, got {shown(role)}"
+                )
+        if not is_count(stages) or not matrices:
+            raise ConfigError(
+                f"{caller}: it takes a positive number of stages, two roles, and matrices by name, such as "
+                f"c=(128, 128); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(matrices)}"
+            )
+        self.memory = memory
+        self.rows = LANES
+        self._shapes: dict[str, _Shape] = {}
+        width = 0
+        for matrix, given in matrices.items():
+            if matrix.startswith("_") or hasattr(TensorStage, matrix):
+                raise ConfigError(
+                    f"{caller}: a matrix cannot be called {matrix!r}, a word of stages; rename it"
+                )
+            columns, dtype = _checked(caller, matrix, given, LANES * memory.cta_group)
+            needed = columns * dtype.nbytes // CELL if dtype else columns
+            self._shapes[matrix] = _Shape(columns, dtype, needed, width)
+            width += needed
+        self._width = width
+        self._first = memory.take(caller, stages * width)
+        barriers = k.shared(name, (1, _BARRIERS * stages), u64, align=_BARRIER_ALIGN)
+        super().__init__(k, name, producer, consumer, {}, {}, barriers, 1, False, written)
+        self.spans_cluster = memory.cta_group > 1
+        k.add_role_user(self)
+
+    def __repr__(self) -> str:
+        return f"TensorRing({self.name!r}, {self.stages} stages of {', '.join(self._shapes)})"
+
+    # ------------------------------------------------------------------------------ roles
+
+    def prepare(self) -> None:
+        """Initialise the barriers, in one thread."""
+        threads = self.producer if self.written else self.consumer
+        arrivals = threads.warps * self.memory.cta_group, 1
+        full, empty = arrivals if self.written else arrivals[::-1]
+        for stage in range(self.stages):
+            self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
+            at = self._barriers.step(columns=self.stages + stage)
+            self.k.mbarrier_init(at, empty, space="shared::cta")
+
+    def enter(self, role: Role) -> None:
+        """Declare the role's stage index and parity; a fresh empty barrier lets the producer pass."""
+        for mine, kind, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
+            if mine is role:
+                index = self.k.var(u32, 0) if self.stages > 1 else 0
+                self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
+
+    def leave(self, role: Role) -> None:
+        """Check nothing."""
+
+    # ------------------------------------------------------------------------------ steps
+
+    @block
+    def fill(self) -> Iterator[TensorStage]:
+        """A step of the producer whose products fill a stage: wait until the next stage is free, start products
+        in the body, and commit them at its end. All threads of the role come here, and one of them, in a pair
+        of the even CTA, waits and commits; drains of operands in the body are of this thread.
+        """
+        self._require("fill", self.producer, of_threads=False)
+        yield from self._of_products("fill", self._cursors["fill"], self.stages, 0)
+
+    @block
+    def write(self) -> Iterator[TensorStage]:
+        """A step of the producer of a `written` ring: wait until the next stage is free, store to its matrices
+        by all threads of the role, and hand it to the consumer's products.
+        """
+        self._require("write", self.producer, of_threads=True)
+        yield from self._of_threads("write", self._cursors["fill"], self.stages, 0)
+
+    @block
+    def drain(self) -> Iterator[TensorStage]:
+        """A step of the consumer: wait until the next stage is full, use it in the body, and release it. In a
+        `written` ring one thread runs the body, and a commit of its products releases the stage; otherwise all
+        threads of the role run it.
+        """
+        self._require("drain", self.consumer, of_threads=not self.written)
+        cursor = self._cursors["drain"]
+        if not self.written:
+            yield from self._of_threads("drain", cursor, 0, self.stages)
+            return
+        with self.k.when(self.memory.issues(self.consumer)):
+            yield from self._of_products("drain", cursor, 0, self.stages)
+
+    def _require(self, step: str, role: Role, *, of_threads: bool) -> None:
+        """Raise `ConfigError` or `TypeMismatchError` for a step in a ring of the other kind, or elsewhere."""
+        k, caller = self.k, f"ring {self.name!r}: {step}"
+        if step != "drain" and self.written is not of_threads:
+            raise ConfigError(
+                f"{caller} is for rings made with{'' if of_threads else 'out'} written=True; use "
+                f"{'fill' if of_threads else 'write'}"
+            )
+        if of_threads:
+            k.require_whole_role(caller, role)
+        else:
+            k.require_role(caller, role)
+            k.refuse_predicated(caller)
+
+    def _of_products(self, kind: str, cursor: Cursor, waits: int, arrives: int) -> Iterator[TensorStage]:
+        """A step of the side of products: the barriers at which it waits and arrives begin at these columns."""
+        k, memory = self.k, self.memory
+        role = self.producer if kind == "fill" else self.consumer
+        stage = self._stage_of(kind, cursor)
+        with k.when(memory.issues(role)):
+            self.wait(self.barrier(stage.index, waits), cursor.parity)
+            k.tcgen05_fence_after()
+        try:
+            yield stage
+            with k.when(memory.issues(role)):
+                memory.commit(self.barrier(stage.index, arrives))
+        finally:
+            stage.close()
+        self.advance(cursor)
+
+    def _of_threads(self, kind: str, cursor: Cursor, waits: int, arrives: int) -> Iterator[TensorStage]:
+        """A step of the side of threads."""
+        k = self.k
+        stage = self._stage_of(kind, cursor)
+        self.wait(self.barrier(stage.index, waits), cursor.parity)
+        k.tcgen05_fence_after()
+        try:
+            yield stage
+            k.tcgen05_fence_before()
+            self._arrive_at_products(
+                self.barrier(stage.index, arrives), self.producer if self.written else self.consumer
+            )
+        finally:
+            stage.close()
+        self.advance(cursor)
+
+    def _arrive_at_products(self, barrier: TilePointer, role: Role) -> None:
+        """Arrive at a barrier of the thread that starts products, once for each warp."""
+        k = self.k
+        there = self.memory.of_even_cta(barrier) if self.spans_cluster else barrier
+        k.bar_warp_sync(-1)
+        with k.only_if(role.is_first_lane):
+            if self.spans_cluster:
+                k.arrive_in_cluster(Pointer(there.value, "shared", u64))
+            else:
+                k.mbarrier_arrive(barrier, space="shared::cta")
+
+    def _stage_of(self, kind: str, cursor: Cursor) -> TensorStage:
+        index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
+        return TensorStage(self, kind, index)
+
+    def matrix(self, name: str, stage: TensorStage) -> Accumulator | TensorOperand:
+        """A matrix of a stage."""
+        shape = self._shapes[name]
+        moved_by = None if isinstance(stage.index, int) else stage.index * self._width
+        at = self.memory.address(self._first + shape.first, moved_by)
+        if shape.dtype is None:
+            return Accumulator(self.memory, name, self.rows, shape.columns, at, stage)
+        return TensorOperand(self.memory, name, self.rows, shape.columns, at, stage, shape.dtype)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the matrices."""
+        return tuple(self._shapes)
+
+
+class TensorStage:
+    """A stage of a ring in tensor memory that one role uses: `stage.c` is its matrix `c`."""
+
+    __slots__ = ("_kind", "_matrices", "index", "is_open", "ring")
+
+    def __init__(self, ring: TensorRing, kind: str, index: Value | int) -> None:
+        self.ring = ring
+        self.index = index
+        self.is_open = True
+        self._kind = kind
+        # All at once: what a branch computes is undefined after it.
+        self._matrices = {name: ring.matrix(name, self) for name in ring.names}
+
+    def __getattr__(self, name: str) -> Accumulator | TensorOperand:
+        if name.startswith("_") or name not in self._matrices:
+            raise AttributeError(f"{self.ring!r} has no matrix {name!r}")
+        self.use(f"matrix {name!r}")
+        return self._matrices[name]
+
+    def use(self, what: str) -> None:
+        """Raise `TypeMismatchError` for a use after the end of the step."""
+        if not self.is_open:
+            raise TypeMismatchError(
+                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may have "
+                f"it; move the use into 'with ring.{self._kind}() as stage:'"
+            )
+
+    def close(self) -> None:
+        """Refuse any later use of this stage."""
+        self.is_open = False
+
+
+def _checked(caller: str, name: str, given: object, rows: int) -> tuple[int, ScalarType | None]:
+    """The columns of a matrix, and its type, None for sums."""
+    parts = given if isinstance(given, tuple) else ()
+    shape, dtype = (parts[0], parts[1]) if len(parts) == 2 and isinstance(parts[0], tuple) else (parts, None)
+    sizes = [integer(n, 1, 1 << 20) for n in shape] if isinstance(shape, tuple) else []
+    step = 8 * rows // LANES if dtype is None else STEP
+    right = len(sizes) == 2 and sizes[0] == rows and dtype in (None, f16, bf16)
+    columns = sizes[1] if len(sizes) == 2 else None
+    if not right or columns is None or columns % step or columns > MOST_COLUMNS:
+        raise ConfigError(
+            f"{caller}: expected matrix {name!r} as ({rows}, columns) for sums, columns in multiples of "
+            f"{8 * rows // LANES} up to {MOST_COLUMNS}, or as (({rows}, columns), f16 or bf16) for an operand, in "
+            f"multiples of {STEP}; got {shown(given)}"
+        )
+    return columns, dtype
