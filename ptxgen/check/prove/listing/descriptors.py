@@ -1,4 +1,5 @@
-"""Verdicts on the matrices in shared memory that `wgmma.mma_async` reads through descriptors.
+"""Verdicts on the matrices in shared memory that `wgmma.mma_async`, `tcgen05.mma` and `tcgen05.cp` read
+through descriptors.
 
 A descriptor holds an address among other bit fields, so the rules for sums of addresses do not
 apply to it. The descriptor is computed, by the semantics of the instructions that make it, for
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ptxgen.check.prove.listing.products import Products
 from ptxgen.check.prove.listing.rows import MOST_ROWS, NotListedError, Table
 from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.listing.tables import Lister
@@ -53,7 +55,7 @@ class Case(NamedTuple):
     @property
     def swizzle_row(self) -> int:
         """The row of the swizzle's pattern that the matrix starts with."""
-        return ((self.start + self.phase >> 7) - self.fields.base_offset) & self.fields.width - 1
+        return int(self.fields.phase(self.start + self.phase))
 
 
 class Group(NamedTuple):
@@ -80,12 +82,18 @@ class Judged(NamedTuple):
 class Descriptors:
     """Verdicts on the descriptors of one kernel."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, products: Products) -> None:
         self._search = search
+        self._products = products
 
     def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Finding:
         """The verdict on a matrix that an instruction reads."""
         search = self._search
+        if touch.side:
+            shaped = self._products.matrix(site, matrix.name, touch.side)
+            if isinstance(shaped, Finding):
+                return shaped
+            matrix = shaped
         descriptor = search.values.operand(touch.descriptor, u64, site.block, site.position)
         symbols = search.provenance.symbols(descriptor)
         if not symbols or not symbols <= set(search.homes):
@@ -111,9 +119,12 @@ class Descriptors:
         lister, table = search.table([descriptor], search.condition(site), thorough, search.bases(0))
         if not table.n:
             return Finding(PROVED, "no thread gets there", variable.name)
-        groups = self._groups(lister, table, descriptor, variable)
+        groups = self._groups(lister, table, descriptor, variable, matrix)
         if groups is None:
             return _unknown(matrix, _DEPENDS, variable.name)
+        unknown = next((c.fields.unknown for g in groups for c in g.cases if c.fields.unknown), "")
+        if unknown:
+            return _unknown(matrix, unknown, variable.name)
         home, constant = self._home(descriptor, variable)
         judged = [self._judged(group, matrix, home, constant, variable) for group in groups]
         wrong = [n for n, j in enumerate(judged) if j.reason]
@@ -170,7 +181,8 @@ class Descriptors:
         for case in group.cases:
             units = units_of(case.start + case.phase, case.fields, matrix) - case.phase
             low, high = int(units.min()), int(units.max()) + UNIT - 1
-            judged.append(self._in_home(low, high, home, constant, variable))
+            one = self._in_home(low, high, home, constant, variable)
+            judged.append(one._replace(reason=case.fields.wrong or one.reason))
         wrong = [j for j in judged if j.reason]
         worst = (wrong or judged)[0]
         return worst._replace(everywhere=len(wrong) == len(judged))
@@ -199,7 +211,9 @@ class Descriptors:
 
     # ------------------------------------------------------------------------------ listing
 
-    def _groups(self, lister: Lister, table: Table, descriptor: Node, variable: Home) -> list[Group] | None:
+    def _groups(
+        self, lister: Lister, table: Table, descriptor: Node, variable: Home, matrix: Matrix
+    ) -> list[Group] | None:
         """The matrices that a descriptor gives; None if they depend on the variable's address."""
         fixed, moving, symbols = self._parts(descriptor)
         base = self._search.bases(0)[variable.name]
@@ -219,7 +233,7 @@ class Descriptors:
         for node in symbols:
             tiled.columns[node.id] = everywhere.astype(register_dtype(node.bits))
         descriptors = lister.evaluate(tiled, descriptor).reshape(len(rows), len(addresses))
-        return _grouped(descriptors, addresses, rows, variable)
+        return _grouped(descriptors, addresses, rows, variable, matrix)
 
     def _parts(self, descriptor: Node) -> tuple[list[Node], list[Node], list[Node]]:
         """The values that a descriptor is computed from: those that do not depend on the variable's
@@ -267,7 +281,9 @@ def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
     return rows
 
 
-def _grouped(descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
+def _grouped(
+    descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home, matrix: Matrix
+) -> list[Group] | None:
     """The matrices of `descriptors`, which has a row for each row of the table and a column for each of
     the variable's addresses in `bases`; None if a matrix depends on the address.
     """
@@ -281,13 +297,15 @@ def _grouped(descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home) -> l
         return None
     groups = []
     for n, row in enumerate(rows.tolist()):
-        cases = {_case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE): None for c in range(count)}
+        cases = {
+            _case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE, matrix): None for c in range(count)
+        }
         groups.append(Group(row, tuple(cases)))
     return groups
 
 
-def _case(start: int, rest: int, phase: int) -> Case:
-    fields = fields_of(rest)
+def _case(start: int, rest: int, phase: int, matrix: Matrix) -> Case:
+    fields = fields_of(rest, matrix)
     return Case(start, fields, phase if fields.width > 1 else 0)
 
 
