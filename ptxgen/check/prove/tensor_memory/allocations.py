@@ -1,7 +1,8 @@
 """The allocations of tensor memory of a kernel, and the loads of their addresses from shared memory.
 
 `tcgen05.alloc` writes the address to a word of shared memory. A load of this word gives the address if no other
-access writes the word, and if the load comes after the allocation. The proof takes that to be so, and computes
+access writes the word before the load, and if the load comes after the allocation. The proof takes that to be
+so, and computes
 with an address that may be any of those that an allocation of this size can have: its columns begin at a
 multiple of 32. `Allocations.refuted` then tells, from the verdicts on all accesses, whether it was right to.
 """
@@ -18,6 +19,7 @@ from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.ranges import Range, spaced
 from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.program.variable_addresses import SHARED
 from ptxgen.check.prove.tensor_memory.order import Order
 from ptxgen.check.prove.verdicts import PROVED
 from ptxgen.check.verify.shapes import shape_of
@@ -30,6 +32,7 @@ _ADDRESS: Final = "the address of tensor memory"
 _LOADS: Final = tuple(f"ld.{space}.{type}" for space in ("shared", "shared::cta") for type in ("b32", "u32", "s32"))
 _COPIED: Final = ("mov.", "cvt.u64.u32", "cvt.u32.u64")
 _READS: Final = ("ld.", "ldmatrix.", "mbarrier.test_wait", "mbarrier.try_wait")
+_MULTICAST: Final = ".multicast"  # to shared memory of other CTAs, too
 _FROM_SHARED: Final = ".global.shared::cta"  # a copy in bulk that reads shared memory
 
 
@@ -63,8 +66,10 @@ class Allocations:
             if instr.opcode.startswith(ALLOC) and shape_of(instr).op is not None
         ]
         self._search = search
+        self._order = order
         self.all = [self._allocation(n, site, len(sites), products) for n, site in enumerate(sites)]
-        self.loads = dict(self._loads(graph, order))
+        self._sites = list(self._loads(graph))
+        self.loads = {site[:2]: name for site, name in self._sites}
 
     def _allocation(self, n: int, site: InstrSite, count: int, products: Products) -> Allocation:
         operands = operands_of(site.instr)
@@ -76,8 +81,8 @@ class Allocations:
             word = _fixed(self._search.values, operands["dst"], site)
         return Allocation(site, columns, group_of(site.instr), name, word)
 
-    def _loads(self, graph: Graph, order: Order) -> Iterable[tuple[tuple[int, int], str]]:
-        words = [a.word for a in self.all]
+    def _loads(self, graph: Graph) -> Iterable[tuple[InstrSite, str]]:
+        words, order = [a.word for a in self.all], self._order
         for block in graph.order:
             for position, instr in enumerate(graph.blocks[block].instrs):
                 if not _is_plain_load(instr):
@@ -90,7 +95,7 @@ class Allocations:
                     continue
                 of = self.all[words.index(word)]
                 if of.columns and order.is_before(of.site, site) and order.warps(of.site):
-                    yield (block, position), of.name
+                    yield site, of.name
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -120,11 +125,20 @@ class Allocations:
             finding = other.finding
             if finding.verdict != PROVED:
                 return f"{other.site.instr.opcode}, which is not proved, may write over the address of an allocation"
+            if self._is_later(of, other):
+                continue
             near = finding.allocation == word.allocation
             meets = near and finding.first <= word.last and word.first <= finding.last
             if meets or (not near and may_share(self._search, finding.allocation, word.allocation, static)):
                 return f"{other.site.instr.opcode} may write over the address of an allocation"
         return ""
+
+
+    def _is_later(self, of: Allocation, other: Touched) -> bool:
+        """Whether an access of a CTA to its shared memory comes after all loads of an allocation's address."""
+        if other.touch.space != SHARED or _MULTICAST in other.site.instr.opcode:
+            return False
+        return all(self._order.is_before(site, other.site) for site, name in self._sites if name == of.name)
 
 
 def _only_reads(instr: Instr) -> bool:

@@ -298,7 +298,8 @@ class TensorMemoryProver:
                 lister, table = search.table([base, thread], search.condition(site), thorough, search.bases(0))
                 addresses = lister.evaluate(table, base).astype(np.int64)
             except NotListedError as error:
-                return Finding(UNKNOWN, f"its address cannot be listed: {error}") if not thorough else finding
+                reason = self._refuted or f"its address cannot be listed: {error}"
+                return finding if thorough else Finding(UNKNOWN, reason)
             finding = self._checked(lister, table, addresses + offset & use.mask, of, use, exactly)
             if finding.verdict == PROVED:
                 break

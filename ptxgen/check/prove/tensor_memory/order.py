@@ -1,8 +1,8 @@
 """What threads of a CTA have done before others do something, as barriers of all threads say.
 
-A barrier of all threads that is in no loop and under no condition is passed by each of them once. So an
-instruction that no way leads to from there has been executed, by whichever thread, before any thread goes on
-behind the barrier.
+Where the launch alone decides which barriers of all threads come, in loops and under conditions, all threads
+come to the same ones in the same order. So an instruction that no way leads to from such a barrier has been
+executed, by whichever thread, before any thread goes on behind the barrier.
 """
 
 from __future__ import annotations
@@ -98,6 +98,12 @@ class Order:
         is_once = site.instr.guard is None and not self.leads_to(site, site)
         return is_once and not self._graph.controlling(site.block)
 
+    def _is_for_all(self, site: InstrSite) -> bool:
+        """Whether the launch decides for all threads alike whether they come to an instruction."""
+        paths = self._search.paths
+        guards = paths.guards_around(site.block)
+        return site.instr.guard is None and all(g is not None and paths.uniform(g) for g in guards)
+
     def _sites(self, *prefixes: str) -> list[InstrSite]:
         return [
             InstrSite(block, position, instr)
@@ -116,7 +122,7 @@ class Order:
             number = barrier.number.data
             instr = self._graph.blocks[barrier.block].instrs[barrier.position]
             site = InstrSite(barrier.block, barrier.position, instr)
-            if waits_for_all(instr, self._shape.threads) and self._is_unconditional(site):
+            if waits_for_all(instr, self._shape.threads) and self._is_for_all(site):
                 found.append((number, site))
             else:
                 others.add(number)
