@@ -4,6 +4,7 @@ Generation Family Instructions": "Instruction descriptor").
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -72,14 +73,20 @@ class Products:
         return Matrix(name, rows // product.group, transposed, size=SIZES.get(type, 1), tensor=True)
 
     def _found(self, site: InstrSite) -> Product | Finding:
-        known = self.constant(site, operands_of(site.instr)["idesc"])
-        if known is None:
-            return Finding(UNKNOWN, "its instruction descriptor is not known to be one number")
-        number, is_sure = known
-        try:
-            product = product_of(kind_of(site.instr), number, group=group_of(site.instr))
-        except DescriptorError as error:
-            return Finding(VIOLATION, str(error)) if is_sure else Finding(UNKNOWN, f"perhaps {error}")
+        found, is_sure = self._numbers(site, operands_of(site.instr)["idesc"], u32)
+        if not found:
+            return Finding(UNKNOWN, "its instruction descriptor is not known")
+        products = set()
+        for number in found:
+            try:
+                product = product_of(kind_of(site.instr), number, group=group_of(site.instr))
+            except DescriptorError as error:
+                is_sure = is_sure and len(found) == 1
+                return Finding(VIOLATION, str(error)) if is_sure else Finding(UNKNOWN, f"perhaps {error}")
+            products.add(replace(product, negated_a=False, negated_b=False))
+        product = products.pop()
+        if products:
+            return Finding(UNKNOWN, "its instruction descriptor is of one product or another")
         if product.sparse or product.k == _LONG_K:
             return Finding(UNKNOWN, _UNFOLLOWED)
         return product
@@ -90,12 +97,20 @@ class Products:
         """The number that an operand is in all threads and iterations, and whether a thread certainly gets
         there; None if it is not known.
         """
+        numbers, is_sure = self._numbers(site, operand, type)
+        return (numbers[0], is_sure) if len(numbers) == 1 else None
+
+    def _numbers(self, site: InstrSite, operand: Operand, type: ScalarType) -> tuple[list[int], bool]:
+        """The numbers that an operand can be, and whether a thread certainly gets there; none if they are not
+        known.
+        """
         search = self._search
         node = search.values.operand(operand, type, site.block, site.position)
+        if not search.dependence.of(node).is_fixed:
+            return [], False
         try:
             lister, table = search.table([node], search.condition(site), False, search.bases(0))
-            numbers = np.unique(lister.evaluate(table, node))
+            numbers = np.unique(lister.evaluate(table, node)).tolist()
         except NotListedError:
-            return None
-        known = len(numbers) == 1 and search.dependence.of(node).is_fixed
-        return (int(numbers[0]), bool(table.sure.any())) if known else None
+            return [], False
+        return numbers, bool(table.sure.any())

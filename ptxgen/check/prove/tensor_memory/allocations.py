@@ -18,7 +18,7 @@ from ptxgen.check.prove.listing.search import InstrSite, Search
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.ranges import Range, spaced
-from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.program.values import Node
 from ptxgen.check.prove.program.variable_addresses import SHARED
 from ptxgen.check.prove.tensor_memory.order import Order
 from ptxgen.check.prove.verdicts import PROVED
@@ -78,7 +78,7 @@ class Allocations:
         name = _ADDRESS if count == 1 else f"{_ADDRESS} {n + 1}"
         word = None
         if isinstance(operands["dst"], Address):
-            word = _fixed(self._search.values, operands["dst"], site)
+            word = _fixed(self._search, operands["dst"], site)
         return Allocation(site, columns, group_of(site.instr), name, word)
 
     def _loads(self, graph: Graph) -> Iterable[tuple[InstrSite, str]]:
@@ -90,7 +90,7 @@ class Allocations:
                 address = instr.operands[1]
                 assert isinstance(address, Address)
                 site = InstrSite(block, position, instr)
-                word = _fixed(self._search.values, address, site)
+                word = _fixed(self._search, address, site)
                 if word is None or words.count(word) != 1:
                     continue
                 of = self.all[words.index(word)]
@@ -157,11 +157,13 @@ def _is_plain_load(instr: Instr) -> bool:
     )
 
 
-def _fixed(values: Values, address: Address, site: InstrSite) -> tuple[str, int] | None:
+def _fixed(search: Search, address: Address, site: InstrSite) -> tuple[str, int] | None:
     """The variable in shared memory and the offset that an address is always; None for any other."""
-    node, offset = values.address(address, site.block, site.position)
+    node, offset = search.values.address(address, site.block, site.position)
     while node.kind != "symbol":
         step = _step(node)
+        if node.kind == "shuffle" and search.agreement.come_together(node.block):
+            step = node.args[0], 0  # what it is computed from is the same in all lanes
         if step is None:
             return None
         node, more = step
