@@ -247,9 +247,8 @@ class _Prover:
             ctas,
         )
         self._products = Products(self._search)
-        self._descriptors = Descriptors(self._search, self._products)
+        self._descriptors = Descriptors(self._search)
         self._shape = shape
-        self._ctas = ctas
         self.static = frozenset(s.name for s in kernel.shared)
 
     @cached_property
@@ -310,7 +309,7 @@ class _Prover:
             refuted,
             self._effort,
             self._sources,
-            self._ctas,
+            self._search.ctas,
             _STEPS_OF_ACCESS,
         ).run()
 
@@ -323,9 +322,11 @@ class _Prover:
 
     def _accesses(self, site: InstrSite, source: Source, touched: list[Touched]) -> Iterator[Judged]:
         """The verdicts on the accesses of an instruction; the accesses are added to `touched`."""
-        for which, touch in enumerate(touches(site.instr)):
+        for which, named in enumerate(touches(site.instr)):
             self._effort.allow(_STEPS_OF_ACCESS)
+            touch = named
             try:
+                touch = self._products.shaped(site, named)
                 finding = self._finding(site, touch)
             except SpentError:
                 finding = Finding(UNKNOWN, _SPENT)

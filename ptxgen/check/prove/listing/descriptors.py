@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ptxgen.check.prove.listing.products import Products
 from ptxgen.check.prove.listing.rows import MOST_ROWS, NotListedError, Table
 from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.listing.tables import Lister
@@ -40,6 +39,7 @@ _WINDOW: Final = 1 << ADDRESS_BITS
 _LINE: Final = 1024  # bytes after which the widest swizzle pattern repeats
 _FIELD: Final = (1 << 14) - 1  # the bits of a descriptor's start address, in units of 16 bytes
 _UNIT_BITS: Final = 4
+_RANK: Final = 1 << 24  # the lowest bit of the rank of a CTA in an address
 _DEPENDS: Final = "the matrix that its descriptor names depends on the variable's address"
 
 
@@ -82,18 +82,14 @@ class Judged(NamedTuple):
 class Descriptors:
     """Verdicts on the descriptors of one kernel."""
 
-    def __init__(self, search: Search, products: Products) -> None:
+    def __init__(self, search: Search) -> None:
         self._search = search
-        self._products = products
 
     def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Finding:
         """The verdict on a matrix that an instruction reads."""
         search = self._search
-        if touch.side:
-            shaped = self._products.matrix(site, matrix.name, touch.side)
-            if isinstance(shaped, Finding):
-                return shaped
-            matrix = shaped
+        if not matrix.rows:
+            return _unknown(matrix, "the shape of its product is not known")
         descriptor = search.values.operand(touch.descriptor, u64, site.block, site.position)
         symbols = search.provenance.symbols(descriptor)
         if not symbols or not symbols <= set(search.homes):
@@ -222,6 +218,8 @@ class Descriptors:
             columns[node.id] = lister.evaluate(table, node).astype(np.uint64) - np.uint64(base)
         rows = _different(columns, table)
         addresses = np.arange(0, _WINDOW - variable.nbytes + 1, variable.align)
+        if self._search.ctas > 1:  # an address has the rank of its CTA, too
+            addresses = np.concatenate([addresses, addresses + _RANK])
         if len(rows) * len(addresses) > MOST_ROWS:
             raise NotListedError(f"more than {MOST_ROWS} combinations")
         everywhere = np.tile(addresses, len(rows)).astype(np.uint64)
@@ -298,7 +296,8 @@ def _grouped(
     groups = []
     for n, row in enumerate(rows.tolist()):
         cases = {
-            _case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE, matrix): None for c in range(count)
+            _case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE, matrix): None
+            for c in range(count)
         }
         groups.append(Group(row, tuple(cases)))
     return groups

@@ -11,12 +11,12 @@ import numpy as np
 
 from ptxgen.check.prove.listing.rows import NotListedError
 from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
-from ptxgen.check.prove.program.matrices import Matrix
 from ptxgen.check.prove.program.operands import pairs
+from ptxgen.check.prove.program.shared_accesses import Touch
 from ptxgen.check.prove.verdicts import UNKNOWN, VIOLATION
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.errors import DescriptorError
-from ptxgen.ir import Instr, Operand
+from ptxgen.ir import Instr, Operand, Special
 from ptxgen.isa.descriptors import SIZES
 from ptxgen.isa.mma_descriptor import Product, product_of
 from ptxgen.types import ScalarType, u32
@@ -62,18 +62,23 @@ class Products:
             self._known[key] = self._found(site)
         return self._known[key]
 
-    def matrix(self, site: InstrSite, name: str, side: str) -> Matrix | Finding:
-        """The matrix that a product reads in the shared memory of each CTA: operand `side`, a or b."""
+    def shaped(self, site: InstrSite, touch: Touch) -> Touch:
+        """An access with the shape of the matrix that a product reads in the shared memory of each CTA; without
+        rows if the product is not known.
+        """
+        if not touch.side or touch.matrix is None:
+            return touch
         product = self.of(site)
         if isinstance(product, Finding):
-            return Finding(UNKNOWN, f"{name}: the shape of its product is not known")
-        of_a = side == "a"
+            return touch
+        of_a = touch.side == "a"
         rows, type = (product.m, product.a) if of_a else (product.n, product.b)
         transposed = product.m_major if of_a else product.n_major
-        return Matrix(name, rows // product.group, transposed, size=SIZES.get(type, 1), tensor=True)
+        shape = {"rows": rows // product.group, "transposed": transposed, "size": SIZES.get(type, 1)}
+        return touch._replace(matrix=touch.matrix._replace(**shape))
 
     def _found(self, site: InstrSite) -> Product | Finding:
-        found, is_sure = self._numbers(site, operands_of(site.instr)["idesc"], u32)
+        found = self._numbers(site, operands_of(site.instr)["idesc"], u32)
         if not found:
             return Finding(UNKNOWN, "its instruction descriptor is not known")
         products = set()
@@ -81,7 +86,7 @@ class Products:
             try:
                 product = product_of(kind_of(site.instr), number, group=group_of(site.instr))
             except DescriptorError as error:
-                is_sure = is_sure and len(found) == 1
+                is_sure = len(found) == 1 and self.is_reached(site)
                 return Finding(VIOLATION, str(error)) if is_sure else Finding(UNKNOWN, f"perhaps {error}")
             products.add(replace(product, negated_a=False, negated_b=False))
         product = products.pop()
@@ -91,26 +96,30 @@ class Products:
             return Finding(UNKNOWN, _UNFOLLOWED)
         return product
 
-    def constant(
-        self, site: InstrSite, operand: Operand, type: ScalarType = u32
-    ) -> tuple[int, bool] | None:
-        """The number that an operand is in all threads and iterations, and whether a thread certainly gets
-        there; None if it is not known.
-        """
-        numbers, is_sure = self._numbers(site, operand, type)
-        return (numbers[0], is_sure) if len(numbers) == 1 else None
+    def constant(self, site: InstrSite, operand: Operand, type: ScalarType = u32) -> int | None:
+        """The number that an operand is in all threads and iterations; None if it is not known."""
+        numbers = self._numbers(site, operand, type)
+        return numbers[0] if len(numbers) == 1 else None
 
-    def _numbers(self, site: InstrSite, operand: Operand, type: ScalarType) -> tuple[list[int], bool]:
-        """The numbers that an operand can be, and whether a thread certainly gets there; none if they are not
-        known.
-        """
+    def is_reached(self, site: InstrSite) -> bool:
+        """Whether a thread certainly gets to an instruction, in some launch."""
+        search = self._search
+        thread = search.values.operand(Special("%tid.x"), u32, site.block, site.position)
+        try:
+            _, table = search.table([thread], search.condition(site), True, search.bases(0))
+        except NotListedError:
+            return False
+        return bool(table.sure.any())
+
+    def _numbers(self, site: InstrSite, operand: Operand, type: ScalarType) -> list[int]:
+        """The numbers that an operand can be; none if they are not known."""
         search = self._search
         node = search.values.operand(operand, type, site.block, site.position)
         if not search.dependence.of(node).is_fixed:
-            return [], False
+            return []
         try:
             lister, table = search.table([node], search.condition(site), False, search.bases(0))
-            numbers = np.unique(lister.evaluate(table, node)).tolist()
+            numbers: list[int] = np.unique(lister.evaluate(table, node)).tolist()
         except NotListedError:
-            return [], False
-        return numbers, bool(table.sure.any())
+            return []
+        return numbers

@@ -141,9 +141,7 @@ class Values:
 
     def in_launch(self, specials: Mapping[str, int], params_known: Mapping[str, int]) -> Values:
         """The values of the same kernel in a launch, with more special registers and parameters known."""
-        return Values(
-            self.graph, specials, self._shared, params_known, self._params, self, self._addresses
-        )
+        return Values(self.graph, specials, self._shared, params_known, self._params, self, self._addresses)
 
     @property
     def count(self) -> int:

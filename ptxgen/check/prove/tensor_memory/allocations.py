@@ -29,9 +29,14 @@ from ptxgen.types import TYPES
 
 ALLOC: Final = "tcgen05.alloc"
 _ADDRESS: Final = "the address of tensor memory"
-_LOADS: Final = tuple(f"ld.{space}.{type}" for space in ("shared", "shared::cta") for type in ("b32", "u32", "s32"))
+_LOADS: Final = tuple(
+    f"ld.{space}.{type}" for space in ("shared", "shared::cta") for type in ("b32", "u32", "s32")
+)
 _COPIED: Final = ("mov.", "cvt.u64.u32", "cvt.u32.u64")
-_READS: Final = ("ld.", "ldmatrix.", "mbarrier.test_wait", "mbarrier.try_wait")
+_READS: Final = (
+    *("ld.", "ldmatrix.", "mbarrier.test_wait", "mbarrier.try_wait"),
+    *("tcgen05.mma", "tcgen05.cp", "tcgen05.shift"),
+)
 _MULTICAST: Final = ".multicast"  # to shared memory of other CTAs, too
 _FROM_SHARED: Final = ".global.shared::cta"  # a copy in bulk that reads shared memory
 
@@ -67,22 +72,23 @@ class Allocations:
         ]
         self._search = search
         self._order = order
+        self._graph = graph
         self.all = [self._allocation(n, site, len(sites), products) for n, site in enumerate(sites)]
-        self._sites = list(self._loads(graph))
+        self._sites = list(self._loads())
         self.loads = {site[:2]: name for site, name in self._sites}
 
     def _allocation(self, n: int, site: InstrSite, count: int, products: Products) -> Allocation:
         operands = operands_of(site.instr)
         known = products.constant(site, operands["n"])
-        columns = known[0] if known is not None and known[0] in ALLOCATIONS else 0
+        columns = known if known is not None and known in ALLOCATIONS else 0
         name = _ADDRESS if count == 1 else f"{_ADDRESS} {n + 1}"
         word = None
         if isinstance(operands["dst"], Address):
             word = _fixed(self._search, operands["dst"], site)
         return Allocation(site, columns, group_of(site.instr), name, word)
 
-    def _loads(self, graph: Graph) -> Iterable[tuple[InstrSite, str]]:
-        words, order = [a.word for a in self.all], self._order
+    def _loads(self) -> Iterable[tuple[InstrSite, str]]:
+        words, order, graph = [a.word for a in self.all], self._order, self._graph
         for block in graph.order:
             for position, instr in enumerate(graph.blocks[block].instrs):
                 if not _is_plain_load(instr):
@@ -106,6 +112,8 @@ class Allocations:
         """Why the word of an allocation whose address is loaded may have been written by another instruction;
         empty if it has not. `touched` has all accesses to shared memory.
         """
+        if any(i.opcode.startswith("call") for b in self._graph.order for i in self._graph.blocks[b].instrs):
+            return "a function that is called, and not followed, may write over the address of an allocation"
         loaded = set(self.loads.values())
         for allocation in self.all:
             if allocation.name in loaded:
@@ -132,7 +140,6 @@ class Allocations:
             if meets or (not near and may_share(self._search, finding.allocation, word.allocation, static)):
                 return f"{other.site.instr.opcode} may write over the address of an allocation"
         return ""
-
 
     def _is_later(self, of: Allocation, other: Touched) -> bool:
         """Whether an access of a CTA to its shared memory comes after all loads of an allocation's address."""

@@ -88,7 +88,9 @@ class TensorMemoryProver:
             for position, instr in enumerate(graph.blocks[block].instrs)
             if what_of(instr)
         ]
-        self._freeing = {site[:2]: self._freed_by(site) for site in self._sites if what_of(site.instr) == "dealloc"}
+        self._freeing = {
+            site[:2]: self._freed_by(site) for site in self._sites if what_of(site.instr) == "dealloc"
+        }
 
     def run(self) -> Iterator[Judged]:
         """The verdicts in the order of the text."""
@@ -108,7 +110,9 @@ class TensorMemoryProver:
         shape = shape_of(site.instr)
         what = what_of(site.instr)
         if shape.complaints or shape.op is None or shape.op.row.unmodelled:
-            yield Finding(UNKNOWN, shape.op.row.unmodelled if shape.op else "the instruction is not in the table")
+            yield Finding(
+                UNKNOWN, shape.op.row.unmodelled if shape.op else "the instruction is not in the table"
+            )
         elif what == "alloc":
             yield self._allocated(next(a for a in self._allocations.all if a.site[:2] == site[:2]))
         elif what == "dealloc":
@@ -137,9 +141,10 @@ class TensorMemoryProver:
         if known is None:
             return Finding(UNKNOWN, "the number of its columns is not known")
         if not of.columns:
-            verdict = VIOLATION if known[1] else UNKNOWN
             sizes = ", ".join(map(str, ALLOCATIONS))
-            return Finding(verdict, f"it allocates {known[0]} columns, and there are allocations of {sizes}")
+            return self._if_reached(
+                of.site, f"it allocates {known} columns, and there are allocations of {sizes}"
+            )
         warps = self._order.warps(of.site)
         if warps is None or self._order.leads_to(of.site, of.site):
             return Finding(UNKNOWN, "which warps execute it, and how often, is not known")
@@ -147,7 +152,12 @@ class TensorMemoryProver:
             return Finding(PROVED, "no thread gets there")
         if len(warps) > 1:
             return Finding(UNKNOWN, f"warps {warps[0]} to {warps[-1]} execute it, and each allocates columns")
-        for finding in (self._paired(of.site), self._among_others(of), self._permitted(of), self._is_freed(of)):
+        for finding in (
+            self._paired(of.site),
+            self._among_others(of),
+            self._permitted(of),
+            self._is_freed(of),
+        ):
             if finding.verdict != PROVED:
                 return finding
         return Finding(PROVED, "", _NAME, 0, of.columns - 1)
@@ -157,7 +167,7 @@ class TensorMemoryProver:
             return Finding(PROVED)
         if not self._ctas:
             return Finding(UNKNOWN, _NO_CLUSTER)
-        return Finding(VIOLATION, f"a pair has two CTAs of one cluster, and the cluster has {self._ctas}")
+        return self._if_reached(site, f"a pair has two CTAs of one cluster, and the cluster has {self._ctas}")
 
     def _among_others(self, of: Allocation) -> Finding:
         """Whether an allocation is not larger than earlier ones, and all fit side by side."""
@@ -217,9 +227,8 @@ class TensorMemoryProver:
         known = self._products.constant(site, operands["n"])
         if known is None:
             return Finding(UNKNOWN, "the number of its columns is not known")
-        if known[0] != of.columns:
-            verdict = VIOLATION if known[1] else UNKNOWN
-            return Finding(verdict, f"it frees {known[0]} columns of an allocation of {of.columns}")
+        if known != of.columns:
+            return self._if_reached(site, f"it frees {known} columns of an allocation of {of.columns}")
         for finding in (self._paired(site), self._is_of_one_group(site, of)):
             if finding.verdict != PROVED:
                 return finding
@@ -234,7 +243,9 @@ class TensorMemoryProver:
     def _is_of_one_group(self, site: InstrSite, of: Allocation) -> Finding:
         if group_of(site.instr) == of.group:
             return Finding(PROVED)
-        return Finding(UNKNOWN, f"it is for cta_group::{group_of(site.instr)}, its allocation for another group")
+        return Finding(
+            UNKNOWN, f"it is for cta_group::{group_of(site.instr)}, its allocation for another group"
+        )
 
     def _multicast(self, site: InstrSite) -> Finding:
         """The verdict on the CTAs at whose mbarriers a commit arrives."""
@@ -243,10 +254,17 @@ class TensorMemoryProver:
             return Finding(UNKNOWN, "the CTAs of its mask are not known")
         if not self._ctas:
             return Finding(UNKNOWN, _NO_CLUSTER)
-        if known[0] >> self._ctas:
-            verdict = VIOLATION if known[1] else UNKNOWN
-            return Finding(verdict, f"it multicasts to the CTAs of mask {known[0]:#06x} in a cluster of {self._ctas}")
+        if known >> self._ctas:
+            return self._if_reached(
+                site, f"it multicasts to the CTAs of mask {known:#06x} in a cluster of {self._ctas}"
+            )
         return Finding(PROVED)
+
+    def _if_reached(self, site: InstrSite, reason: str) -> Finding:
+        """A violation if a thread certainly gets to an instruction."""
+        if self._products.is_reached(site):
+            return Finding(VIOLATION, reason)
+        return Finding(UNKNOWN, f"perhaps {reason}")
 
     # ------------------------------------------------------------------------------ uses
 
@@ -295,11 +313,13 @@ class TensorMemoryProver:
         finding = Finding(UNKNOWN)
         for thorough in (False, True):
             try:
-                lister, table = search.table([base, thread], search.condition(site), thorough, search.bases(0))
+                lister, table = search.table(
+                    [base, thread], search.condition(site), thorough, search.bases(0)
+                )
                 addresses = lister.evaluate(table, base).astype(np.int64)
             except NotListedError as error:
-                reason = self._refuted or f"its address cannot be listed: {error}"
-                return finding if thorough else Finding(UNKNOWN, reason)
+                finding = Finding(UNKNOWN, self._refuted or f"its address cannot be listed: {error}")
+                continue
             finding = self._checked(lister, table, addresses + offset & use.mask, of, use, exactly)
             if finding.verdict == PROVED:
                 break
@@ -311,7 +331,8 @@ class TensorMemoryProver:
         if not table.n:
             return Finding(PROVED, "no thread gets there")
         begins = self._begins(lister, table, of)
-        lane, column = addresses >> _LANE, addresses & (1 << _LANE) - 1
+        lane = (addresses >> _LANE) - (addresses >> 2 * _LANE - 1 << _LANE)  # signed
+        column = addresses & (1 << _LANE) - 1
         column = column - begins
         quarter = table.columns[THREAD] // WARP % _QUARTERS * QUARTER if use.by_warp else np.zeros_like(lane)
         outside = (column + use.first < 0) | (column + use.last >= of.columns)
@@ -326,7 +347,7 @@ class TensorMemoryProver:
         sure = wrong & table.sure
         is_certain = all((sure & (begins == begin)).any() for begin in _each(of))
         row = int(np.argmax(sure if is_certain else wrong))
-        reason = use.wrong or self._mistake(
+        reason = use.wrong or _mistake(
             use, of, int(lane[row]), int(column[row]), int(quarter[row]), bool(misplaced[row]), exactly
         )
         low, high = int(column[row]) + use.first, int(column[row]) + use.last
@@ -344,26 +365,24 @@ class TensorMemoryProver:
         begins: Lanes = lister.evaluate(table, leaf).astype(np.int64)
         return begins
 
-    def _mistake(
-        self, use: Use, of: Allocation, lane: int, column: int, quarter: int, misplaced: bool, exactly: bool
-    ) -> str:
-        if exactly:
-            return f"it frees columns from lane {lane} and column {column} of its allocation on, not from its address"
-        if not misplaced:
-            return (
-                f"{use.what} has columns {column + use.first} to {column + use.last} of an allocation of "
-                f"{of.columns} columns"
-            )
-        if use.by_warp and quarter <= lane < lane + use.height <= quarter + QUARTER:
-            return f"{use.what} begins at lane {lane - quarter} of a warp's {QUARTER}, and has to begin at 0 or 16"
-        if use.by_warp:
-            warp = quarter // QUARTER
-            return (
-                f"{use.what} has lanes {lane} to {lane + use.height - 1}, and warp {warp} of 4 has lanes {quarter} "
-                f"to {quarter + QUARTER - 1}"
-            )
-        starts = "0 or 16" if len(use.starts) == _PAIR else "0" if len(use.starts) == 1 else f"0 to {use.starts[-1]}"
-        return f"{use.what} begins at lane {lane}, and has to begin at lane {starts}"
+
+def _mistake(
+    use: Use, of: Allocation, lane: int, column: int, quarter: int, misplaced: bool, exactly: bool
+) -> str:
+    """What is wrong with an address, in words: of its lane if it is `misplaced`."""
+    if exactly:
+        return f"it frees columns from lane {lane} and column {column} of its allocation on, not from its address"
+    name = f"{use.what}: " if use.what else ""
+    if not misplaced:
+        first, last = column + use.first, column + use.last
+        return f"{name}columns {first} to {last} are outside its allocation, which has {of.columns} columns"
+    end = lane + use.height - 1
+    if use.by_warp and (lane < quarter or end >= quarter + QUARTER):
+        warp = f"warp {quarter // QUARTER} of 4, which has lanes {quarter} to {quarter + QUARTER - 1}"
+        return f"lanes {lane} to {end} are not those of {warp}"
+    starts = [start + quarter for start in use.starts]
+    which = f"{starts[0]} to {starts[-1]}" if len(starts) > _PAIR else " or ".join(map(str, starts))
+    return f"{name}it begins at lane {lane}, and not at lane {which}"
 
 
 def _each(of: Allocation) -> range:

@@ -43,9 +43,7 @@ class Order:
 
     def is_before(self, one: InstrSite, other: InstrSite) -> bool:
         """Whether all threads that ever come to `one` have executed it before any executes `other`."""
-        if any(
-            self._dominates(b.wait, other) and not self.leads_to(b.arrival, one) for b in self._barriers
-        ):
+        if any(self._dominates(b.wait, other) and not self.leads_to(b.arrival, one) for b in self._barriers):
             return True
         warps = self.warps(one)
         return (

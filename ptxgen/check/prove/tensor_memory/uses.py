@@ -25,7 +25,7 @@ AGENT_USES: Final = ("mma", "cp")
 
 
 class Use(NamedTuple):
-    """An operand in tensor memory: columns `first` to `last` and lanes 0 to `height` - 1, counted from an
+    """An operand in tensor memory, `what` of several: columns `first` to `last` and lanes 0 to `height` - 1, counted from an
     `address` of which the bits of `mask` count. It begins at one of the lanes `starts`: of tensor memory, or
     `by_warp` of the quarter that the warp of the thread has. `wrong` is the reason why the operand is a mistake
     at any address; empty if it is none.
@@ -53,8 +53,7 @@ def use_of_registers(instr: Instr) -> Use:
     lane, column = cells(shape, num, split.value if isinstance(split, IntImm) else 0, packed=packed)
     height = int(lane.max()) + 1
     starts = (0,) if height > _HALF else (0, _HALF)
-    what = "it" if op.opcode.split(".")[1] == "st" else "what it loads"
-    return Use(what, address, int(column.min()), int(column.max()) + packed, height, starts, True)
+    return Use("", address, int(column.min()), int(column.max()) + packed, height, starts, True)
 
 
 def use_of_copy(instr: Instr) -> Use:
@@ -65,7 +64,7 @@ def use_of_copy(instr: Instr) -> Use:
     assert isinstance(address, Address)
     height = int(lanes_of_copy(shape, str(op.modifiers.get("warps", ""))).max()) + 1
     starts = tuple(range(LANES - height + 1))
-    return Use("the copy", address, 0, COPIES[shape][1] // _COLUMN_BYTES - 1, height, starts)
+    return Use("", address, 0, COPIES[shape][1] // _COLUMN_BYTES - 1, height, starts)
 
 
 def uses_of_product(instr: Instr, product: Product) -> Iterator[Use]:
@@ -85,7 +84,7 @@ def uses_of_product(instr: Instr, product: Product) -> Iterator[Use]:
             wrong = ""
             if byte + count > _COLUMN_BYTES:
                 wrong = f"{count} factors of a row do not fit in a column of 4 bytes from byte {byte} on"
-            what = f"the scale factors of {name.upper()}"
+            what = f"scale factors of {name.upper()}"
             last = -(-rows // _ROWS_OF_SCALES) - 1
             yield Use(what, address, 0, last, QUARTER, mask=_SCALES_BITS, wrong=wrong)
 
