@@ -110,6 +110,36 @@ def attention(
     tl.store(o + (head * queries + i[:, None]) * D + d[None, :], result, mask=inside)
 
 
+@triton.jit
+def blackwell_gemm(a, b, c, m, n, depth, ROWS: constexpr, COLUMNS: constexpr, STEP: constexpr):
+    """C = A B by copies of boxes, and products in tensor memory."""
+    row, column = tl.program_id(1) * ROWS, tl.program_id(0) * COLUMNS
+    a_boxes = tl.make_tensor_descriptor(a, [m, depth], [depth, 1], [ROWS, STEP])
+    b_boxes = tl.make_tensor_descriptor(b, [depth, n], [n, 1], [STEP, COLUMNS])
+    c_boxes = tl.make_tensor_descriptor(c, [m, n], [n, 1], [ROWS, COLUMNS])
+    acc = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for first in range(0, depth, STEP):
+        acc = tl.dot(a_boxes.load([row, first]), b_boxes.load([first, column]), acc)
+    c_boxes.store([row, column], acc.to(tl.float16))
+
+
+@triton.jit
+def nvf4_gemm(a, b, fa, fb, c, m, n, depth, ROWS: constexpr, COLUMNS: constexpr, STEP: constexpr):
+    """C = A Bᵀ of elements of four bits with a factor for each 16; `depth` is a multiple of STEP."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    pairs, blocks = tl.arange(0, STEP // 2)[None, :], tl.arange(0, STEP // 16)[None, :]
+    acc = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for first in range(0, depth, STEP):
+        x = tl.load(a + row * (depth // 2) + first // 2 + pairs, mask=row < m, other=0)
+        y = tl.load(b + column * (depth // 2) + first // 2 + pairs, mask=column < n, other=0)
+        of_x = tl.load(fa + row * (depth // 16) + first // 16 + blocks, mask=row < m, other=0.0)
+        of_y = tl.load(fb + column * (depth // 16) + first // 16 + blocks, mask=column < n, other=0.0)
+        acc = tl.dot_scaled(x, of_x, "e2m1", y.T, of_y, "e2m1", acc)
+    across = tl.trans(column)
+    tl.store(c + row * n + across, acc, mask=(row < m) & (across < n))
+
+
 @dataclass(frozen=True)
 class Variant:
     """Functions of which the first is the kernel, and what it is compiled for; parameters in
@@ -124,7 +154,7 @@ class Variant:
     stages: int = 3
 
 
-F32, F16, I32 = "*fp32", "*fp16", "i32"
+F32, F16, I32, U8, E4M3 = "*fp32", "*fp16", "i32", "*u8", "*fp8e4nv"
 KERNELS = {
     "softmax": Variant([softmax], {"x": F32, "y": F32, "columns": I32}, {"BLOCK": 1024}, ("x", "y"), warps=8),
     "layer_norm": Variant(
@@ -145,6 +175,19 @@ KERNELS = {
         {"CAUSAL": False, "D": 64, "ROWS": 128, "STEP": 64},
         ("q", "k", "v", "o"),
         stages=2,
+    ),
+    "blackwell_gemm": Variant(
+        [blackwell_gemm],
+        {"a": F16, "b": F16, "c": F16, "m": I32, "n": I32, "depth": I32},
+        {"ROWS": 128, "COLUMNS": 128, "STEP": 64},
+        ("a", "b", "c", "n", "depth"),
+        stages=4,
+    ),
+    "nvf4_gemm": Variant(
+        [nvf4_gemm],
+        {"a": U8, "b": U8, "fa": E4M3, "fb": E4M3, "c": F32, "m": I32, "n": I32, "depth": I32},
+        {"ROWS": 128, "COLUMNS": 128, "STEP": 256},
+        ("a", "b", "fa", "fb", "c", "n", "depth"),
     ),
 }
 

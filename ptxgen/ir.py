@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from types import CodeType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.records import dataclass
@@ -204,9 +204,13 @@ NOWHERE: Final = Origin(None, 0)
 
 
 class Instr:
-    """One instruction. Equality ignores `origin`."""
+    """One instruction. Equality ignores `origin`.
 
-    __slots__ = ("guard", "opcode", "operands", "origin")
+    `shape` keeps the result of `ptxgen.check.verify.shapes.shape_of`; None before that is asked for. So an
+    instruction does not change once it is checked.
+    """
+
+    __slots__ = ("guard", "opcode", "operands", "origin", "shape")
 
     def __init__(
         self,
@@ -219,6 +223,7 @@ class Instr:
         self.operands = operands
         self.guard = guard
         self.origin = origin
+        self.shape: Any = None
 
     def __eq__(self, other: object) -> bool:
         return (

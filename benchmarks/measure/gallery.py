@@ -22,15 +22,19 @@ from ptxgen.kernels import KernelFunction
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.sass import Loop, SassInstr, find_disassembler, main_loop
 
-KERNELS: Final = ("softmax", "layer_norm", "gemm", "attention")
+# By kernel: the compute capability of the GPUs that it is for, such as 80.
+KERNELS: Final = {
+    **dict.fromkeys(("softmax", "layer_norm", "gemm", "attention"), 80),
+    **dict.fromkeys(("blackwell_gemm", "blackwell_pair_gemm", "nvf4_gemm"), 100),
+}
 PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md")
 PEERS: Final = {  # the module of each, and the package that it needs
     "Triton": ("benchmarks/gallery_triton.py", "triton"),
     "CuTe DSL": ("benchmarks/gallery_cute.py", "nvidia-cutlass-dsl"),
 }
-CAPABILITY: Final = 80
 MOST_RATIO: Final = 1.1  # machine instructions of the main loop for each HMMA, ours to a peer's
 
+_FIRST_SPECIFIC: Final = 90  # compute capability from which kernels need targets with the suffix a
 _NO_CODE: Final = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -42,8 +46,9 @@ _NO_CODE: Final = (
 
 GALLERY_REMARKS: Final = (
     f"ours are the examples of {' and '.join(PAGES)}, the others those of "
-    f"{' and '.join(path for path, _ in PEERS.values())}, with the same tiles, warps and types; all are for "
-    "any sizes, with rows that begin at multiples of 16 bytes in gemm and attention",
+    f"{' and '.join(path for path, _ in PEERS.values())}, with the same tiles and types, "
+    "and for sm_80 the same warps; all are for any sizes, with rows that begin at multiples of 16 bytes in "
+    "products and attention; Triton's nvf4 takes whole steps of depth, and factors by rows",
     "lines are those with code, without docstrings, comments and blank lines",
     "time is from the Python function to a cubin, each time anew, in a warm process; the others' "
     "with the ptxas that they bring, and CuTe DSL's with the code that launches the kernel",
@@ -104,14 +109,14 @@ class _Figures:
 
 def compared(name: str, repeats: int) -> Rows:
     """The figures of one kernel, and those of the peers that are installed."""
-    source, target = sources()[name], f"sm_{CAPABILITY}"
+    source, target = sources()[name], target_of(name)
     settings: dict[str, Setting] = {"kernel": name, "target": target}
 
     def to_cubin() -> bytes:
         text = function(name).build(target=target).text
         return find_assembler(target=target).assemble(text, target).cubin
 
-    ours = _figures(source, to_cubin, function(name).build(target=target).text, repeats)
+    ours = _figures(source, to_cubin, function(name).build(target=target).text, target, repeats)
     results: Rows = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
     for by, (_, package) in PEERS.items():
         try:
@@ -119,8 +124,10 @@ def compared(name: str, repeats: int) -> Rows:
         except ImportError as error:
             results.append(f"{by}'s kernels were not measured: {error}; pip install {package}")
             continue
-        compile_it = functools.partial(peer.compiled, name, CAPABILITY)
-        its = _figures(peer.source(name), compile_it, compile_it()["ptx"], repeats)
+        if name not in peer.KERNELS:
+            continue
+        compile_it = functools.partial(peer.compiled, name, KERNELS[name])
+        its = _figures(peer.source(name), compile_it, compile_it()["ptx"], target, repeats)
         results += its.rows(settings | {"by": by}, ours=False)
         if ours.loop and its.loop:
             ratio = measured(
@@ -135,8 +142,12 @@ def compared(name: str, repeats: int) -> Rows:
     return results
 
 
-def _figures(source: str, to_cubin: Callable[[], object], ptx: str, repeats: int) -> _Figures:
-    target = f"sm_{CAPABILITY}"
+def target_of(name: str) -> str:
+    """The target for which a kernel is compiled."""
+    return f"sm_{KERNELS[name]}{'a' * (KERNELS[name] >= _FIRST_SPECIFIC)}"
+
+
+def _figures(source: str, to_cubin: Callable[[], object], ptx: str, target: str, repeats: int) -> _Figures:
     assembly = find_assembler(target=target).assemble(ptx, target)
     (usage,) = assembly.kernels
     sass: list[SassInstr] = []
@@ -240,6 +251,8 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     for kernel in KERNELS:
         of = {by: _values(measurements, kernel, by) for by in ("ptxgen", *PEERS)}
         for by, values in of.items():
+            if not values:
+                continue  # a peer without the kernel
             if _TIME in values:
                 values = {**values, _TIME: values[_TIME] / of["ptxgen"][_TIME]}
             cells = [

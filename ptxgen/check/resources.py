@@ -175,13 +175,15 @@ def _live(
         total = sum(size[name] for name in alive)
         backwards = []
         for step in reversed(steps[index]):
-            # A result needs a register even if no instruction reads it.
-            unread = [name for name in step.writes if name in size and name not in alive]
-            live_after = total + sum(size[name] for name in unread)
+            live_after = total
+            for name in step.writes:
+                if name not in alive:  # a result needs a register even if no instruction reads it
+                    live_after += size.get(name, 0)
             if step.kills:
-                for name in alive.intersection(step.writes):
-                    alive.remove(name)
-                    total -= size[name]
+                for name in step.writes:
+                    if name in alive:
+                        alive.remove(name)
+                        total -= size[name]
             for name in step.reads:
                 if name in size and name not in alive:
                     alive.add(name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
-from ptxgen.dsl.blackwell import TensorMemory
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.hopper import (
@@ -31,6 +31,9 @@ from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.dsl.blackwell import TensorMemory
 
 _LEAST_WARPGROUPS: Final = 2  # warpgroups
 
@@ -117,15 +120,18 @@ class KernelBuilder(Roles):
         return Fragment(self, rows, columns, dtype, initial)
 
     def tensor_memory(self, columns: int, *, cta_group: int = 1) -> TensorMemory:
-        """Allocate `columns` columns of tensor memory, 32, 64, 128, 256 or 512, before the first role begins: one
-        warp allocates and gives up the permit to allocate more, and the end of the kernel frees them, so that
-        there is one call in a kernel. It is for the targets sm_100a, sm_103a and sm_110a. With `cta_group=2`
-        the two CTAs of a cluster multiply together.
+        """Allocate `columns` columns of tensor memory, 32, 64, 128, 256 or 512, before the first role
+        begins: one warp allocates and gives up the permit to allocate more, and the end of the kernel frees
+        them, so that there is one call in a kernel. It is for the targets sm_100a, sm_103a and sm_110a. With
+        `cta_group=2` the two CTAs of a cluster multiply together.
 
         Raises `UnsupportedTargetError` for other targets, and `ConfigError` for other columns, a second call,
         inside of a block, and for pairs in clusters of other sizes (PTX ISA, "tcgen05.alloc").
         """
-        return TensorMemory(self, self.cluster, columns, cta_group)
+        # Imported at first use: few kernels have it, and a process that emits PTX waits for each import.
+        room = importlib.import_module("ptxgen.dsl.blackwell")
+        memory: TensorMemory = room.TensorMemory(self, self.cluster, columns, cta_group)
+        return memory
 
     def ping_pong(self, role: Role) -> PingPong:
         """An order in which the warpgroups of `role` run sections of code, one after another. Raises

@@ -83,6 +83,9 @@ FORMS: Final[Mapping[str, Gap]] = {
     "txq.filter_mode.b32": Gap("Texture Instructions: txq", "samplers have no handles here"),
     "sust.p.2d.v4.b32.trap": Gap("Surface Instructions: sust", "formats are not modelled"),
     "suq.channel_order.b32": Gap("Surface Instructions: suq", "formats are not modelled"),
+    "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue8m0": Gap(
+        f"{_MATRIX}: mma", _UNKNOWN
+    ),
     "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8": Gap(f"{_MATRIX}: ldmatrix", _BYTES),
     "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32": Gap(
         f"{_MATRIX}: ldmatrix", "elements of 4 and 6 bits are not unpacked on the way"

@@ -1,4 +1,4 @@
-"""D = A * B + D of one `tcgen05.mma`, from and to bits.
+"""D = A * B + D of one `tcgen05.mma`, or of `mma.sync` with a `.kind`, from and to bits.
 
 Sums of floats are those of `ptxgen.isa.tensor_core`, in one step. Scale factors enter a sum in two ways:
 
@@ -9,8 +9,9 @@ Sums of floats are those of `ptxgen.isa.tensor_core`, in one step. Scale factors
   below it, added exactly, and truncated to an f32.
 
 Sums of integers are exact and wrap around or saturate at the end. Source: the simulator
-github.com/microsoft/MMA-Sim. Not known, and assumed to be alike: e2m3 and e3m2, pairs of CTAs; an exact
-division of D by a power of two (`scale-input-d`).
+github.com/microsoft/MMA-Sim, which has one rule for tensor memory and for a warp's registers on sm_120. Not
+known, and assumed to be alike: e2m3 and e3m2, pairs of CTAs; an exact division of D by a power of two
+(`scale-input-d`).
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ def multiply_add(
     `a` `[rows, K]` and `b` `[N, K]` have the bits of an element each: uint32 of tf32, uint16 of f16 and
     bf16, else uint8. `d` is of the result's type and shape. The rows may be any of A's. `scales` are the bits
     of the scale factors, uint8 `[rows, factors]` and `[N, factors]`. `lowered`, 0 to 15: D is divided by 2 to
-    the power of this number first (`scale-input-d`).
+    the power of this number first (`scale-input-d`). Several products of one form may be stacked: all arrays
+    then have one more axis, the first.
     """
     bits = _BITS[of.d]
-    start = np.zeros((len(a), len(b)), bits) if d is None else d
+    shape = (*a.shape[:-1], b.shape[-2])
+    start = np.zeros(shape, bits) if d is None else d
     if of.d == "s32":
         return _integers(of, a, b, start)
     how = adder(_SM, "tcgen05", of.a)
@@ -67,18 +70,24 @@ def multiply_add(
         of_fp4: Lanes = _sums_of_fp4(of, a, b, c, *scales).view(bits)
         return of_fp4
     left, right = (
-        factors(type, np.ascontiguousarray(x.T)[:, :, None], how) for type, x in ((of.a, a), (of.b, b))
+        factors(type, _matrices_last(x.swapaxes(-1, -2)), how) for type, x in ((of.a, a), (of.b, b))
     )
     if of.negated_a != of.negated_b:
         left = left.negated()
     raised: Lanes | None = None
     if scales is not None:
-        powers = [x[:, 0].astype(np.int16) - np.int16(_BIAS_UE8M0) for x in scales]
-        left, right = (_spoilt(f, x[:, 0]) for f, x in ((left, scales[0]), (right, scales[1])))
-        raised = np.add(powers[0][:, None], powers[1])[:, :, None]
-    sums = multiplied(how, of.a, left, right, c[:, :, None], raised=raised, lowered=lowered)
-    flat: Lanes = sums[:, :, 0].view(bits)
-    return flat
+        of_rows = [_matrices_last(x)[:, 0] for x in scales]
+        powers = [x.astype(np.int16) - np.int16(_BIAS_UE8M0) for x in of_rows]
+        left, right = (_spoilt(f, x) for f, x in zip((left, right), of_rows, strict=True))
+        raised = np.add(powers[0][:, None], powers[1])
+    sums = multiplied(how, of.a, left, right, _matrices_last(c), raised=raised, lowered=lowered)
+    stacked: Lanes = np.ascontiguousarray(np.moveaxis(sums, -1, 0)).reshape(shape).view(bits)
+    return stacked
+
+
+def _matrices_last(stacked: Lanes) -> Lanes:
+    """`[rows, columns, matrices]` of one matrix or of several that are stacked along the first axis."""
+    return np.ascontiguousarray(np.moveaxis(stacked.reshape(-1, *stacked.shape[-2:]), 0, -1))
 
 
 def _integers(of: Product, a: Lanes, b: Lanes, start: Lanes) -> Lanes:
@@ -86,7 +95,7 @@ def _integers(of: Product, a: Lanes, b: Lanes, start: Lanes) -> Lanes:
     left, right = (
         x.view(np.int8 if type == "s8" else np.uint8).astype(np.float32) for type, x in ((of.a, a), (of.b, b))
     )
-    sums = np.matmul(left, right.T).astype(np.int64) + start.view(np.int32)
+    sums = np.matmul(left, right.swapaxes(-1, -2)).astype(np.int64) + start.view(np.int32)
     if of.saturating:
         sums = np.clip(sums, _INT32.min, _INT32.max)
     wrapped: Lanes = sums.astype(np.int32).view(np.uint32)
@@ -100,7 +109,7 @@ def _spoilt(elements: Factors, scales: Lanes) -> Factors:
         return elements
     nan = factors("e4m3", np.array([_SIGNLESS]), _FP4)
     values, exponents = (
-        np.where(spoilt[:, None], of_nan[0], of_each) for of_nan, of_each in zip(nan, elements, strict=True)
+        np.where(spoilt, of_nan[0], of_each) for of_nan, of_each in zip(nan, elements, strict=True)
     )
     return Factors(values, exponents)
 
@@ -125,17 +134,18 @@ def _sums_of_fp4(of: Product, a: Lanes, b: Lanes, c: Lanes, scales_a: Lanes, sca
     (values_a, exponents_a), (values_b, exponents_b) = (
         _scale_factors(of.scale, x) for x in (scales_a, scales_b)
     )
-    per_factor = of.k // scales_a.shape[1]
+    per_factor = of.k // scales_a.shape[-1]
     old = accumulators(c)
-    top = np.add(exponents_a[:, None], exponents_b).max(axis=2)
+    top = np.add(exponents_a[..., None, :], exponents_b[..., None, :, :]).max(axis=-1)
     top = np.maximum(top, old.exponents)
     power = ((_BIAS_F64 + _FP4.fraction - top).astype(np.int64) << 52).view(np.float64)
     total = np.trunc(old.values * power)
     for k in range(0, of.k, _AT_ONCE):
         of_k, s = slice(k, k + _AT_ONCE), k // per_factor
-        part = np.matmul(left[:, of_k], right[:, of_k].T).astype(np.float64)  # the sums are exact in f32
-        part *= values_a[:, s, None]
-        part *= values_b[:, s]
+        # The sums are exact in f32.
+        part = np.matmul(left[..., of_k], right[..., of_k].swapaxes(-1, -2)).astype(np.float64)
+        part *= values_a[..., s, None]
+        part *= values_b[..., None, :, s]
         part *= power
         total += np.trunc(part, out=part)
     total /= power
@@ -170,10 +180,10 @@ def elements_of_words(kind: str, type: str, words: Lanes, *, along_rows: bool = 
 
 def elements_of_cells(kind: str, type: str, cells: Lanes) -> Lanes:
     """The bits of A, `[rows, K]` as `multiply_add` wants them, from its cells of tensor memory, uint32
-    `[rows, columns]`.
+    `[rows, columns]`; or those of A or B from registers of `mma.sync`.
 
-    In the kinds without pairs, an element of 4 or 6 bits has a byte, e2m1 the bits 2 to 5 of it, as in
-    registers of `mma.sync` (assumed).
+    In the kinds without pairs, an element of 4 or 6 bits has a byte, e2m1 the bits 2 to 5 of it (in tensor
+    memory, this is assumed).
     """
     elements: Lanes = np.ascontiguousarray(cells).view(f"u{SIZES.get(type, 1)}")
     if kind in _PAIRED:

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from dsl.kernels import LOCKSTEP, changed, is_noticed, launch
+from dsl.kernels import LOCKSTEP, launch
 
 from ptxgen.dsl import KernelBuilder
 from ptxgen.runtime.assembler import find_assembler
@@ -70,9 +70,12 @@ def product(
         k.tma.load(stage.a, A[0, 0])
         k.tma.load(stage.b, B[0, 0])
     with multiplying, sums.fill() as result, ring.drain() as stage:
-        operands = [tile.T if turn else tile.part(0, tile.rows) for tile, turn in zip((stage.a, stage.b), turned)]
+        operands = [
+            tile.T if turn else tile.part(0, tile.rows)
+            for tile, turn in zip((stage.a, stage.b), turned, strict=True)
+        ]
         if fp8:
-            operands = [operand.as_fp8(name) for operand, name in zip(operands, fp8)]
+            operands = [operand.as_fp8(name) for operand, name in zip(operands, fp8, strict=True)]
         result.c.mma(*operands, use=False)
     with storing:
         with sums.drain() as result:
@@ -90,6 +93,7 @@ def multiplied(k: KernelBuilder, a: Any, b: Any, turned: tuple[bool, bool], colu
     return c
 
 
+@pytest.mark.sample(3, gate=6)
 @pytest.mark.parametrize(
     ("dtype", "sizes", "turned", "swizzles"),
     [
@@ -119,21 +123,23 @@ def test_products_of_two_types_of_fp8() -> None:
     np.testing.assert_array_equal(multiplied(k, a, b, (False, True), 32), exact(a, b))
 
 
-def chained() -> KernelBuilder:
-    """O = (Q K' + 1 as f16) V: threads load the first product, and hand the left operand of the second over."""
-    k = builder()
+def chained(ctas: int = 1) -> KernelBuilder:
+    """O = (Q K' + 1 as f16) V: threads load the first product, and store the left operand of the second."""
+    k = builder(cluster=ctas)
     Q, K, V, O = (k.tma.tensor_map(name, t) for name, t in (("Q", f16), ("K", f16), ("V", f16), ("O", f32)))
     middle, loading, multiplying = roles(k)
-    memory = k.tensor_memory(256)
-    tiles = {"q": ((ROWS, 64), f16), "k": ((64, 64), f16), "v": ((64, 32), f16)}
+    memory = k.tensor_memory(256, cta_group=ctas)
+    tiles = {"q": ((ROWS, 64), f16), "k": ((64 // ctas, 64), f16), "v": ((64, 32 // ctas), f16)}
     inputs = k.tma.ring(1, loading, multiplying, released_by=memory, **tiles)
-    scores = memory.ring(1, multiplying, middle, s=(ROWS, 64))
-    weights = memory.ring(1, middle, multiplying, written=True, p=((ROWS, 64), f16))
-    results = memory.ring(1, multiplying, middle, o=(ROWS, 32))
+    scores = memory.ring(1, multiplying, middle, s=(ROWS * ctas, 64))
+    weights = memory.ring(1, middle, multiplying, written=True, p=((ROWS * ctas, 64), f16))
+    results = memory.ring(1, multiplying, middle, o=(ROWS * ctas, 32))
     out = k.tma.tile("out", (ROWS, 32), f32)
+    rank = k.cluster.rank()
     with loading, inputs.fill() as stage:
-        for name, tensor in (("q", Q), ("k", K), ("v", V)):
-            k.tma.load(getattr(stage, name), tensor[0, 0])
+        k.tma.load(stage.q, Q[rank * ROWS, 0])
+        k.tma.load(stage.k, K[rank * (64 // ctas), 0])
+        k.tma.load(stage.v, V[0, rank * (32 // ctas)])
     with multiplying, inputs.drain() as stage:
         with scores.fill() as first:
             first.s.mma(stage.q, stage.k.T, use=False)
@@ -145,14 +151,15 @@ def chained() -> KernelBuilder:
                 left.p.store([v + 1.0 for v in first.s.load(column, 16)], column)
         with results.drain() as second:
             second.o.write(out)
-        k.tma.store(out, O[0, 0])
+        k.tma.store(out, O[rank * ROWS, 0])
     return k
 
 
-def test_left_operands_in_tensor_memory() -> None:
-    q, key, v = integers((ROWS, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
-    o, k = np.zeros((ROWS, 32), np.float32), chained()
-    launch(k, q, key, v, o)
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_left_operands_in_tensor_memory(ctas: int) -> None:
+    q, key, v = integers((ROWS * ctas, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
+    o, k = np.zeros((ROWS * ctas, 32), np.float32), chained(ctas)
+    launch(k, q, key, v, o, grid=ctas)
     np.testing.assert_array_equal(o, (exact(q, key.T) + 1) @ v.astype(np.float32))
     assembled(k)
 
@@ -172,9 +179,8 @@ def persistent(stages: int = 2) -> KernelBuilder:
     with loading, scheduler.tiles() as tile, k.loop(0, steps) as step, inputs.fill() as stage:
         k.tma.load(stage.a, A[0, step * 32])
         k.tma.load(stage.b, B[tile * 64, step * 32])
-    with multiplying, scheduler.tiles(), sums.fill() as result, k.loop(0, steps) as step:
-        with inputs.drain() as stage:
-            result.c.mma(stage.a, stage.b.T, use=step > 0)
+    with multiplying, scheduler.tiles(), sums.fill() as c, k.loop(0, steps) as n, inputs.drain() as stage:
+        c.c.mma(stage.a, stage.b.T, use=n > 0)
     with storing, scheduler.tiles() as tile:
         with sums.drain() as result:
             result.c.store([v * 2.0 for v in result.c.load(8, 24)], 8)
@@ -198,7 +204,7 @@ def test_sums_of_two_tiles_at_once() -> None:
     assembled(k)
 
 
-def paired(columns: int = 128, of_b: bool = False) -> KernelBuilder:
+def paired(columns: int = 128) -> KernelBuilder:
     """C = A B of 256 rows in a pair of CTAs, over several steps."""
     k = builder(cluster=2)
     A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.tma.tensor_map("C", f32)
@@ -288,7 +294,11 @@ def quantised(form: str, type: str, rows: int, columns: int, seed: int) -> tuple
     factors = 2.0**power
     bytes_ = (power + 127).astype(np.uint8)
     if form == "nvf4":
-        bytes_ = (factors := rng.integers(1, 16, power.shape) * 0.25).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+        bytes_ = (
+            (factors := rng.integers(1, 16, power.shape) * 0.25)
+            .astype(ml_dtypes.float8_e4m3fn)
+            .view(np.uint8)
+        )
     whole = np.zeros((-(-rows // 128) * 128, columns // block), np.uint8)
     whole[:rows] = bytes_
     blocks = whole.reshape(-1, 4, 32, columns // block // 4, 4).transpose(0, 3, 2, 1, 4)
@@ -296,9 +306,16 @@ def quantised(form: str, type: str, rows: int, columns: int, seed: int) -> tuple
     return data, laid, values * np.repeat(factors, block, axis=1)
 
 
+@pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize(
     ("form", "columns", "pair"),
-    [("nvf4", 128, False), ("nvf4", 192, False), ("mxf4", 64, False), ("mxf8", 128, False), ("nvf4", 256, True)],
+    [
+        ("nvf4", 128, False),
+        ("nvf4", 192, False),
+        ("mxf4", 64, False),
+        ("mxf8", 128, False),
+        ("nvf4", 256, True),
+    ],
 )
 def test_products_with_scale_factors(form: str, columns: int, pair: bool) -> None:
     rows, depth = ROWS * (1 + pair), 256 if form == "mxf8" else 512

@@ -22,6 +22,8 @@ from ptxgen.dsl import (
     Value,
     Var,
 )
+from ptxgen.dsl.blackwell import Accumulator as Sums
+from ptxgen.dsl.blackwell import Scales, TensorMemory, TensorOperand, TensorRing, TensorStage
 from ptxgen.dsl.hopper import (
     Accumulator,
     AsyncStores,
@@ -42,15 +44,16 @@ from ptxgen.dsl.values import Vectors
 from ptxgen.isa.table import rows
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md"))
+PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("dsl.md", "hopper.md", "blackwell.md"))
 WORDS = set(re.findall(r"\.(\w+)", PAGES))  # k.loop, P.at, …
 OF_BUILDER = (
-    "add_role_user append arrive_in_cluster block_depth block_path check_registers cluster_barrier dealt "
-    "divided emit end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed "
+    "add_role_user append arrive_in_cluster at_end block_depth block_path check_registers cluster_barrier "
+    "dealt divided emit end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed "
     "present_role refuse_breaks refuse_predicated remainder repeat_until require_all_threads "
     "require_branch require_lanes require_predicate require_present require_role require_roles_entered "
     "require_whole_role role_block scratch set_registers take_barriers warp_index"
 )
+RING = {"advance", "barrier", "enter", "leave", "origin", "prepare", "wait"}
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: set(OF_BUILDER.split()),
     type(builder().warp): {"joined", "scanned"},
@@ -69,7 +72,7 @@ INNER = {  # what the parts of the DSL use of each other
     Cluster: set(),
     NamedBarrier: set(),
     WarpgroupBarrier: set(),
-    Ring: {"arrive", "barrier", "copied", "enter", "leave", "origin", "prepare", "tile", "wait"},
+    Ring: RING | {"arrive", "copied", "of_pair", "tile"},
     Role: {"begin", "enter", "has"},
     Stage: {"arrival", "close", "note_load", "use"},
     TensorParameter: {"fix"},
@@ -82,6 +85,15 @@ INNER = {  # what the parts of the DSL use of each other
     SwizzledTile: {"chunk", "chunk_pointer", "panel_of", "stage_bytes"},
     RegisterTile: {"row_elements"},
     PackedTile: {"operand", "row_elements"},
+    TensorMemory: {
+        *("address", "commit", "enter", "group", "is_even", "issuing", "leave", "of_even_cta", "origin"),
+        *("prepare", "require_issuing", "take"),
+    },
+    TensorRing: RING | {"arrive", "copied", "matrix", "names", "of_pair", "tile"},
+    TensorStage: {"close", "is_of_products", "require_side", "use"},
+    Sums: {"use_by_products", "use_by_threads"},
+    TensorOperand: {"dtype", "fp8", "use_by_products", "use_by_threads"},
+    Scales: {"columns", "of_cell"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Products that Triton compiles for tensor memory, run here: they give what float64 gives."""
+"""Products that Triton compiles for the tensor cores of Blackwell, run here: they give what float64 gives."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ def k(triton: Any) -> Any:
     return importlib.import_module("frontends.triton_kernels")
 
 
-def judge(launch: Any, c: Any, left: Any, right: Any, *, error: float) -> None:
+def judge(
+    launch: Any, c: Any, left: Any, right: Any, *, error: float, opcode: str = r"\btcgen05\.mma\b"
+) -> None:
     """The text is read and printed, and its results are near the product of float64."""
     module = launch.kernel.program.module
     assert verify(module) == ()
     text = render(module)
     assert parse(text) == module
-    assert re.search(r"\btcgen05\.mma\b", text)
+    assert re.search(opcode, text)
     outcome = launch.run()
     assert outcome.clean
     magnitude = np.abs(left) @ np.abs(right).T
@@ -84,34 +86,75 @@ def test_a_product(k: Any, types: Any, tile: tuple[int, int, int], warps: int, h
     judge(launch, c, a.astype(np.float64), b.astype(np.float64).T, error=error)
 
 
-@each_schedule
-@pytest.mark.parametrize("kind", ["mxf8", "mxf4", "nvf4"])
-def test_a_product_of_scaled_blocks(k: Any, kind: str, how: dict[str, Any]) -> None:
+def drawn_blocks(rng: Any, type: str, scale: str, shape: tuple[int, int], block: int) -> tuple[Any, Any, Any]:
+    """A matrix as Triton takes it, its scale factors, and what both are in float64."""
+    if type == "e2m1":
+        codes = rng.integers(0, 16, shape, np.uint8)
+        values, x = E2M1[codes], codes[:, ::2] | codes[:, 1::2] << 4
+    else:
+        x = rng.standard_normal(shape, np.float32).astype(TYPES[type])
+        values = x.astype(np.float64)
+    blocks = (shape[0], shape[1] // block)
+    if scale == "ue4m3":
+        factors = rng.uniform(0.5, 4, blocks).astype(E4M3)
+        exact = factors.astype(np.float64)
+    else:
+        factors = rng.integers(124, 131, blocks, np.uint8)
+        exact = 2.0 ** (factors.astype(np.float64) - 127)
+    return np.ascontiguousarray(x), factors, values * np.repeat(exact, block, axis=1)
+
+
+def check_blocks(
+    k: Any,
+    types: tuple[str, str],
+    scale: str,
+    tile: tuple[int, int, int],
+    target: str,
+    opcode: str,
+    grid: tuple[int, int] = (1, 1),
+    **how: Any,
+) -> None:
+    """Two tiles along K of a product with scale factors."""
     rng = np.random.default_rng(4)
-    m, n, step = 128, 128, 128 if kind == "mxf8" else 256
-    depth, packed, block = 2 * step, 1 if kind == "mxf8" else 2, 16 if kind == "nvf4" else 32
-    operands, scales, exact = [], [], []
-    for rows in (m, n):
-        if kind == "mxf8":
-            x = rng.standard_normal((rows, depth), np.float32).astype(E4M3)
-            values = x.astype(np.float64)
-        else:
-            codes = rng.integers(0, 16, (rows, depth), np.uint8)
-            values, x = E2M1[codes], codes[:, ::2] | codes[:, 1::2] << 4
-        if kind == "nvf4":
-            s = rng.uniform(0.5, 4, (rows, depth // block)).astype(E4M3)
-            factors = s.astype(np.float64)
-        else:
-            s = rng.integers(124, 131, (rows, depth // block), np.uint8)
-            factors = 2.0 ** (s.astype(np.float64) - 127)
-        operands.append(np.ascontiguousarray(x))
-        scales.append(s)
-        exact.append(values * np.repeat(factors, block, axis=1))
+    m, n, depth = tile[0] * grid[0], tile[1] * grid[1], 2 * tile[2]
+    block = 16 if scale == "ue4m3" else 32
+    a, of_a, left = drawn_blocks(rng, types[0], scale, (m, depth), block)
+    b, of_b, right = drawn_blocks(rng, types[1], scale, (n, depth), block)
     c = np.zeros((m, n), np.float32)
-    (a, b), (sa, sb) = operands, scales
-    constants = {"BM": m, "BN": n, "BK": step, "PACKED": packed, "BLOCK": block}
-    constants["FORMAT"] = "e4m3" if kind == "mxf8" else "e2m1"
+    constants = {"BM": tile[0], "BN": tile[1], "BK": tile[2], "LEFT": types[0], "RIGHT": types[1]}
+    constants |= {"PACKED": 2 if "e2m1" in types else 1, "BLOCK": block}
     launch = front.launch(
-        k.scaled_product, 1, [a, sa, b, sb, c, n, depth], constants, target="sm_100a", **how
+        k.scaled_product, grid, [a, of_a, b, of_b, c, n, depth], constants, target=target, **how
     )
-    judge(launch, c, *exact, error=SUMS)
+    judge(launch, c, left, right, error=SUMS, opcode=opcode)
+
+
+@each_schedule
+@pytest.mark.parametrize(
+    ("types", "scale"),
+    [(("e4m3", "e4m3"), "ue8m0"), (("e2m1", "e2m1"), "ue8m0"), (("e2m1", "e2m1"), "ue4m3")],
+    ids=["mxf8", "mxf4", "nvf4"],
+)
+def test_a_product_of_scaled_blocks(k: Any, types: Any, scale: str, how: dict[str, Any]) -> None:
+    step = 256 if "e2m1" in types else 128
+    check_blocks(k, types, scale, (128, 128, step), "sm_100a", r"\btcgen05\.mma\b", **how)
+
+
+@each_schedule
+@pytest.mark.parametrize(("tile", "warps"), [((64, 32, 128), 4), ((128, 64, 256), 8), ((32, 128, 128), 2)])
+@pytest.mark.parametrize(
+    ("types", "scale", "form"),
+    [
+        (("e4m3", "e4m3"), "ue8m0", "mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"),
+        (("e5m2", "e5m2"), "ue8m0", "mxf8f6f4.block_scale.scale_vec::1X.f32.e5m2.e5m2.f32.ue8m0"),
+        (("e4m3", "e5m2"), "ue8m0", "mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e5m2.f32.ue8m0"),
+        (("e2m1", "e2m1"), "ue8m0", "mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0"),
+        (("e2m1", "e2m1"), "ue4m3", "mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3"),
+    ],
+    ids=lambda form: form if isinstance(form, str) else "-".join(form),
+)
+def test_a_product_of_scaled_blocks_on_registers(
+    k: Any, types: Any, scale: str, form: str, tile: tuple[int, int, int], warps: int, how: dict[str, Any]
+) -> None:
+    opcode = rf"\bmma\.sync\.aligned\.\w+\.row\.col\.kind::{re.escape(form)} "
+    check_blocks(k, types, scale, tile, "sm_120a", opcode, grid=(2, 1), num_warps=warps, **how)

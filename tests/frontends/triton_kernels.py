@@ -122,7 +122,8 @@ def scaled_product(
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
-    FORMAT: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
     PACKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -135,5 +136,5 @@ def scaled_product(
         right = tl.load(b + columns * (k // PACKED) + first // PACKED + packed)
         of_left = tl.load(a_scales + rows * (k // BLOCK) + first // BLOCK + blocks)
         of_right = tl.load(b_scales + columns * (k // BLOCK) + first // BLOCK + blocks)
-        total = tl.dot_scaled(left, of_left, FORMAT, right.T, of_right, FORMAT, total)
+        total = tl.dot_scaled(left, of_left, LEFT, right.T, of_right, RIGHT, total)
     tl.store(c + rows * n + tl.trans(columns), total)

@@ -161,7 +161,7 @@ def descriptor(name: str, offset: int, *, lbo: int = 16, sbo: int = 1024, swizzl
     bits = swizzle << 61 | 1 << 46 | sbo >> 4 << 32 | lbo >> 4 << 16
     return (
         f"add.u32 %r3, {BUFFER}, {MBARRIERS + offset};\n"
-        "shr.u32 %r3, %r3, 4;\n"
+        "shr.u32 %r3, %r3, 4;\nand.b32 %r3, %r3, 0x3fff;\n"
         f"cvt.u64.u32 {name}, %r3;\n"
         f"or.b64 {name}, {name}, {bits:#x};"
     )

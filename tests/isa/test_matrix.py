@@ -406,9 +406,8 @@ def test_the_registers_of_an_f16_fragment_that_are_not_needed_repeat_the_others(
 
 def test_every_row_of_matrices_is_tested_here() -> None:
     heads = ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
-    assert {r.syntax for r in ROWS if r.pieces[0].name in heads and not r.unmodelled} == set(
-        cases_matrix.WARP
-    )
+    ours = {r.syntax for r in ROWS if r.pieces[0].name in heads and not r.unmodelled}
+    assert ours - cases.ELSEWHERE == set(cases_matrix.WARP)
 
 
 def scattered_rows(rng: random.Random) -> np.ndarray:

@@ -14,7 +14,13 @@ from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import SassInstr
 
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "gallery-cpu.json").read_text(encoding="utf-8"))
-MOST_LINES = {"softmax": 15, "layer_norm": 20, "gemm": 40, "attention": 60}
+MOST_LINES = {
+    "softmax": 15,
+    "layer_norm": 20,
+    "gemm": 40,
+    "attention": 60,
+    **dict.fromkeys(("blackwell_gemm", "blackwell_pair_gemm", "nvf4_gemm"), 60),
+}
 
 
 class StubDisassembler:
@@ -33,6 +39,8 @@ class StubDisassembler:
 
 class StubPeer:
     """Another compiler, if it made of each kernel what we make, in three lines."""
+
+    KERNELS: ClassVar = {"softmax": None, "gemm": None}
 
     def __init__(self, by: str) -> None:
         assert by in gallery.PEERS
@@ -98,6 +106,15 @@ def test_a_kernel_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) 
         ("main loop, instructions per HMMA: ours / Triton", 1, "<= 1.1"),
         ("main loop, instructions per HMMA: ours / CuTe DSL", 1, "<= 1.1"),
     ]
+
+
+@pytest.mark.ptxas
+def test_a_kernel_that_peers_lack_is_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery, "find_disassembler", missing)
+    monkeypatch.setattr(gallery, "peer_module", StubPeer)
+    result = gallery.compared("blackwell_pair_gemm", 1)
+    assert {m.config["by"] for m in result if isinstance(m, Measurement)} == {"ptxgen"}
+    assert {m.config["target"] for m in result if isinstance(m, Measurement)} == {"sm_100a"}
 
 
 @pytest.mark.ptxas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import pytest
 from benchmarks.measure import gallery
 from ptxgen.frontends import cute as front
 from ptxgen.frontends.program import ProgramKernel
+from ptxgen.interpreter import DeviceArena, run
+from ptxgen.parse import parse
+from ptxgen.target import target
+from ptxgen.tensormap import TensorMap
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +69,27 @@ def test_gemm(peer: Any) -> None:
             ((n + 127) // 128, (m + 127) // 128), 128, args=args, shared=3 * 2 * 128 * 32 * a.itemsize
         )
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-4)
+
+
+def test_blackwell_gemm(peer: Any) -> None:
+    variant = peer.KERNELS["blackwell_gemm"]
+    program = front.compile(variant.functions[0], *variant.arguments(), target="sm_100a")
+    m, n, depth = 120, 104, 320
+    a = RNG.standard_normal((m, depth)).astype(np.float16)
+    b = RNG.standard_normal((depth, n)).astype(np.float16)
+    arena = DeviceArena()
+    c = np.empty((m, n), np.float16)
+    args = [
+        bytes(32),  # of the product, which the kernel does not read
+        TensorMap(a, box=(64, 128), swizzle="128B"),
+        struct.pack("<2i", m, depth),
+        TensorMap(b, box=(64, 64), swizzle="128B"),
+        struct.pack("<2i", n, depth),
+        struct.pack("<Q2iq", arena.place(c), m, n, n),
+    ]
+    most = target("sm_100a").shared_per_block_optin
+    run(parse(program.ptx), grid=1, block=128, args=args, dynamic_smem=most, arena=arena, sanitize="all")
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.nightly), True])

@@ -19,14 +19,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.check.flow import blocks
 from ptxgen.check.prove.contract import GlobalArray, GlobalContract, Promised
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.listing.search import Finding, InstrSite
 from ptxgen.check.prove.polynomials import Atoms, Poly, TooLargeError
 from ptxgen.check.prove.program.domain import Domain
 from ptxgen.check.prove.program.global_accesses import GlobalTouch, global_touches
-from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths
 from ptxgen.check.prove.program.values import Node, Values, param_bits
 from ptxgen.check.prove.program.variable_addresses import GENERIC, AddressDependence
@@ -76,13 +74,13 @@ class _Prover:
         self._subject = subject
         self._shape = shape
         self._contract = contract
-        self._graph = Graph(blocks(kernel))
+        self._graph = subject.graph
         specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
         self._homes = subject.homes(kernel.dynamic_shared_bytes)
         shared = frozenset(self._homes)
         params = param_bits(kernel)
         self._maps = {p.name for p in kernel.params if p.count == NBYTES and p.type == "b8"}
-        self._values = Values(self._graph, specials, shared, {}, params)
+        self._values = Values(self._graph, specials, shared, {}, params, subject.analysis)
         self._paths = Paths(self._graph, self._values)
         self._dependence = AddressDependence(self._values, Domain(shape, {}).range)
         self._atoms = Atoms()

@@ -5,7 +5,7 @@ the proof of global accesses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,30 +38,35 @@ def _plain(c: Coefficient) -> Coefficient:
 
 
 def _add(a: Coefficient, b: Coefficient) -> Coefficient:
-    if not (isinstance(a, int) and isinstance(b, int)) and _largest(a) + _largest(b) > _MOST:
+    if a.__class__ is int and b.__class__ is int:
+        return a + b
+    if _largest(a) + _largest(b) > _MOST:
         raise TooLargeError
     return _plain(a + b)
 
 
 def _mul(a: Coefficient, b: Coefficient) -> Coefficient:
-    if not (isinstance(a, int) and isinstance(b, int)) and _largest(a) * _largest(b) > _MOST:
+    if a.__class__ is int and b.__class__ is int:
+        return a * b
+    if _largest(a) * _largest(b) > _MOST:
         raise TooLargeError
     return _plain(a * b)
 
 
 def _degree(terms: Mapping[Monomial, Coefficient]) -> int:
-    return max((len(m) for m in terms), default=0)
+    return max(map(len, terms), default=0)
 
 
 class Poly:
     """A sum of monomials with coefficients; immutable."""
 
-    __slots__ = ("_key", "_tight", "terms")
+    __slots__ = ("_key", "_tight", "bounds", "terms")
 
     def __init__(self, terms: Mapping[Monomial, Coefficient]) -> None:
-        self.terms = {m: c for m, c in terms.items() if not (isinstance(c, int) and c == 0)}
-        self._key: tuple[Any, ...] | None = None
+        self.terms = {m: c for m, c in terms.items() if c.__class__ is not int or c}
+        self._key: Hashable = None
         self._tight: Poly | None = None
+        self.bounds: tuple[int, int] | None = None  # kept by `Atoms.bounds`
 
     @classmethod
     def of(cls, value: int | Lanes) -> Poly:
@@ -69,12 +74,11 @@ class Poly:
         return cls({(): _plain(value if isinstance(value, int) else value.astype(np.int64))})
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> Hashable:
         """A hashable key, equal for equal polynomials."""
         if self._key is None:
-            self._key = tuple(
-                (m, c if isinstance(c, int) else c.tobytes())
-                for m, c in sorted(self.terms.items(), key=lambda item: item[0])
+            self._key = frozenset(
+                [(m, c if c.__class__ is int else c.tobytes()) for m, c in self.terms.items()]
             )
         return self._key
 
@@ -88,7 +92,7 @@ class Poly:
     @property
     def is_uniform(self) -> bool:
         """Whether all coefficients but the constant term are the same for all threads."""
-        return all(isinstance(c, int) for m, c in self.terms.items() if m)
+        return not any(c.__class__ is not int and m for m, c in self.terms.items())
 
     def atoms(self) -> set[int]:
         """The numbers of the polynomial's atoms."""
@@ -96,7 +100,7 @@ class Poly:
 
     def __add__(self, other: Poly | int) -> Poly:
         terms = dict(self.terms)
-        for m, c in _poly(other).terms.items():
+        for m, c in _terms(other).items():
             terms[m] = _add(terms[m], c) if m in terms else c
         return Poly(terms)
 
@@ -104,12 +108,20 @@ class Poly:
         return Poly({m: -c for m, c in self.terms.items()})
 
     def __sub__(self, other: Poly | int) -> Poly:
-        return self + -_poly(other)
+        terms = dict(self.terms)
+        for m, c in _terms(other).items():
+            terms[m] = _add(terms[m], -c) if m in terms else -c
+        return Poly(terms)
 
     def __mul__(self, other: Poly | int) -> Poly:
         terms: dict[Monomial, Coefficient] = {}
-        of = _poly(other).terms
-        if len(self.terms) * len(of) > _MOST_TERMS or _degree(self.terms) + _degree(of) > _MOST_DEGREE:
+        of = _terms(other)
+        if len(self.terms) * len(of) > _MOST_TERMS:
+            raise TooLargeError
+        if len(of) == 1 and () in of:  # a number: the monomials stay as they are
+            by = of[()]
+            return Poly({m: _mul(c, by) for m, c in self.terms.items()})
+        if _degree(self.terms) + _degree(of) > _MOST_DEGREE:
             raise TooLargeError
         for m, c in self.terms.items():
             for n, d in of.items():
@@ -186,8 +198,20 @@ class Poly:
         return f"Poly({self.terms})"
 
 
-def _poly(value: Poly | int) -> Poly:
-    return value if isinstance(value, Poly) else Poly.of(value)
+def _terms(value: Poly | int) -> Mapping[Monomial, Coefficient]:
+    return value.terms if isinstance(value, Poly) else {(): value} if value else {}
+
+
+def put(terms: dict[Monomial, Coefficient], m: Monomial, c: Coefficient) -> None:
+    """Add a term to a sum of terms."""
+    if m not in terms:
+        terms[m] = c
+        return
+    total = _add(terms[m], c)
+    if total.__class__ is int and not total:
+        del terms[m]  # so that a later term is the last one
+    else:
+        terms[m] = total
 
 
 def _contains(m: Monomial, part: Monomial) -> bool:
@@ -245,6 +269,8 @@ class Atoms:
         self._settled: list[bool] = []  # by atom: same for all threads and iterations?
         self._depths: list[int] = []  # by atom: how deep other atoms are nested in it
         self._by_key: dict[Any, Atom] = {}
+        self._products: dict[Monomial, tuple[int, int]] = {}
+        self._nested: list[frozenset[int]] = []  # by atom: itself, and all atoms nested in it
 
     def __getitem__(self, number: int) -> Atom:
         return self._all[number]
@@ -292,10 +318,12 @@ class Atoms:
         if atom is None:
             atom = Atom(len(self._all), kind, name, low, high, blocks, args, cases)
             parts = [*args, *(p for c in cases for p in (c.value, *c.conditions))]
-            below = max((self._depths[a] for p in parts for a in p.atoms()), default=-1)
+            inner = {a for p in parts for a in p.atoms()}
+            below = max((self._depths[a] for a in inner), default=-1)
             if below == _MOST_DEEP:
                 raise TooLargeError
             self._depths.append(below + 1)
+            self._nested.append(frozenset({atom.number}).union(*(self._nested[a] for a in inner)))
             self._all.append(atom)
             self._settled.append(self._is_settled(atom))
             self._by_key[key] = atom
@@ -310,58 +338,74 @@ class Atoms:
 
     def bounds(self, poly: Poly) -> tuple[int, int]:
         """The bounds of a polynomial over all threads, from the bounds of its atoms alone."""
+        if poly.bounds is None:
+            poly.bounds = self._bounds(poly)
+        return poly.bounds
+
+    def _bounds(self, poly: Poly) -> tuple[int, int]:
         low = high = 0
         for m, c in poly.terms.items():
             first, last = self.product(m)
-            least, most = (c, c) if isinstance(c, int) else (int(c.min()), int(c.max()))
+            if c.__class__ is int:
+                low, high = (
+                    (low + first * c, high + last * c) if c > 0 else (low + last * c, high + first * c)
+                )
+                continue
+            least, most = int(c.min()), int(c.max())
             corners = [x * y for x in (first, last) for y in (least, most)]
             low, high = low + min(corners), high + max(corners)
         return max(low, -UNBOUNDED), min(high, UNBOUNDED)
 
     def product(self, m: Monomial) -> tuple[int, int]:
         """The bounds of a monomial."""
+        known = self._products.get(m)
+        if known is not None:
+            return known
         low = high = 1
         for number in m:
             atom = self._all[number]
             corners = [x * y for x in (low, high) for y in (atom.low, atom.high)]
             low, high = max(min(corners), -UNBOUNDED), min(max(corners), UNBOUNDED)
+        self._products[m] = low, high
         return low, high
 
     # ----------------------------------------------------------------------- substitution
 
     def within(self, poly: Poly) -> Iterator[Atom]:
         """The atoms of a polynomial and, recursively, the atoms of their arguments."""
-        seen: set[int] = set()
-        todo = [poly]
-        while todo:
-            for number in todo.pop().atoms() - seen:
-                seen.add(number)
-                atom = self._all[number]
-                yield atom
-                todo += atom.args
-                for case in atom.cases:
-                    todo += (case.value, *case.conditions)
+        return (self._all[n] for n in frozenset().union(*(self._nested[a] for a in poly.atoms())))
+
+    def depends(self, poly: Poly, atom: int) -> bool:
+        """Whether an atom is one of a polynomial, or nested in one."""
+        return any(atom in self._nested[a] for a in poly.atoms())
 
     def replaced(self, poly: Poly, atom: int, by: Poly) -> Poly:
         """The polynomial with `by` in place of an atom, also inside other atoms."""
         return self._with_another(poly, atom, by, {})
 
     def _with_another(self, poly: Poly, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
-        result = ZERO
+        if not self.depends(poly, atom):
+            return poly
+        nested = self._nested
+        result: dict[Monomial, Coefficient] = {}
         for m, c in poly.terms.items():
+            if not any(atom in nested[number] for number in m):
+                put(result, m, c)
+                continue
             term = Poly({(): c})
             for number in m:
                 if number not in known:
                     known[number] = self._replaced(number, atom, by, known)
                 term = term * known[number]
-            result = result + term
-        return result
+            for n, d in term.terms.items():
+                put(result, n, d)
+        return Poly(result)
 
     def _replaced(self, number: int, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
         if number == atom:
             return by
         old = self._all[number]
-        if atom not in {a.number for a in self.within(old.poly)}:
+        if atom not in self._nested[number]:
             return old.poly
 
         def replaced(polys: Iterable[Poly]) -> tuple[Poly, ...]:

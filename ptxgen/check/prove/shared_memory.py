@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from ptxgen.arguments import integer
-from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove.barriers.judging import BarrierProver
 from ptxgen.check.prove.barriers.shared_flags import Touched
@@ -30,9 +29,7 @@ from ptxgen.check.prove.listing.products import Products
 from ptxgen.check.prove.listing.rows import Effort, SpentError
 from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.program.agreement import Agreement
-from ptxgen.check.prove.program.domain import Shape
-from ptxgen.check.prove.program.graph import Graph
-from ptxgen.check.prove.program.inlining import Inlined, Source
+from ptxgen.check.prove.program.inlining import Source
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import Paths
 from ptxgen.check.prove.program.ranges import Range, spaced
@@ -107,13 +104,13 @@ def _proved(
     subject: Subject, variables: dict[str, Home], inputs: _Inputs, steps: int
 ) -> tuple[_Prover, list[Judged]]:
     """The prover of a kernel that has judged its accesses, and the verdicts on tensor memory."""
-    prover = _Prover(subject.whole, subject.shape, variables, inputs, steps)
+    prover = _Prover(subject, variables, inputs, steps)
     if not prover.has_tensor_memory:
         return prover, []
     refuted = ""
     allocations = prover.allocations
     if allocations.loads:
-        knowing = _Prover(subject.whole, subject.shape, variables, inputs, steps, allocations)
+        knowing = _Prover(subject, variables, inputs, steps, allocations)
         refuted = allocations.refuted(knowing.touched, knowing.static)
         prover = prover if refuted else knowing
     return prover, list(prover.tensor_memory(allocations, refuted))
@@ -202,16 +199,15 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 class _Prover:
     def __init__(
         self,
-        whole: Inlined,
-        shape: Shape,
+        subject: Subject,
         variables: dict[str, Home],
         inputs: _Inputs,
         steps: int,
         addresses: Allocations | None = None,
     ) -> None:
-        kernel = whole.kernel
-        self._sources = whole.sources
-        self._graph = Graph(blocks(kernel))
+        kernel, shape = subject.whole.kernel, subject.shape
+        self._sources = subject.whole.sources
+        self._graph = subject.graph
         specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
         params = param_bits(kernel)
         ctas = math.prod(kernel.cluster) if kernel.cluster else 0
@@ -226,7 +222,13 @@ class _Prover:
             ranges |= addresses.ranges
             loads = addresses.loads
         self._values = Values(
-            self._graph, specials, frozenset(variables), inputs.known, params, addresses=loads
+            self._graph,
+            specials,
+            frozenset(variables),
+            inputs.known,
+            params,
+            subject.analysis,
+            loads,
         )
         self._paths = Paths(self._graph, self._values)
         self._effort = Effort(steps)

@@ -7,15 +7,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from ptxgen.arguments import extents
+from ptxgen.check.flow import blocks
 from ptxgen.check.problems import where_from
 from ptxgen.check.prove.listing.search import Finding
 from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source, inlined
 from ptxgen.check.prove.program.shared_accesses import Home, homes
-from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict
+from ptxgen.check.prove.program.values import Values
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict, Witness
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.ir import NOWHERE, Instr, Kernel, Module
 from ptxgen.parse import module_of
@@ -38,6 +42,16 @@ class Subject:
     kernel: Kernel
     shape: Shape
     whole: Inlined
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The kernel's control flow."""
+        return Graph(blocks(self.whole.kernel))
+
+    @cached_property
+    def analysis(self) -> Values:
+        """Values of the kernel with nothing known of a launch: all its proofs share what they analyse."""
+        return Values(self.graph, {}, frozenset(), {}, {})
 
     def homes(self, dynamic: int | None, dynamic_align: int = 1) -> dict[str, Home]:
         """The variables in shared memory that the kernel and its functions may name. Dynamic
@@ -98,7 +112,15 @@ def _shape(block: object) -> Shape:
 # ------------------------------------------------------------------------------ verdicts
 
 
-def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
+def verdict_of(
+    source: Source,
+    verdict: str,
+    reason: str,
+    allocation: str = "",
+    first: int = 0,
+    last: int = -1,
+    witness: Witness | None = None,
+) -> Verdict:
     """A verdict on an instruction, with the calls that lead to it in its reason."""
     origin = source.instr.origin or NOWHERE
     called = "".join(f", called from {caller}" for caller in reversed(source.via))
@@ -109,6 +131,10 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
         render_instr(source.instr),
         where_from(source.instr.origin),
         f"{reason}{called}" if reason else "",
+        allocation,
+        first,
+        last,
+        witness,
         line=origin.ptx_line,
         source=origin.source,
     )
@@ -116,9 +142,7 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
 
 def judged(source: Source, which: int, finding: Finding) -> Judged:
     """The verdict on access number `which` of an instruction, from the result of a search."""
-    verdict, reason, allocation, first, last, witness = finding
-    of_all = verdict_of(source, verdict, reason)
-    return source, which, replace(of_all, allocation=allocation, first=first, last=last, witness=witness)
+    return source, which, verdict_of(source, *finding)
 
 
 def merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:

@@ -176,13 +176,16 @@ _SHAPES: Final[dict[tuple[object, ...], Shape]] = {}
 
 
 def shape_of(instr: Instr) -> Shape:
-    """The shape of an instruction, made once for each opcode and kinds of operands."""
-    key = (instr.opcode, *[kinds(operand) for operand in instr.operands])
-    shape = _SHAPES.get(key)
+    """The shape of an instruction, made once for each opcode and kinds of operands and kept by them all."""
+    shape: Shape | None = instr.shape
     if shape is None:
-        shape = Shape(instr)
-        if not shape.complaints:
-            _SHAPES[key] = shape
+        key = (instr.opcode, *[o.declared if o.__class__ is Reg else kinds(o) for o in instr.operands])
+        shape = _SHAPES.get(key)
+        if shape is None:
+            shape = Shape(instr)
+            if not shape.complaints:
+                _SHAPES[key] = shape
+        instr.shape = shape
     return shape
 
 

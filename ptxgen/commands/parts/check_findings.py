@@ -196,7 +196,8 @@ def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
     come out the same for every number.
     """
     instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
-    named = {name for instr in instrs for o in instr.operands for name in _symbols(o)}
+    others = (o for instr in instrs for o in instr.operands if o.__class__ is not ir.Reg)
+    named = {name for o in others for name in _symbols(o)}
     for param in kernel.params:
         if param.name not in named:
             yield Finding(LINT, "unused", f"no instruction reads {param.name}", kernel.name)

@@ -1,12 +1,13 @@
-"""Operands of products in tensor memory: tiles in shared memory and what descriptors say of them."""
+"""Operands of products in tensor memory: tiles in shared memory, and what descriptors say of them."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
-from ptxgen.dsl.hopper.products import STEP_BYTES, Operand
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
+from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, moved
 from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.descriptors import OF_MAPS, SharedMatrix
@@ -14,16 +15,15 @@ from ptxgen.types import ScalarType, bf16, f16, f32, u8, u64
 
 FP4: Final = "e2m1"  # elements of four bits, two in a byte of u8
 _ADDRESS_BITS: Final = 0x3FFF  # of a descriptor, in units of 16 bytes
-_UNIT: Final = 16  # bytes
+_UNIT: Final = 16  # bytes; also those of a row of scale factors that `tcgen05.cp` copies
 _UNIT_SHIFT: Final = 4
-_ROW_OF_SCALES: Final = 16  # bytes that `tcgen05.cp` copies to a lane
 # The kind of product and the name of the elements, by the type in memory.
 _KINDS: Final = {f16: ("f16", "f16"), bf16: ("f16", "bf16"), f32: ("tf32", "tf32")}
 
 
 class Format(NamedTuple):
-    """Scale factors of blocks: the `kind` of products and the `vec` that names their blocks, the type of a
-    factor, and the `factors` of a row in one product (PTX ISA, "tcgen05.mma", "Block Scaling").
+    """Scale factors of blocks: the `kind` of products, the `vec` that chooses it, the type of a factor, and
+    the `factors` of a row in one product (PTX ISA, "tcgen05.mma", "Block scaling").
     """
 
     kind: str
@@ -40,8 +40,8 @@ FORMATS: Final = {
 
 
 def operand_of(caller: str, name: str, tile: object) -> Operand:
-    """A tile in shared memory, or a part or a transpose of one, as an operand. Raises `TypeMismatchError` for
-    another argument; messages begin with `caller`.
+    """A tile in shared memory, or a part or a transpose of one, as an operand. Raises `TypeMismatchError`,
+    whose message begins with `caller`, for another argument.
     """
     if isinstance(tile, BoxTile):
         return tile.part(0, tile.rows)
@@ -69,26 +69,29 @@ def descriptor(of: Operand, *, k_is_rows: bool) -> Value:
     """The matrix descriptor of the beginning of an operand for `tcgen05.mma`, u64; `k_is_rows`: the rows of
     the tile in memory are the K dimension of the product (PTX ISA, "Shared memory descriptor").
     """
-    layout = of.layout
-    stride = SWIZZLE_ROWS * layout.row_bytes
-    leading = layout.slab_bytes if k_is_rows else _UNIT  # K-major: not used
-    fields = SharedMatrix(0, leading, stride, 0, OF_MAPS[layout.swizzle])
-    start = of.k.and_(of.k.shr(of.k.add(of.at.value, of.at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
-    moved: Value = of.k.or_(of.k.cvt(start, dtype=u64), fields.bits)
-    return moved + (of.offset >> _UNIT_SHIFT) if of.offset else moved
+    return moved(_descriptor(of.at, _fields(of.layout, k_is_rows=k_is_rows)), of.offset)
 
 
 def scales_descriptor(tile: BoxTile) -> Value:
     """The matrix descriptor of a tile of scale factors for `tcgen05.cp`: rows of 16 bytes one after another,
     without a swizzle.
     """
-    fields = SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _ROW_OF_SCALES, 0, OF_MAPS["none"])
-    k, at = tile.k, tile.at(0)
-    start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
-    result: Value = k.or_(k.cvt(start, dtype=u64), fields.bits)
-    return result
+    return _descriptor(tile.at(0), SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _UNIT, 0, OF_MAPS["none"]))
 
 
 def is_packed(operand: Operand) -> bool:
-    """Whether the elements of an operand are two e2m1 in each byte, as products with scale factors take u8."""
+    """Whether products with scale factors take the elements of an operand as two e2m1 in each byte."""
     return operand.dtype is u8 and not operand.fp8
+
+
+def _fields(layout: Layout, *, k_is_rows: bool) -> SharedMatrix:
+    """What a descriptor says of a layout, but for the address."""
+    leading = layout.slab_bytes if k_is_rows else _UNIT  # K-major: not used
+    return SharedMatrix(0, leading, SWIZZLE_ROWS * layout.row_bytes, 0, OF_MAPS[layout.swizzle])
+
+
+def _descriptor(at: TilePointer, fields: SharedMatrix) -> Value:
+    k = at.tile.k
+    start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
+    result: Value = k.or_(k.cvt(start, dtype=u64), fields.bits)
+    return result

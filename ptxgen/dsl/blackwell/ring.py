@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from ptxgen.arguments import integer
-from ptxgen.dsl.blackwell.matrices import CELL, MOST_COLUMNS, Accumulator, Memory, TensorOperand
+from ptxgen.dsl.blackwell.accumulator import Accumulator
+from ptxgen.dsl.blackwell.cells import CELL, Memory
+from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
 from ptxgen.dsl.blocks import block
-from ptxgen.dsl.hopper.products import STEP, Products
+from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, Products
 from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.stage import Cursor, RingMemory
 from ptxgen.dsl.tiles import TilePointer
@@ -20,6 +21,7 @@ from ptxgen.types import ScalarType, bf16, f16, u32, u64
 
 _BARRIERS: Final = 2  # of a stage: full and empty
 _BARRIER_ALIGN: Final = 8  # bytes
+_COLUMN_STEP: Final = 8  # columns of sums in one CTA; twice as many in a pair
 
 
 class RingHost(Memory, Products, Protocol):
@@ -47,9 +49,9 @@ class TensorRing(RingMemory):
     threads of the consumer load, or if the ring is `written` matrices to which threads of the producer store
     and which products of the consumer read or add to.
 
-    The side of products has one arrival, that of a commit, and the side of threads one of each warp, in a pair
-    of CTAs of both. `tcgen05.fence` stands on both sides of each, where tensor memory of other threads is
-    concerned (PTX ISA, "tcgen05.fence").
+    The side of products has one arrival, that of a commit, and the side of threads one of each warp, in a
+    pair of CTAs of both. `tcgen05.fence` stands on both sides of each, where tensor memory of other threads
+    is concerned (PTX ISA, "tcgen05.fence").
     """
 
     def __init__(
@@ -123,17 +125,17 @@ class TensorRing(RingMemory):
 
     @block
     def fill(self) -> Iterator[TensorStage]:
-        """A step of the producer whose products fill a stage: wait until the next stage is free, start products
-        in the body, and commit them at its end. All threads of the role come here, and one of them, in a pair
-        of the even CTA, waits and commits; drains of operands in the body are of this thread.
+        """A step of the producer whose products fill a stage: wait until the next stage is free, start
+        products in the body, and commit them at its end. All threads of the role come here, and one of them,
+        in a pair of the even CTA, waits and commits; drains of operands in the body are of this thread.
         """
         self._require("fill", self.producer, of_threads=False)
         yield from self._of_products("fill", self._cursors["fill"], self.stages, 0)
 
     @block
     def write(self) -> Iterator[TensorStage]:
-        """A step of the producer of a `written` ring: wait until the next stage is free, store to its matrices
-        by all threads of the role, and hand it to the consumer's products.
+        """A step of the producer of a `written` ring: wait until the next stage is free, store to its
+        matrices by all threads of the role, and hand it to the consumer's products.
         """
         self._require("write", self.producer, of_threads=True)
         yield from self._of_threads("write", self._cursors["fill"], self.stages, 0)
@@ -141,15 +143,15 @@ class TensorRing(RingMemory):
     @block
     def drain(self) -> Iterator[TensorStage]:
         """A step of the consumer: wait until the next stage is full, use it in the body, and release it. In a
-        `written` ring one thread runs the body, and a commit of its products releases the stage; otherwise all
-        threads of the role run it.
+        `written` ring one thread runs the body, and a commit of its products releases the stage; otherwise
+        all threads of the role run it.
         """
         self._require("drain", self.consumer, of_threads=not self.written)
         cursor = self._cursors["drain"]
         if not self.written:
             yield from self._of_threads("drain", cursor, 0, self.stages)
             return
-        with self.k.when(self.memory.issues(self.consumer)):
+        with self.memory.issuing(self.consumer):
             yield from self._of_products("drain", cursor, 0, self.stages)
 
     def _require(self, step: str, role: Role, *, of_threads: bool) -> None:
@@ -167,16 +169,16 @@ class TensorRing(RingMemory):
             k.refuse_predicated(caller)
 
     def _of_products(self, kind: str, cursor: Cursor, waits: int, arrives: int) -> Iterator[TensorStage]:
-        """A step of the side of products: the barriers at which it waits and arrives begin at these columns."""
+        """A step of the side of products, which waits and arrives at the barriers from these columns on."""
         k, memory = self.k, self.memory
         role = self.producer if kind == "fill" else self.consumer
         stage = self._stage_of(kind, cursor)
-        with k.when(memory.issues(role)):
+        with memory.issuing(role):
             self.wait(self.barrier(stage.index, waits), cursor.parity)
             k.tcgen05_fence_after()
         try:
             yield stage
-            with k.when(memory.issues(role)):
+            with memory.issuing(role):
                 memory.commit(self.barrier(stage.index, arrives))
         finally:
             stage.close()
@@ -247,12 +249,27 @@ class TensorStage:
         self.use(f"matrix {name!r}")
         return self._matrices[name]
 
+    @property
+    def is_of_products(self) -> bool:
+        """Whether products use the stage here, not the threads that load and store."""
+        return self._kind == "fill" or (self._kind == "drain" and self.ring.written)
+
+    def require_side(self, caller: str, *, products: bool) -> None:
+        """Raise `TypeMismatchError` unless products use the stage here, or threads that load and store do."""
+        if self.is_of_products is not products:
+            sides = "threads load and store", "products use"
+            raise TypeMismatchError(
+                f"{caller}: expected a stage that {sides[products]}, but in this {self._kind} of ring "
+                f"{self.ring.name!r} {sides[not products]} it; the other role of the ring "
+                f"{'starts products' if products else 'loads and stores'}"
+            )
+
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` for a use after the end of the step."""
         if not self.is_open:
             raise TypeMismatchError(
-                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may have "
-                f"it; move the use into 'with ring.{self._kind}() as stage:'"
+                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
+                f"have it; move the use into 'with ring.{self._kind}() as stage:'"
             )
 
     def close(self) -> None:
@@ -260,18 +277,18 @@ class TensorStage:
         self.is_open = False
 
 
-def _checked(caller: str, name: str, given: object, rows: int) -> tuple[int, ScalarType | None]:
+def _checked(caller: str, name: str, given: Any, rows: int) -> tuple[int, ScalarType | None]:
     """The columns of a matrix, and its type, None for sums."""
-    parts = given if isinstance(given, tuple) else ()
-    shape, dtype = (parts[0], parts[1]) if len(parts) == 2 and isinstance(parts[0], tuple) else (parts, None)
-    sizes = [integer(n, 1, 1 << 20) for n in shape] if isinstance(shape, tuple) else []
-    step = 8 * rows // LANES if dtype is None else STEP
-    right = len(sizes) == 2 and sizes[0] == rows and dtype in (None, f16, bf16)
-    columns = sizes[1] if len(sizes) == 2 else None
-    if not right or columns is None or columns % step or columns > MOST_COLUMNS:
+    shape, dtype = given, None
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], tuple):
+        shape, dtype = given
+    step = _COLUMN_STEP * rows // LANES if dtype is None else STEP
+    right = isinstance(shape, tuple) and len(shape) == 2 and shape[0] == rows and dtype in (None, f16, bf16)
+    columns = shape[1] if right else None
+    if not is_count(columns) or columns % step or columns > MOST_COLUMNS:
         raise ConfigError(
-            f"{caller}: expected matrix {name!r} as ({rows}, columns) for sums, columns in multiples of "
-            f"{8 * rows // LANES} up to {MOST_COLUMNS}, or as (({rows}, columns), f16 or bf16) for an operand, in "
-            f"multiples of {STEP}; got {shown(given)}"
+            f"{caller}: expected matrix {name!r} as ({rows}, columns) for sums, in multiples of "
+            f"{_COLUMN_STEP * rows // LANES} columns up to {MOST_COLUMNS}, or as (({rows}, columns), f16 or "
+            f"bf16) for an operand, in multiples of {STEP}; got {shown(given)}"
         )
     return columns, dtype

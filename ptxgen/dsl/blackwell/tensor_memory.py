@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-from ptxgen.dsl.blackwell.matrices import CELL, SCALE_COLUMNS, Scales
+from ptxgen.dsl.blackwell.cells import CELL
 from ptxgen.dsl.blackwell.operands import FORMATS
 from ptxgen.dsl.blackwell.ring import TensorRing
+from ptxgen.dsl.blackwell.scales import Scales
+from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.roles import Roles
-from ptxgen.dsl.hopper.tiles import ANYBODY
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Value, is_count
-from ptxgen.errors import ConfigError, UnsupportedTargetError, did_you_mean, shown
+from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
+from ptxgen.ir import Origin
 from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
 from ptxgen.types import b32, u16, u32
 
@@ -40,7 +44,9 @@ class TensorMemory:
         self.spans_cluster = cta_group == _PAIR
         self._taken = 0
         self._rings = 0
-        k.add_role_user(self)
+        self._issuing = 0  # open blocks of the thread that starts products
+        self.account = k.account
+        k.add_role_user(self, "tensor memory")
         self.true = k.mov(0, type=u32) == 0
         self._is_even = cluster.rank() == 0 if self.spans_cluster else None
         self._allocates = k.warp_index == 0
@@ -71,9 +77,9 @@ class TensorMemory:
         `ring(2, multiplying, storing, c=(128, 128))`, or with a type left operands of products, such as
         `p=((128, 64), f16)`. It is made before the first role begins.
 
-        The products of the thread that runs the `producer` fill a stage, and all threads of the `consumer` load
-        it; with `written` the threads of the `producer` store to it, and products of the `consumer` read it.
-        Matrices have 128 rows, or 256 in a pair of CTAs, of which each CTA has 128.
+        The products of the thread that runs the `producer` fill a stage, and all threads of the `consumer`
+        load it; with `written` the threads of the `producer` store to it, and products of the `consumer`
+        read it. Matrices have 128 rows, or 256 in a pair of CTAs, of which each CTA has 128.
 
         Raises `ConfigError` for other arguments, and if fewer columns are left.
         """
@@ -98,16 +104,16 @@ class TensorMemory:
                 f"{caller}: expected a positive number of rows, and factors in multiples of {CELL}, got "
                 f"{shown(rows)} and {shown(factors)}"
             )
-        made = Scales(self, self.address(0), rows, factors, form, ANYBODY)
-        made.at = self.address(self.take(caller, made.blocks * SCALE_COLUMNS * factors // CELL))
+        made = Scales(self, rows, factors, form)
+        made.at = self.address(self.take(caller, made.columns))
         return made
 
     def take(self, caller: str, columns: int) -> int:
         """Allot columns; returns the first. Raises `ConfigError` if fewer are left."""
         if self._taken + columns > self.columns:
             raise ConfigError(
-                f"{caller}: it needs {columns} columns of tensor memory, but {self.columns - self._taken} of the "
-                f"{self.columns} that k.tensor_memory has allocated are left"
+                f"{caller}: it needs {columns} columns of tensor memory, but {self.columns - self._taken} of "
+                f"the {self.columns} that k.tensor_memory has allocated are left"
                 + (f"; allocate more, up to {COLUMNS}" if self.columns < COLUMNS else "")
             )
         self._taken += columns
@@ -120,11 +126,41 @@ class TensorMemory:
 
     # ------------------------------------------------------------------------------ order
 
-    def issues(self, role: Role) -> Value:
-        """Whether this thread is the one of a role that starts products, a predicate: one thread of the role,
-        in a pair that of the even CTA.
+    @block
+    def one_thread(self) -> Iterator[None]:
+        """The code of the one thread of this role that starts products and copies, in a pair of CTAs that of
+        the even one, for code outside of the drains of rings, which are of this thread. Raises
+        `TypeMismatchError` outside of roles.
         """
-        return role.leads if self._is_even is None else role.leads & self._is_even
+        role = self.k.present_role
+        if role is None:
+            raise TypeMismatchError("tensor_memory.one_thread is for the code of a role, 'with role:'")
+        with self.issuing(role):
+            yield
+
+    @contextmanager
+    def issuing(self, role: Role) -> Iterator[None]:
+        """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
+        self._issuing += 1
+        try:
+            with self.k.when(role.leads if self._is_even is None else role.leads & self._is_even):
+                yield
+        finally:
+            self._issuing -= 1
+
+    def require_issuing(self, caller: str) -> None:
+        """Raise `TypeMismatchError` outside of the code of the thread that starts products."""
+        self.k.refuse_predicated(caller)
+        if not self._issuing:
+            raise TypeMismatchError(
+                f"{caller} is for the one thread that commits products, but comes outside of its code; move "
+                "it into 'with ring.drain() as stage:' of a ring that is released_by this memory, or into "
+                "'with memory.one_thread():'"
+            )
+
+    def origin(self) -> Origin:
+        """The line of kernel source being executed."""
+        return self.k.origin()
 
     @property
     def is_even(self) -> Value | None:
@@ -132,14 +168,16 @@ class TensorMemory:
         return self._is_even
 
     def commit(self, barrier: TilePointer) -> None:
-        """Arrive at a barrier, in a pair at that of each CTA, when all products and copies that this thread has
-        started are complete (PTX ISA, "tcgen05.commit").
+        """Arrive at a barrier, in a pair at that of each CTA, when all products and copies that this thread
+        has started are complete (PTX ISA, "tcgen05.commit").
         """
         k = self.k
         if self.cta_group == 1:
             k.tcgen05_commit(barrier, group=self.group, space="shared::cluster")
         else:
-            k.tcgen05_commit_multicast(barrier, k.mov(_BOTH, type=u16), group=self.group, space="shared::cluster")
+            k.tcgen05_commit_multicast(
+                barrier, k.mov(_BOTH, type=u16), group=self.group, space="shared::cluster"
+            )
 
     def of_even_cta(self, barrier: TilePointer) -> TilePointer:
         """A barrier of the even CTA of the pair, from any of both."""
@@ -186,6 +224,6 @@ def _check(caller: str, k: Roles, cluster: Cluster, columns: object, cta_group: 
         raise ConfigError(f"{caller}: cta_group must be 1, or 2 for pairs of CTAs, got {shown(cta_group)}")
     if cta_group == _PAIR and cluster.size != _PAIR:
         raise ConfigError(
-            f"{caller}: cta_group=2 is for clusters of 2 CTAs, but the kernel has {cluster.size} in a cluster; "
-            "build it with cluster=2, or leave out cta_group"
+            f"{caller}: cta_group=2 is for clusters of 2 CTAs, but the kernel has {cluster.size} in a "
+            "cluster; build it with cluster=2, or leave out cta_group"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from typing import Final, Protocol
 
@@ -42,8 +43,8 @@ class Products(Protocol):
     def is_even(self) -> Value | None:
         """Whether this CTA is the one of its pair whose thread starts products; None without pairs."""
 
-    def issues(self, role: Role) -> Value:
-        """Whether this thread is the one of a role that starts products, a predicate."""
+    def issuing(self, role: Role) -> AbstractContextManager[None]:
+        """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
 
     def commit(self, barrier: TilePointer) -> None:
         """Arrive at a barrier when all that this thread has started is complete."""

@@ -31,10 +31,9 @@ class Ring(RingMemory):
     ring is `reworked`. In a ring made `at_once` such a second step follows its fill directly, and both have
     one cursor. If it is `dealt`, a warpgroup of the consumer names the stage that it takes,
     and `empty` barriers count one arrival of each warp of a single warpgroup. The tiles of a stage arrive in
-    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring. Commits of
-    `products` in tensor memory release stages, if there are any: `empty` barriers then count one arrival, and
-    in a pair of CTAs the `full` barrier of the even one counts the bytes of both.
-    `k.tma.ring` makes it.
+    `parts`, each of which has a `full` barrier. A role may be both producer and consumer of a ring. Commits
+    of `products` in tensor memory release stages, if there are any: `empty` barriers then count one arrival,
+    and in a pair of CTAs the `full` barrier of the even one counts the bytes of both. `k.tma.ring` makes it.
     """
 
     def __repr__(self) -> str:
@@ -322,7 +321,7 @@ class Ring(RingMemory):
         k.require_role(f"ring {self.name!r}: drain", self.consumer)
         k.refuse_predicated("ring.drain")
         cursor = self._cursors["drain"]
-        with k.when(products.issues(self.consumer)):
+        with products.issuing(self.consumer):
             stage = self._stage(cursor, "drain")
             self.wait(stage.ready, cursor.parity)
             try:
@@ -390,8 +389,8 @@ class Ring(RingMemory):
         self.k.require_whole_role(f"ring {self.name!r}: {kind}", self.consumer)
         if self.products is not None:
             raise ConfigError(
-                f"ring {self.name!r}: {kind} is for products of warpgroups; one thread drains a ring that is "
-                "released_by tensor memory: 'with ring.drain() as stage:'"
+                f"ring {self.name!r}: acquire and peek are for rings whose stages threads release; one "
+                "thread drains this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
             )
         if self.dealt:
             raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")

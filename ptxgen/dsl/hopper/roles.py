@@ -134,11 +134,11 @@ class Roles(GuardedStores):
         """All roles, each before those within it."""
         return [one for role in self._roles for one in (role, *role.roles)]
 
-    def add_role_user(self, user: RoleUser) -> None:
-        """Have `user` prepared before the first role begins."""
-        self._require_top("a ring", "")
+    def add_role_user(self, user: RoleUser, what: str = "a ring") -> None:
+        """Have `user`, which errors call `what`, prepared before the first role begins."""
+        self._require_top(what, "")
         if any(role.entered for role in self._roles):
-            raise ConfigError("a ring must be made before the first role begins, so that all threads see it")
+            raise ConfigError(f"{what} must be made before the first role begins, so that all threads see it")
         self._users.append(user)
 
     def at_end(self, end: Callable[[], None]) -> None:

@@ -125,10 +125,10 @@ class Tma:
         follows its fill before the next fill, which saves two registers. With `dealt` each warpgroup of the
         consumer takes stages in any order, `stage = ring.take(index, parity)`, and one warpgroup releases
         each stage; there the slabs of a tile may arrive in several `parts`, so that products begin when the
-        first is there: `stage.wait(part)`. With `released_by=memory`, a `k.tensor_memory(...)`, one thread of the
-        consumer starts products that read a stage, and their commit releases it; in a pair of CTAs each CTA
-        fills its stages, and that thread is in the even one. A role that moves whole stages for itself may be producer and
-        consumer.
+        first is there: `stage.wait(part)`. With `released_by=memory`, a `k.tensor_memory(...)`, one thread
+        of the consumer starts products that read a stage, and their commit releases it; in a pair of CTAs
+        each CTA fills its stages, and that thread is in the even one. A role that moves whole stages for
+        itself may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -392,8 +392,8 @@ def _check_dealt(consumer: Role, *, dealt: bool, otherwise: bool) -> None:
 
 
 def _check_released_by(released_by: object, *, excluded: bool, pair_excludes: bool) -> None:
-    """Raise `TypeMismatchError` or `ConfigError` unless a ring may be `released_by` this, or is not released by
-    any tensor memory.
+    """Raise `TypeMismatchError` or `ConfigError` unless a ring may be `released_by` this, or is not released
+    by any tensor memory.
     """
     if released_by is None:
         return
@@ -404,13 +404,13 @@ def _check_released_by(released_by: object, *, excluded: bool, pair_excludes: bo
         )
     if excluded:
         raise ConfigError(
-            "ring: released_by=… is for products of one thread, which take stages in order; leave out multicast, "
-            "overlapped and dealt"
+            "ring: released_by=… is for products of one thread, which take stages in order; leave out "
+            "multicast, overlapped and dealt"
         )
     if released_by.cta_group > 1 and pair_excludes:
         raise ConfigError(
-            "ring: of a pair of CTAs, released_by=… is for stages that copies of tensors fill; leave out written, "
-            "reworked, gathered and stored"
+            "ring: of a pair of CTAs, released_by=… is for stages that copies of tensors fill; leave out "
+            "written, reworked, gathered and stored"
         )
 
 

@@ -82,7 +82,6 @@ class TmemMachine(BulkMachine):
             number = self._same(columns, active, "number of columns")
             mask = np.zeros(selection.count, np.bool_)
             mask[active] = True
-
             cta = int(ids[0]) // self.batch.width
 
             def done(first: int, mask: Lanes = mask, cta: int = cta, number: int = number) -> None:

@@ -223,7 +223,6 @@ class TensorAllocator:
             )
         del of.allocations[request.first]
         self._count(cta)
-        self._changed = True
 
     def _count(self, cta: int) -> None:
         """Count the allocated columns of a CTA anew."""

@@ -37,7 +37,8 @@ SHAPE = Shape(1, 1, 1)
 
 
 def _plain(type: ScalarType | None) -> bool:
-    return type is None or type.is_integer or type.kind == "p"
+    """No float, and no register of 128 bits, which holds no integer."""
+    return type is None or type.kind == "p" or (type.is_integer and type.bits <= 64)
 
 
 def integer_ops() -> Iterator[Op]:

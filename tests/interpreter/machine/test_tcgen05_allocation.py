@@ -102,6 +102,22 @@ def test_columns_that_nobody_frees_are_waited_for_for_ever() -> None:
     assert trap(text, [np.zeros(1, np.uint32)], block=64) == deadlock(wanted, 0, 64)
 
 
+def test_an_allocation_has_no_values_of_an_earlier_one() -> None:
+    cells = "%r14, [%r10];\ntcgen05.wait::ld.sync.aligned;"
+    body = [
+        allocated(32, 0),
+        "mov.u32 %r9, 7;",
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r10], {%r9};",
+        "tcgen05.wait::st.sync.aligned;",
+        freed(32, 0),
+        allocated(32, 5),
+        f"tcgen05.ld.sync.aligned.32x32b.x1.b32 {cells}".replace("%r14", "{%r14}"),
+        written(4),
+        freed(32, 5),
+    ]
+    assert result_of("\n".join(body), 1) == [0x7FC0DEAD]
+
+
 def test_ctas_have_tensor_memory_of_their_own() -> None:
     body = "\n".join(
         [

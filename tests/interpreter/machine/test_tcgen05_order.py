@@ -11,6 +11,7 @@ from interpreter.machine.test_tcgen05_products import MORE, drawn, exact, image,
 from interpreter.programs import at, deadlock, located, named
 from interpreter.reported import messages, trap
 from interpreter.tensor_texts import (
+    BUFFER,
     LANES,
     MBARRIER,
     TENSOR,
@@ -153,6 +154,27 @@ def test_stores_reach_tensor_memory_when_their_warp_waits_for_them() -> None:
     assert (early == 0x7FC0DEAD).all()
     assert (late.view(np.float32) == OLD).all()
     assert (run_of([stored(0, N), moved(0, N, to="out")], LANES, N).view(np.float32) == OLD).all()
+
+
+def test_a_schedule_may_complete_what_nobody_waits_for() -> None:
+    """Products without a commit and stores without a wait are seen some time after they have started."""
+    spin = "mov.u32 %r30, 0;\n$spin:\nadd.u32 %r30, %r30, 1;\nsetp.lt.u32 %p1, %r30, 700;\n@%p1 bra $spin;"
+    store = stored(0, N).replace("tcgen05.wait::st.sync.aligned;", "")
+    further = f"add.u64 %rd91, %rd91, {4 * LANES * N};"
+    out = moved(0, N, to="out")
+    for start in ([store], [stored(0, N), by_one_thread(MMA), "bar.sync 0;"]):
+        changed = False
+        for seed in SEEDS:
+            early, late = run_of([*start, out, further, spin, out], 2, LANES, N, schedule=f"pct:{seed}")
+            changed |= bool((early != late).any())
+        assert changed
+
+
+def test_what_a_thread_has_done_before_its_commit_is_known_behind_the_wait() -> None:
+    lines = [f"st.shared.u32 [{BUFFER}+64], {TENSOR};", *MMA, commit()]
+    body = [by_one_thread(lines), wait(), f"ld.shared.u32 %r9, [{BUFFER}+64];", "st.global.u32 [%rd91], %r9;"]
+    text = kernel("\n".join(body), nbytes=1 << 16)
+    assert messages(text, [image(A, B), np.zeros(4, np.uint32)], block=LANES, sanitize="race") == []
 
 
 def test_correct_orders_are_not_reported() -> None:

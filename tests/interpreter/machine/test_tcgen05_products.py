@@ -271,3 +271,35 @@ def test_a_pair_of_ctas_computes_one_product(m: int, held: bool) -> None:
             got = np.concatenate([halves[:, 0], halves[:, 1]], axis=2).reshape(128, n)
         want = exact(a, "bf16") @ exact(b, "bf16").T
         assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
+
+
+def test_each_half_of_the_columns_of_a_pair_has_its_copy_of_a() -> None:
+    n, b, a = 64, drawn("bf16", 64, 2), drawn("bf16", 256)
+    whole = [image(b, b[32 * rank : 32 * rank + 32]) for rank in range(2)]
+    start = [*held_at(256, steps("f16", instruction(128, n, "bf16"), group=2)), commit(pair=True, mask=3)]
+    store = stored(256, 32).replace(f", {MORE};", f", {2 * MORE};", 1)
+    body = [
+        *(store, "barrier.cluster.arrive;", "barrier.cluster.wait;"),
+        *(by_one_thread(start, pair=True), wait(), moved(0, n, to="out")),
+    ]
+    text = kernel("\n".join(body), nbytes=1 << 16, pair=True)
+    x = np.concatenate([*whole, a.view(np.uint8).ravel()])
+    got = ran(text, x, (2, 2, 64, n), ctas=2, cluster=2).view(np.float32)[..., : n // 2]
+    copies, halves = exact(a, "bf16").reshape(2, 2, 64, -1), exact(b, "bf16").reshape(2, 32, -1)
+    for rank in range(2):
+        for half in range(2):
+            want = copies[rank, half] @ halves[half].T
+            assert np.abs(got[rank, half] - want).max() < 1e-4 * np.abs(want).max()
+
+
+def test_the_odd_cta_may_issue_for_its_pair() -> None:
+    n, a, b = 64, drawn("bf16", 256), drawn("bf16", 64, 2)
+    whole = [image(a[128 * r : 128 * r + 128], b[32 * r : 32 * r + 32]) for r in range(2)]
+    start = [*steps("f16", instruction(256, n, "bf16"), group=2), commit(pair=True, mask=3)]
+    issued = by_one_thread(start, pair=True).replace(
+        "setp.eq.and.u32 %p8, %r3, 0,", "setp.eq.and.u32 %p8, %r3, 1,"
+    )
+    text = kernel("\n".join([issued, wait(), moved(0, n, to="out")]), nbytes=1 << 16, pair=True)
+    got = ran(text, np.concatenate(whole), (256, n), ctas=2, cluster=2).view(np.float32)
+    want = exact(a, "bf16") @ exact(b, "bf16").T
+    assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()

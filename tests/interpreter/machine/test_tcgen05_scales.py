@@ -159,3 +159,41 @@ def test_scale_factors_scale_blocks_of_a_row(
         v * np.repeat(s[:, byte : byte + count], block, axis=1) for v, s in zip(values, scales, strict=True)
     )
     assert np.abs(got - a @ b.T).max() < 1e-5 * np.abs(a @ b.T).max()
+
+
+def test_each_cta_of_a_pair_has_the_factors_of_its_rows_and_of_all_columns() -> None:
+    n = 128
+    octets, values = zip(
+        *(operands("mxf8f6f4", rows, seed) for seed, rows in ((1, 256), (2, n))), strict=True
+    )
+    bits, scales = zip(*(factors(rows, "ue8m0", seed) for seed, rows in ((3, 256), (4, n))), strict=True)
+    whole = np.zeros((2, 1 << 16), np.uint8)
+    for rank in range(2):
+        for start, part in (
+            (0, rows_of_128_bytes(octets[0][128 * rank : 128 * rank + 128])),
+            (1 << 14, rows_of_128_bytes(octets[1][64 * rank : 64 * rank + 64])),
+            (1 << 15, for_copy(bits[0][128 * rank : 128 * rank + 128])),
+            ((1 << 15) + 512, for_copy(bits[1])),
+        ):
+            whole[rank, start : start + len(part)] = part
+    lines = []
+    for column, start in ((128, 1 << 15), (136, (1 << 15) + 512)):
+        lines += [
+            descriptor("%rd1", start, sbo=128, swizzle=0),
+            f"add.u32 %r{20 + column // 136}, {TENSOR}, {column};",
+            f"tcgen05.cp.cta_group::2.32x128b.warpx4 [%r{20 + column // 136}], %rd1;",
+        ]
+    lines += [
+        descriptor("%rd1", 0),
+        descriptor("%rd2", 1 << 14),
+        f"mov.u32 %r5, {2 << 27 | n >> 3 << 17 | 1 << 23:#x};",
+        "setp.ne.u32 %p1, %r5, %r5;",
+        f"tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale [{TENSOR}], %rd1, %rd2, %r5, [%r20], [%r21], "
+        "%p1;",
+        commit(pair=True, mask=3),
+    ]
+    body = [by_one_thread(lines, pair=True), wait(), moved(0, n, to="out")]
+    text = kernel("\n".join(body), nbytes=1 << 16, pair=True)
+    got = ran(text, whole, (256, n), ctas=2, cluster=2).view(np.float32)
+    a, b = (v * s[:, :1] for v, s in zip(values, scales, strict=True))
+    assert np.abs(got - a @ b.T).max() < 1e-5 * np.abs(a @ b.T).max()

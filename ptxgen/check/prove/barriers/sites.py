@@ -47,7 +47,11 @@ class Site(NamedTuple):
 
 def kind_of(instr: Instr) -> str:
     """`sync`, `arrive`, or `red` for an instruction at a barrier of the CTA; empty for any other."""
-    words = instr.opcode.split(".")
+    return _kind_of(instr.opcode) if instr.opcode.startswith(_HEADS) else ""
+
+
+def _kind_of(opcode: str) -> str:
+    words = opcode.split(".")
     if words[0] not in _HEADS:
         return ""
     word = words[2] if words[1] == "cta" else words[1]

@@ -71,6 +71,8 @@ class ConvergenceProver:
         self._agreements = agreements
         self._arrivals: dict[tuple[Any, ...], Arrivals] = {}
         self._sites = list(sites_of(graph, values))
+        self._lists: dict[tuple[Any, ...], list[Group]] = {}
+        self._shown: set[tuple[Any, ...]] = set()  # what is proved of all sites that are alike
 
     def run(self) -> Iterator[Judged]:
         """The verdicts in the order of the text."""
@@ -81,20 +83,29 @@ class ConvergenceProver:
     def _judged(self, site: Site) -> Finding:
         if not site.is_known:
             return Finding(UNKNOWN, _NO_SHAPE)
-        came = self._come(site)
+        key, came = self._come(site)
+        operands = tuple(node and node.id for node in (site.members, site.lane, site.clamp))
+        alike = *key, *operands, site.instr.opcode
+        if alike in self._shown:
+            return _PROVED
         may_lack = came.reason.format(group=_NAMES[site.width])
         if came.reason and not (came.may_end and self._goes_without_ended(site)):
             return Finding(UNKNOWN, may_lack)
         judge = self._aligned if site.is_aligned else self._masked
         worst = _PROVED
-        for group in self._groups(site, came):
+        if key not in self._lists:
+            self._lists[key] = list(self._groups(site, came))
+        for group in self._lists[key]:
             finding = judge(site, group)
             if finding.verdict == VIOLATION:
                 return finding if not self._may_meet(site, came) else finding._replace(verdict=UNKNOWN)
             worst = finding if worst == _PROVED else worst
+        if worst == _PROVED:
+            self._shown.add(alike)
         return worst
 
-    def _come(self, site: Site) -> Arrivals:
+    def _come(self, site: Site) -> tuple[tuple[Any, ...], Arrivals]:
+        """The threads that come to an instruction, and the key of all to which the same come."""
         guard: tuple[Node, bool] | None = None
         key: tuple[Any, ...] = (site.block, site.width)
         if site.instr.guard is not None:
@@ -106,7 +117,7 @@ class ConvergenceProver:
             self._arrivals[key] = arrivals(
                 self._graph, self._values, agreement, self._shape.threads, site.block, guard
             )
-        return self._arrivals[key]
+        return key, self._arrivals[key]
 
     def _goes_without_ended(self, site: Site) -> bool:
         """Whether an instruction is defined whichever threads of its group have ended before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ from ptxgen.check.prove.program.operands import SHUFFLES, pairs
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Instr
+from ptxgen.isa.spec import Op
 
 WARPGROUP: Final = 128  # threads; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
 # Instructions that the warps of a warpgroup execute together.
@@ -46,17 +48,17 @@ class Site(NamedTuple):
 
 def is_site(instr: Instr) -> bool:
     """Whether lanes execute an instruction together. Barriers of the CTA are judged elsewhere."""
-    words = instr.opcode.split(".")
-    if kind_of(instr):
-        return False
-    return "aligned" in words or _has_mask(instr)
-
-
-def _has_mask(instr: Instr) -> bool:
     shape = shape_of(instr)
     if shape.complaints or shape.op is None:
-        return instr.opcode.split(".")[0] in _MASKED and ".sync" in instr.opcode
-    return any(operand.name == _MASK for operand in shape.op.operands)
+        is_masked = instr.opcode.split(".")[0] in _MASKED and ".sync" in instr.opcode
+    else:
+        is_masked = _has_mask(shape.op)
+    return (is_masked or "aligned" in instr.opcode.split(".")) and not kind_of(instr)
+
+
+@functools.cache
+def _has_mask(op: Op) -> bool:
+    return any(operand.name == _MASK for operand in op.operands)
 
 
 _MASK: Final = "membermask"

@@ -68,6 +68,7 @@ class Lister:
         self._left_open = False  # whether a condition was met that changes between iterations
         self._wanted: set[Node] = set()
         self._states: dict[int, list[Node]] = {}
+        self._constants: dict[tuple[int, int], Lanes] = {}  # columns by the number of rows
 
     # ----------------------------------------------------------------------- tables and leaves
 
@@ -338,24 +339,7 @@ class Lister:
     def _inside(self, header: int) -> set[int]:
         """The numbers of the leaves that may change from one iteration of a loop to the next."""
         body = self.graph.bodies[header]
-        return {leaf.id for leaf in self._wanted if self._changes(leaf, body)}
-
-    def _changes(self, leaf: Node, body: frozenset[int]) -> bool:
-        if leaf.kind in ("thread", "param"):
-            return False
-        stack, seen = [leaf], set()
-        while stack:
-            node = stack.pop()
-            if node.id in seen:
-                continue
-            seen.add(node.id)
-            varies = node.kind in ("join", "header") or (
-                node.kind == "opaque" and not isinstance(node.data, str)
-            )
-            if varies and node.block in body:
-                return True
-            stack += node.args
-        return False
+        return {leaf.id for leaf in self._wanted if self.paths.changes(leaf, body)}
 
     # ------------------------------------------------------------------------------ conditions
 
@@ -381,7 +365,7 @@ class Lister:
         if isinstance(formula, Literal):
             return self._literal(table, formula, assumed)
         if formula.left and not any(
-            leaf.id in table.columns and self._changes(leaf, formula.left) for leaf in self._wanted
+            leaf.id in table.columns and self.paths.changes(leaf, formula.left) for leaf in self._wanted
         ):
             # The row is the same whichever iteration is the last, and there is a last one.
             return True, True
@@ -405,12 +389,12 @@ class Lister:
             return True, False
         # A uniform predicate: the launch decides it for the whole block. One that changes between
         # iterations of a loop may hold in one of them and not in another.
-        kinds = {source.kind for source in self.paths.sources(node)}
+        kinds, numbers = self.paths.origins(node)
         if "header" in kinds:
             self._left_open = True
         elif "join" not in kinds:
             assumed.setdefault(node.id, set()).add(literal.negated)
-        return True, self.domain.failed.isdisjoint(s.id for s in self.paths.sources(node))
+        return True, self.domain.failed.isdisjoint(numbers)
 
     def _is_twisted(self, node: Node) -> bool:
         return not self.dependence.of(node).is_fixed
@@ -447,7 +431,11 @@ class Lister:
             column: Lanes = self.domain.shape.column(node.data)[table.columns[THREAD]]
             return column
         if node.kind == "const":
-            return np.full(table.n, node.data, dtype)
+            key = node.id, table.n
+            constant = self._constants.get(key)
+            if constant is None:
+                constant = self._constants[key] = np.full(table.n, node.data, dtype)
+            return constant
         if node.kind == "symbol":
             return np.full(table.n, self._bases[node.data], dtype)
         if node.id in self.dependence.upward:

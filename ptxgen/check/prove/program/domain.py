@@ -4,6 +4,7 @@ are listed by.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -153,7 +154,10 @@ def listed(r: Range, bits: int) -> Lanes:
 
 def register_dtype(bits: int) -> np.dtype[Any]:
     """The numpy type for registers of `bits` bits."""
-    return np.dtype(np.bool_) if bits == 1 else np.dtype(f"u{bits // 8}")
+    return _REGISTERS[bits]
+
+
+_REGISTERS: Final = {1: np.dtype(np.bool_), **{bits: np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)}}
 
 
 def extended(node: Node, lanes: Lanes) -> Lanes:
@@ -184,34 +188,65 @@ MOVES: Final[dict[str, Callable[[Node, list[Lanes]], Lanes]]] = {
 }
 
 
+class _Call(NamedTuple):
+    """How the result of an instruction is computed: its `semantics` with the arguments that are the same
+    each time, and the operands of the others by name: indices of a node's arguments, and their types.
+    """
+
+    semantics: Callable[..., Any]
+    fixed: dict[str, Any]
+    varying: tuple[tuple[str, Any, ScalarType], ...]
+
+
 def computed(node: Node, args: list[Lanes], n: int) -> Lanes:
     """The result of an instruction for `n` rows of arguments, by the instruction's semantics."""
-    data: Applied = node.data
-    takes = data.op.row.parameters
-    arguments: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
-    for name, where, type in data.slots:
-        if type is None:
-            arguments[name] = -1 - where
-        elif isinstance(where, tuple):
-            arguments[name] = tuple(_as_type(args[p], type) for p in where)
+    if node.call is None:
+        node.call = _call_of(node)
+    semantics, fixed, varying = node.call
+    arguments = fixed.copy()
+    for name, where, type in varying:
+        if where.__class__ is tuple:
+            arguments[name] = tuple([_as_type(args[p], type) for p in where])
         else:
-            of = node.args[where]
-            value = _as_type(args[where], type)
-            arguments[name] = value[0] if of.kind == "const" else value
+            arguments[name] = _as_type(args[where], type)
     with np.errstate(all="ignore"):
-        result = data.op.row.semantics(**arguments)
+        result = semantics(**arguments)
+    data: Applied = node.data
     if data.result >= 0:
         result = result[data.result]
     if data.element >= 0:
         result = result[data.element]
-    return _in_register(np.broadcast_to(result, n), data.type, node.bits)
+    if result.__class__ is not np.ndarray or result.shape != (n,):
+        result = np.broadcast_to(result, n)
+    return _in_register(result, data.type, node.bits)
+
+
+def _call_of(node: Node) -> _Call:
+    data: Applied = node.data
+    takes = data.op.row.parameters
+    fixed: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
+    varying = []
+    for name, where, type in data.slots:
+        if type is None:
+            fixed[name] = -1 - where
+        elif not isinstance(where, tuple) and (of := node.args[where]).kind == "const":
+            fixed[name] = _as_type(constant_register(of.data, of.bits, 1), type)[0]
+        else:
+            varying.append((name, where, type))
+    return _Call(data.op.row.semantics, fixed, tuple(varying))
+
+
+@functools.cache
+def _bits_of(type: ScalarType) -> np.dtype[Any]:
+    """The numpy type for the bits of a type."""
+    return np.dtype(f"u{type.nbytes}")
 
 
 def _as_type(lanes: Lanes, type: ScalarType) -> Lanes:
     """The low bits of a register, read as a type."""
     if type.kind == "p":
         return lanes
-    return lanes.astype(f"u{type.nbytes}").view(type.dtype)
+    return lanes.astype(_bits_of(type), copy=False).view(type.dtype)
 
 
 def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
@@ -220,7 +255,7 @@ def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
         return np.ascontiguousarray(lanes, np.bool_)
     if type.is_signed:
         return lanes.astype(f"i{bits // 8}").view(register_dtype(bits))
-    return np.ascontiguousarray(lanes).view(f"u{type.nbytes}").astype(register_dtype(bits))
+    return np.ascontiguousarray(lanes).view(_bits_of(type)).astype(register_dtype(bits), copy=False)
 
 
 _Result = TypeVar("_Result")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.operands import ROWS_APART, TENSOR, has_rows_apart, pairs, unfollowed
-from ptxgen.check.verify.shapes import shape_of
+from ptxgen.check.verify.shapes import Shape, shape_of
 from ptxgen.ir import Address, Instr, IntImm, Operand, TensorAddress
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.tensormap import NBYTES
@@ -52,12 +52,18 @@ class GlobalTouch(NamedTuple):
     box: TensorAddress | None = None
 
 
-def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
+def global_touches(instr: Instr) -> Iterable[GlobalTouch]:
     """The accesses of an instruction to global memory and to generic addresses."""
+    shape = shape_of(instr)
+    if shape.complaints or shape.op is None or shape.accesses or unfollowed(shape.op):
+        return _global_touches(instr, shape)
+    return ()
+
+
+def _global_touches(instr: Instr, shape: Shape) -> Iterator[GlobalTouch]:
     if instr.opcode.startswith(_NO_ACCESS):
         return
     words = instr.opcode.split(".")
-    shape = shape_of(instr)
     if shape.complaints or shape.op is None:
         if "global" in words and words[0] != "mov":
             yield GlobalTouch(Address(None), 1, reason="the instruction is not in the table")

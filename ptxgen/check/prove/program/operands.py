@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ptxgen.check.verify.shapes import shape_of
+from ptxgen.check.verify.shapes import Shape, shape_of
 from ptxgen.ir import FloatImm, Instr, IntImm, Not, Pair, registers_of
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.types import ScalarType
@@ -57,13 +57,28 @@ def type_of(instr: Instr) -> ScalarType | None:
 def operation(instr: Instr) -> Op | None:
     """The op of an instruction whose result can be computed from integers alone; None for others."""
     shape = shape_of(instr)
-    op = None if shape.complaints else shape.op
+    if shape.complaints:
+        return None
+    if shape not in _OPERATIONS:
+        _OPERATIONS[shape] = _operation(instr, shape.op)
+    op = _OPERATIONS[shape]
+    if op is not None and op.row.name in SHUFFLES:
+        return op if _broadcasts(op, instr) and instr.guard is None else None
+    return op
+
+
+# The ops of shapes without complaints, of which there is one object each, and not many.
+_OPERATIONS: Final[dict[Shape, Op | None]] = {}
+
+
+def _operation(instr: Instr, op: Op | None) -> Op | None:
+    """The op of all instructions with the shape of this one, if it may be computed from integers alone."""
     if op is None or not _computable(op):
         return None
-    if op.row.name in SHUFFLES:
-        return op if _broadcasts(op, instr) and instr.guard is None else None
     if op.row.name in ("cvta", "cvta_to") and str(op.modifiers["space"]) not in _FOLLOWED:
         return None
+    if op.row.name in SHUFFLES:
+        return op
     read = (got for want, got in pairs(op, instr) if not want.written)
     return None if any(isinstance(got, (Not, FloatImm)) for got in read) else op
 

@@ -45,6 +45,13 @@ def fork_of(graph: Graph, values: Values, index: int) -> Fork:
     return Fork(node, last.guard.negated, taken, passed)
 
 
+class Origins(NamedTuple):
+    """The kinds and the numbers of the values that a value depends on."""
+
+    kinds: frozenset[str]
+    numbers: frozenset[int]
+
+
 class Formula(NamedTuple):
     """The conjunction of `parts`, or with `either` their disjunction.
 
@@ -103,6 +110,8 @@ class Paths:
         self._edges: dict[tuple[int, int], Formula] = {}
         self._arrivals: dict[tuple[int, int], Formula] = {}
         self._uniform: dict[int, bool] = {}
+        self._origins: dict[int, Origins] = {}
+        self._varying: dict[int, frozenset[int]] = {}
 
     def reach(self, block: int, above: int | None = None) -> Formula:
         """The condition for `block` to run once `above` has run, which dominates it (default: the
@@ -190,6 +199,24 @@ class Paths:
             )
         return uniform
 
+    def origins(self, node: Node) -> Origins:
+        """The kinds and the numbers of all values that a value depends on."""
+        origins = self._origins.get(node.id)
+        if origins is None:
+            sources = list(self.sources(node))
+            kinds, numbers = frozenset(n.kind for n in sources), frozenset(n.id for n in sources)
+            origins = self._origins[node.id] = Origins(kinds, numbers)
+        return origins
+
+    def changes(self, leaf: Node, body: frozenset[int]) -> bool:
+        """Whether a value that rows are made of may change within the blocks of a loop."""
+        if leaf.kind in ("thread", "param"):
+            return False
+        varying = self._varying.get(leaf.id)
+        if varying is None:
+            varying = self._varying[leaf.id] = frozenset(_varying(leaf))
+        return not varying.isdisjoint(body)
+
     def sources(self, node: Node) -> Iterator[Node]:
         """Every value that a value depends on, itself included; for values that merge, also the
         conditions that select one of them.
@@ -253,3 +280,16 @@ class Paths:
             node = self._values.at(last.guard.register, branch, at)
             guards[node.id] = node
         return list(guards.values())
+
+
+def _varying(leaf: Node) -> Iterator[int]:
+    """The blocks of the values that a value is computed from and that may change between iterations."""
+    stack, seen = [leaf], set()
+    while stack:
+        node = stack.pop()
+        if node.id in seen:
+            continue
+        seen.add(node.id)
+        if node.kind in ("join", "header") or (node.kind == "opaque" and not isinstance(node.data, str)):
+            yield node.block
+        stack += node.args

@@ -8,7 +8,7 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from ptxgen.check.verify.shapes import shape_of
@@ -21,7 +21,7 @@ _ANYWHERE: Final[Roots] = frozenset({""})  # a pointer that may point to any arr
 _READS: Final = ("ld", "ldu", "prefetch", "discard", "isspacep", "wgmma", "ldmatrix")
 # Instructions with a result that may be a pointer loaded from memory, if it has a pointer's size.
 _FROM_MEMORY: Final = ("ld", "ldu", "atom", "call")
-_LONG: Final = ("b64", "b128")
+_LONGS: Final = frozenset({"b64", "b128"})
 
 
 class ReadOnly:
@@ -30,11 +30,12 @@ class ReadOnly:
     def __init__(self, instrs: Iterable[Instr]) -> None:
         instrs = list(instrs)
         self._roots: dict[str, Roots] = {}
+        giving = [(i, names) for i in instrs if (names := _pointers(i))]
         changed = True
         while changed:  # each round adds a parameter to some register, and there are few
             changed = False
-            for instr in instrs:
-                changed |= self._follow(instr)
+            for instr, names in giving:
+                changed |= self._follow(instr, names)
         self._written: Roots = frozenset().union(*(self._writes(i) for i in instrs))
 
     def holds(self, address: Address) -> bool:
@@ -43,15 +44,13 @@ class ReadOnly:
         clear = "" not in read and "" not in self._written
         return bool(read) and clear and not read & self._written
 
-    def _follow(self, instr: Instr) -> bool:
-        """Record the pointers that an instruction may give its registers; whether any of them is new."""
+    def _follow(self, instr: Instr, names: list[str]) -> bool:
+        """Record the pointers that an instruction may give its registers `names`; whether any is new."""
         changed = False
-        for register in _destinations(instr):
-            if register.declared not in _LONG:
-                continue
-            old = self._roots.get(register.name, _NOWHERE)
+        for name in names:
+            old = self._roots.get(name, _NOWHERE)
             new = old | self._roots_of(instr)
-            self._roots[register.name] = new
+            self._roots[name] = new
             changed |= new != old
         return changed
 
@@ -94,13 +93,16 @@ class ReadOnly:
 
 def _is_long(base: Reg | Symbol | None) -> bool:
     """Whether a base may be an address in global memory; addresses in shared memory have fewer bits."""
-    return base is None or (isinstance(base, Reg) and base.declared in _LONG)
+    return base is None or (isinstance(base, Reg) and base.declared in _LONGS)
 
 
-def _destinations(instr: Instr) -> Iterator[Reg]:
+def _pointers(instr: Instr) -> list[str]:
+    """The registers with the size of a pointer that an instruction may write."""
     shape = shape_of(instr)
+    if not shape.complaints and _LONGS.isdisjoint(shape.declared):
+        return []
+    registers = [r for o in instr.operands for r in registers_of(o) if r.declared in _LONGS]
     if shape.complaints:
-        yield from (r for o in instr.operands for r in registers_of(o))
-        return
+        return [r.name for r in registers]
     names = set(shape.names(instr.operands)[: shape.dests])
-    yield from (r for o in instr.operands for r in registers_of(o) if r.name in names)
+    return [r.name for r in registers if r.name in names]

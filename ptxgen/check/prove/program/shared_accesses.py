@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.matrices import UNIT, Matrix
 from ptxgen.check.prove.program.operands import ROWS_APART, TENSOR, has_rows_apart, pairs, unfollowed
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.program.variable_addresses import CLUSTER, GENERIC, SHARED
-from ptxgen.check.verify.shapes import shape_of
+from ptxgen.check.verify.shapes import Shape, shape_of
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Region, TensorAddress, Vector
 from ptxgen.isa.launches import RESPONSE_BYTES
 from ptxgen.isa.spec import BoundOperand, Op
@@ -80,10 +80,16 @@ class Home(NamedTuple):
     known: bool = True
 
 
-def touches(instr: Instr) -> Iterator[Touch]:
+def touches(instr: Instr) -> Iterable[Touch]:
     """The accesses of an instruction to shared memory and to generic addresses."""
     head = instr.opcode.partition(".")[0]
     shape = shape_of(instr)
+    if shape.complaints or shape.op is None or shape.accesses or head in _READERS or unfollowed(shape.op):
+        return _touches(instr, head, shape)
+    return ()
+
+
+def _touches(instr: Instr, head: str, shape: Shape) -> Iterator[Touch]:
     if shape.complaints or shape.op is None:
         yield from _not_followed(instr, "the instruction is not in the table")
     elif reason := unfollowed(shape.op):

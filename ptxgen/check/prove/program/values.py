@@ -59,7 +59,7 @@ class Node:
       of rank args[1].
     """
 
-    __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
+    __slots__ = ("args", "bits", "block", "call", "data", "id", "kind", "uniform")
 
     def __init__(
         self, id: int, kind: str, bits: int, data: Any, args: tuple[Node, ...], block: int, uniform: bool
@@ -71,6 +71,7 @@ class Node:
         self.args = args
         self.block = block
         self.uniform = uniform
+        self.call: Any = None  # kept by `domain.computed`
 
     def __repr__(self) -> str:
         inner = ", ".join(str(a.id) for a in self.args)
@@ -234,6 +235,7 @@ class Values:
     def _value(self, wanted: Site) -> Node:
         known = self._known
         stack = [wanted]
+        needed: set[Site] = set()  # sites for which all that they need is on the stack above them
         while stack:
             site = stack[-1]
             if site in known:
@@ -242,8 +244,9 @@ class Values:
             if site.position < 0:
                 known[site] = self._met(site)
                 continue
-            missing = [s for s in self._needs(site) if s not in known]
+            missing = () if site in needed else [s for s in self._needs(site) if s not in known]
             if missing:
+                needed.add(site)
                 stack += missing
             else:
                 self._define(site)

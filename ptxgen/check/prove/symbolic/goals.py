@@ -8,11 +8,23 @@ is short and may give up; it never accepts a goal that does not hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.check.prove.polynomials import ONE, UNBOUNDED, ZERO, Atom, Atoms, Poly, TooLargeError
+from ptxgen.check.prove.polynomials import (
+    ONE,
+    UNBOUNDED,
+    ZERO,
+    Atom,
+    Atoms,
+    Coefficient,
+    Monomial,
+    Poly,
+    TooLargeError,
+    put,
+)
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
@@ -38,6 +50,7 @@ class Goals:
         self._left = 0
         self._left_of_all = _ALL_STEPS
         self._deepest = 0
+        self._is_cut = False  # whether the search ended somewhere because of its depth or its steps
         # The depth at which each goal was tried in vain, with the facts; they are stored so that
         # their id stays unique.
         self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
@@ -66,13 +79,14 @@ class Goals:
         )
 
     def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
-        outer = self._left, self._deepest, self._failed  # state of the search that called this one
+        # The state of the search that called this one.
+        outer = self._left, self._deepest, self._failed, self._is_cut
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
         holds = self._searched_with(goal, usable, lanes)
         if not holds:  # few goals need these facts, and they make a search long
             bounds = self._bounds_of(usable)
             holds = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
-        self._left, self._deepest, self._failed = outer
+        self._left, self._deepest, self._failed, self._is_cut = outer
         return holds
 
     def _bounds_of(self, facts: Facts) -> Facts:
@@ -82,11 +96,13 @@ class Goals:
 
     def _searched_with(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
         self._left = _STEPS
-        return any(self._to_depth(n, goal, facts, lanes) for n in _DEPTHS)
-
-    def _to_depth(self, deepest: int, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
-        self._deepest, self._failed = deepest, {}
-        return self._search(goal, facts, lanes, 0, frozenset())
+        for self._deepest in _DEPTHS:
+            self._failed, self._is_cut = {}, False
+            if self._search(goal, facts, lanes, 0, frozenset()):
+                return True
+            if not self._is_cut:  # a deeper search would be the same
+                break
+        return False
 
     # ------------------------------------------------------------------------------ steps
 
@@ -115,16 +131,17 @@ class Goals:
             return True
         self._left -= 1
         self._left_of_all -= 1
-        if min(self._left, self._left_of_all) < 0 or depth > self._deepest or not goal.is_uniform:
+        if min(self._left, self._left_of_all) < 0 or depth > self._deepest:
+            self._is_cut = True
+            return False
+        if not goal.is_uniform:
             return False
         top = max((a for m in goal.terms for a in m), key=self._atoms.order)
         return (
             any(
                 self._search(g, facts, lanes, depth + 1, split)
-                for g in (
-                    *self._factors(goal),
-                    *_combined(goal, top, facts),
-                    *_loose(original, goal, top, facts),
+                for g in chain(
+                    self._factors(goal), _combined(goal, top, facts), _loose(original, goal, top, facts)
                 )
             )
             or self._opened(original, goal, self._atoms[top], facts, lanes, depth, split)
@@ -189,7 +206,7 @@ class Goals:
                 return all(search(rest + a * factor) for a in atom.args)
             if any(search(g) for g in _implying(atom, factor, rest)):
                 return True
-        if any(search(g) for g in (*self._bounded(goal, atom), *self._times_divisor(goal, atom))):
+        if any(search(g) for g in chain(self._bounded(goal, atom), self._times_divisor(goal, atom))):
             return True
         if atom.kind == "iteration" and atom.number not in split:
             return self._by_induction(original, atom, facts, split, search)
@@ -212,18 +229,19 @@ class Goals:
         `high` in the others; None if a bound is missing or another factor may be negative.
         """
         low = Poly.of(atom.low) if atom.low > -UNBOUNDED else None
-        result = ZERO
+        result: dict[Monomial, Coefficient] = {}
         for m, c in goal.terms.items():
             if atom.number not in m:
-                result = result + Poly({m: c})
+                put(result, m, c)
                 continue
             rest = list(m)
             rest.remove(atom.number)
             bound = low if c > 0 else high
             if bound is None or self._atoms.product(tuple(rest))[0] < 0:
                 return None
-            result = result + Poly({tuple(rest): c}) * bound
-        return result
+            for n, d in (Poly({tuple(rest): c}) * bound).terms.items():
+                put(result, n, d)
+        return Poly(result)
 
     def _times_divisor(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
         """The goal without a quotient that occurs only multiplied by its divisor: that product is

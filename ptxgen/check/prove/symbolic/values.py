@@ -9,7 +9,7 @@ gives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -277,10 +277,8 @@ class Symbolic:
         return self.atoms.either(cases)
 
     def _is_self(self, case: Case, node: Node) -> bool:
-        base = self._unknown(node)
-        return any(
-            a.poly.key == base.key for p in (case.value, *case.conditions) for a in self.atoms.within(p)
-        )
+        ((number,),) = self._unknown(node).terms
+        return any(self.atoms.depends(p, number) for p in (case.value, *case.conditions))
 
     def _repeated(self, node: Node) -> Poly | None:
         """A value to which each iteration of a loop adds the same number."""
@@ -322,7 +320,7 @@ class Symbolic:
         inside = self._graph.bodies[header]
         self._shown.append(None)
         try:
-            known: list[dict[tuple[Any, ...], Poly]] = []
+            known: list[dict[Hashable, Poly]] = []
             for latch in self._graph.latches[header]:
                 held = self.facts(self._paths.arrival(latch, header))
                 known.append({p.key: p for p in held if self._is_of_iteration(p, header, inside)})

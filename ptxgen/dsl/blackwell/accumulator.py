@@ -1,0 +1,190 @@
+"""Sums of products in tensor memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ptxgen.dsl.blackwell.cells import (
+    CELL,
+    PAIRS,
+    TensorMatrix,
+    columns_after,
+    load_row,
+    packed,
+    require_f32,
+    store_row,
+)
+from ptxgen.dsl.blackwell.operands import Format, descriptor, operand_of, step_elements
+from ptxgen.dsl.blackwell.products import check_scales, checked_product
+from ptxgen.dsl.blackwell.scales import Scales, format_of
+from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
+from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, moved
+from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.isa.mma_descriptor import Product
+from ptxgen.tensormap import CHUNK
+from ptxgen.types import f32, pred, u32
+
+_PIECE: Final = 32  # columns that `write` has in registers at once
+
+
+class Accumulator(TensorMatrix):
+    """Sums of products, f32, in tensor memory: `rows` x `columns` of this CTA, in a pair half of the rows.
+    Row i is lane i, and column j is column j (PTX ISA, "Data Path Layout Organization"). A ring of
+    `k.tensor_memory(...)` has it.
+    """
+
+    # ------------------------------------------------------------------------------ products
+
+    def mma(
+        self,
+        a: BoxTile | Operand | TensorOperand,
+        b: BoxTile | Operand,
+        *,
+        use: bool | Value = True,
+        scales: tuple[Scales, Scales] | None = None,
+    ) -> None:
+        """Start a @ b and add it to the sums; with `use=False`, or where the predicate `use` does not hold,
+        it replaces them. One thread comes here, in the drain of a ring that is `released_by` this memory.
+
+        `a` is a tile in shared memory or a `TensorOperand`, `b` a tile; in a pair each CTA has half of the
+        rows of `a` and half of the columns of `b`. A tile whose rows are columns of the product is `tile.T`.
+        Elements are f16, bf16, f32 (multiplied as tf32), or u8 by `as_fp8`. With `scales`, those of `a` and
+        `b`, they are u8 with two e2m1 in each byte (nvf4, mxf4), or u8 by `as_fp8` (mxf8). Products of one
+        thread are done in order, and the ends of `fill` and `drain` commit them.
+
+        Raises `TypeMismatchError` where several threads come, and `ConfigError` for operands that no product
+        takes (PTX ISA, "tcgen05.mma").
+        """
+        caller, k = "accumulator.mma", self.memory.k
+        self.memory.require_issuing(caller)
+        self.use_by_products(caller)
+        left = a if isinstance(a, TensorOperand) else operand_of(caller, "a", a)
+        right = operand_of(caller, "b", b)
+        if isinstance(left, TensorOperand):
+            left.use_by_products(caller)
+        for one in (left, right):
+            one.owner.use("a product")
+        form, shape = format_of(caller, scales), (self.rows, self.columns)
+        product = checked_product(caller, shape, left, right, form, self.memory.cta_group)
+        if scales is not None and form is not None:
+            steps = left.columns // step_elements(right.dtype)
+            check_scales(caller, shape, scales, steps * form.factors)
+        with k.placed():
+            self._emit(left, right, product, self._predicate(caller, use), scales, form)
+
+    def _predicate(self, caller: str, use: object) -> Value:
+        if isinstance(use, bool):
+            return self.memory.true if use else self.memory.k.mov(0, type=u32) != 0
+        if not isinstance(use, Value) or use.type is not pred:
+            raise TypeMismatchError(f"{caller}: use must be True, False or a predicate, got {shown(use)}")
+        return use
+
+    def _emit(
+        self,
+        a: Operand | TensorOperand,
+        b: Operand,
+        product: Product,
+        use: Value,
+        scales: tuple[Scales, Scales] | None,
+        form: Format | None,
+    ) -> None:
+        """Emit the instructions of a product, one for each 32 bytes of the rows of A."""
+        k: Any = self.memory.k  # whose words of one row take different operands
+        step, group = step_elements(b.dtype), self.memory.group
+        right = descriptor(b, k_is_rows=product.n_major)
+        left = descriptor(a, k_is_rows=product.m_major) if isinstance(a, Operand) else None
+        for number in range(a.columns // step):
+            sums = use if number == 0 else self.memory.true
+            second = moved(right, b.layout.step(step * number, transposed=product.n_major))
+            if isinstance(a, TensorOperand):
+                first: Pointer | Value = columns_after(a.at, number * STEP_BYTES // CELL)
+                k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind="kind::f16")
+                continue
+            assert left is not None  # a is in shared memory
+            first = moved(left, a.layout.step(step * number, transposed=product.m_major))
+            if form is None or scales is None:
+                kind = f"kind::{product.kind}"
+                k.tcgen05_mma(self.at, first, second, product.bits, sums, group=group, kind=kind)
+                continue
+            cell, byte = divmod(number * form.factors, CELL)
+            bits = replace(product, scale_bytes=(byte, byte)).bits
+            of_a, of_b = (one.of_cell(cell) for one in scales)
+            k.tcgen05_mma_block_scale(
+                self.at, first, second, bits, of_a, of_b, sums, group=group, vec=form.vec
+            )
+
+    # ------------------------------------------------------------------------------ elements
+
+    def load(self, first: Scalar = 0, count: int | None = None) -> list[Var]:
+        """Load `count` columns (None: all) of this thread's `row`, from column `first` on, an int or a u32
+        value, as f32 variables, and wait for them. All threads of whole warpgroups come here; each warpgroup
+        reaches all rows.
+
+        Raises `ConfigError` for other columns, and where no whole warpgroups run, and `TypeMismatchError`
+        where some threads are absent (PTX ISA, "tcgen05.ld", ".32x32b", and "tcgen05.wait").
+        """
+        caller, k = "accumulator.load", self.memory.k
+        rest = self.columns if isinstance(first, Value) else self.columns - int(first)
+        number = self._columns(caller, first, rest if count is None else count)
+        at = self.use_by_threads(caller, first)
+        with k.placed():
+            return load_row(k, at, number)
+
+    def store(self, values: Sequence[Value], first: Scalar = 0) -> None:
+        """Store f32 values to this thread's `row`, from column `first` on, and wait until they are there; the
+        rest is as in `load` (PTX ISA, "tcgen05.st").
+        """
+        caller, k = "accumulator.store", self.memory.k
+        self._columns(caller, first, len(values))
+        require_f32(caller, values)
+        at = self.use_by_threads(caller, first)
+        with k.placed():
+            store_row(k, at, values)
+
+    def write(self, tile: BoxTile) -> None:
+        """Store the elements, rounded to the type of the tile, f16, bf16 or f32, to a tile in shared memory
+        with the rows and columns of this CTA. `k.tma.store` may copy it then. All threads of one warpgroup
+        come here. Raises `ConfigError` for other tiles, and as `load` does.
+        """
+        caller, k = "accumulator.write", self.memory.k
+        layout = getattr(tile, "layout", None)
+        fits = layout is not None and (layout.rows, layout.columns) == (self.rows, self.columns)
+        if layout is None or not fits or layout.dtype not in (f32, *PAIRS):
+            raise ConfigError(
+                f"{caller}: expected a tile of {self.rows} x {self.columns} elements of f16, bf16 or f32, "
+                f"got {shown(tile)}"
+            )
+        dtype, lanes, row = layout.dtype, self.use_by_threads(caller, 0), self.row
+        wide = CHUNK // dtype.nbytes  # elements of a chunk
+        chunks: dict[int, TilePointer] = {}  # by the column in a slab
+        with k.placed():
+            for first in range(0, self.columns, _PIECE):
+                values = load_row(k, columns_after(lanes, first), min(_PIECE, self.columns - first))
+                for column in range(first, first + len(values), wide):
+                    slab, within = divmod(column, layout.slab_columns)
+                    if within not in chunks:
+                        chunks[within] = tile.pointer(row, within)
+                    at = chunks[within].plus_bytes(slab * layout.slab_bytes)
+                    part = values[column - first : column - first + wide]
+                    words, type = (part, f32) if dtype is f32 else (packed(k, part, dtype), u32)
+                    k.store(Pointer(at.value, "shared", type, at.offset), words)
+            k.note_write(tile.extent)
+
+    def _columns(self, caller: str, first: Scalar, count: int) -> int:
+        """The count of columns. Raises `ConfigError` for columns that the matrix does not have."""
+        inside = is_count(count) and count <= self.columns
+        if isinstance(first, Value):
+            inside = inside and first.type is u32
+        else:
+            inside = inside and is_int(first) and 0 <= first <= self.columns - count
+        if not inside:
+            raise ConfigError(
+                f"{caller}: expected a first column, an int or a u32 value, and a count of columns, of the "
+                f"{self.columns} of matrix {self.name!r}, got first {shown(first)} and count {shown(count)}"
+            )
+        return count
