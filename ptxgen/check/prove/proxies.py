@@ -1,7 +1,8 @@
 """Ordinary stores to shared memory that an asynchronous operation reads without a proxy fence.
 
 Copies in bulk and of tensors, `wgmma`, and products and copies of `tcgen05` belong to the asynchronous proxy:
-they see an ordinary store only after a `fence.proxy.async` of the thread that stored (PTX ISA, "Async proxy"). Reported are reads where
+they see an ordinary store only after a `fence.proxy.async` of the thread that stored (PTX ISA, "Async
+proxy"). Reported are reads where
 
 * a way through the text leads from a store of the same bytes to the read, passes no fence, and not more
   than one barrier nor any other wait, so that no copy can have written the bytes since; or

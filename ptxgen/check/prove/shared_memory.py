@@ -222,13 +222,7 @@ class _Prover:
             ranges |= addresses.ranges
             loads = addresses.loads
         self._values = Values(
-            self._graph,
-            specials,
-            frozenset(variables),
-            inputs.known,
-            params,
-            subject.analysis,
-            loads,
+            self._graph, specials, frozenset(variables), inputs.known, params, subject.analysis, loads
         )
         self._paths = Paths(self._graph, self._values)
         self._effort = Effort(steps)

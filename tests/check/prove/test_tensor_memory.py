@@ -1,5 +1,5 @@
-"""Static proof of tensor memory: allocations, lanes and columns, and matrices behind descriptors; each rule has
-a kernel that is proved and one that breaks it.
+"""Static proof of tensor memory: allocations, lanes and columns, and matrices behind descriptors; each rule
+has a kernel that is proved and one that breaks it.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ def test_what_may_not_happen_is_no_violation() -> None:
     ((verdict, instr, why),) = said(proof(guarded))
     assert (verdict, instr) == ("unknown", LOADED)
     assert why == (
-        "perhaps columns 126 to 127 are outside its allocation, which has 64 columns, but that may not happen "
-        f"(thread (0, 0, 0), {BASE})"
+        "perhaps columns 126 to 127 are outside its allocation, which has 64 columns, but that may not "
+        f"happen (thread (0, 0, 0), {BASE})"
     )
 
 
@@ -277,8 +277,8 @@ RULES: Final[tuple[tuple[list[tuple[str, str]], list[tuple[str, str, str]]], ...
             (
                 "violation",
                 DEALLOC,
-                "it frees columns from lane 0 and column 32 of its allocation on, not from its address: thread "
-                f"(0, 0, 0), {BASE}",
+                "it frees columns from lane 0 and column 32 of its allocation on, not from its address: "
+                f"thread (0, 0, 0), {BASE}",
             )
         ],
     ),
@@ -326,7 +326,7 @@ RULES: Final[tuple[tuple[list[tuple[str, str]], list[tuple[str, str, str]]], ...
         [("violation", LOADED, "it comes after tcgen05.dealloc has freed its columns")],
     ),
     (
-        [(f"bar.sync 0;\n@!%p9 bra $freed;", "@!%p9 bra $freed;")],
+        [("bar.sync 0;\n@!%p9 bra $freed;", "@!%p9 bra $freed;")],
         [("unknown", LOADED, "it may come after tcgen05.dealloc has freed its columns")],
     ),
 )
@@ -344,7 +344,10 @@ def test_allocations_keep_their_rules(
     assert found == wanted
 
 
-SECOND: Final = f"@!%p9 bra $second;\n{ALLOC} [{BUFFER}+32], {{}};\n$second:\nbar.sync 0;\nld.shared.u32 %r40, [{BUFFER}+32];"
+SECOND: Final = (
+    f"@!%p9 bra $second;\n{ALLOC} [{BUFFER}+32], {{}};\n$second:\n"
+    f"bar.sync 0;\nld.shared.u32 %r40, [{BUFFER}+32];"
+)
 FREE_SECOND: Final = f"{DEALLOC} %r40, {{}};\n{FREE}"
 
 
@@ -359,8 +362,8 @@ FREE_SECOND: Final = f"{DEALLOC} %r40, {{}};\n{FREE}"
                 (
                     "violation",
                     ALLOC,
-                    "it allocates 128 columns after an allocation of 64, and later allocations of a CTA are not "
-                    "larger",
+                    "it allocates 128 columns after an allocation of 64, and later allocations of a CTA are "
+                    "not larger",
                 )
             ],
         ),
@@ -371,8 +374,8 @@ FREE_SECOND: Final = f"{DEALLOC} %r40, {{}};\n{FREE}"
                 (
                     "violation",
                     ALLOC,
-                    "it allocates 512 columns after an allocation of 64, and later allocations of a CTA are not "
-                    "larger",
+                    "it allocates 512 columns after an allocation of 64, and later allocations of a CTA are "
+                    "not larger",
                 ),
             ],
         ),
@@ -430,6 +433,83 @@ def test_barriers_in_loops_of_all_threads_order_the_word_too() -> None:
     assert not proof(mixed).complete
 
 
+EARLY: Final = f"@!%p9 bra $allocated;\n{MINE}"
+
+
+def test_a_barrier_that_warps_pass_at_other_times_orders_nothing() -> None:
+    right = text(LOAD)
+    other_numbers = replaced(right, EARLY, f"@!%p9 bra $allocated;\nbar.sync 1, 32;\n{MINE}")
+    assert proof(other_numbers).complete
+    # The other warps pass the barrier of all threads with warp 0, which has not yet allocated.
+    early = replaced(right, EARLY, f"@!%p9 bra $allocated;\nbar.sync 0;\n{MINE}")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
+    parted = replaced(right, EARLY, f"@!%p9 bra $others;\nbar.sync 0;\n{MINE}")
+    parted = replaced(parted, "$allocated:\n", "bra $allocated;\n$others:\nbar.sync 0;\n$allocated:\n")
+    parted = replaced(parted, "fence.proxy.async;\nbar.sync 0;\n", "")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(parted))
+
+
+def test_a_barrier_of_clusters_that_some_warps_pass_orders_nothing() -> None:
+    meet = "barrier.cluster.arrive;\nbarrier.cluster.wait;"
+    right = replaced(text(LOAD, pair=True), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert proof(right).complete
+    early = replaced(right, "@!%p9 bra $allocated;\n", f"@!%p9 bra $allocated;\n{meet}\n")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
+
+
+def test_another_cta_may_write_the_word_at_any_time() -> None:
+    right = text(
+        f"mapa.shared::cluster.u32 %r3, {BUFFER}, 1;", "bar.sync 0;", f"st.shared.u32 [{BUFFER}+16], 5;", LOAD
+    )
+    right = replaced(right, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert proof(right).complete
+    wrong = replaced(right, f"st.shared.u32 [{BUFFER}+16]", "st.shared::cluster.u32 [%r3+16]")
+    why = "st.shared::cluster.u32 may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(wrong))
+
+
+def test_a_function_that_is_not_followed_may_write_the_word() -> None:
+    called = replaced(text("call f;", LOAD), ".visible .entry", ".extern .func f;\n.visible .entry")
+    why = "a function that is called, and not followed, may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(called))
+
+
+def test_a_violation_is_one_for_each_address_of_the_allocation() -> None:
+    some = replaced(
+        text(LOAD),
+        f"add.u32 %r20, {TENSOR}, {LANE};",
+        f"and.b32 %r20, {TENSOR}, 32;\nadd.u32 %r20, %r20, {LANE};",
+    )
+    ((verdict, instr, why),) = said(proof(some))
+    assert (verdict, instr) == ("unknown", LOADED)
+    assert why == (
+        "perhaps columns -2 to -1 are outside its allocation, which has 64 columns, but that may not happen "
+        "(thread (0, 0, 0), the address of tensor memory = 64)"
+    )
+
+
+def test_a_use_comes_after_the_allocation() -> None:
+    whole = text(LOAD.replace("[%r20+62]", f"[{LANE}]"), columns=512)
+    assert proof(whole).complete
+    early = replaced(
+        whole,
+        "@!%p9 bra $allocated;",
+        f"{LOAD.replace('[%r20+62]', f'[{LANE}]').replace('%r1', '%r11')}\n@!%p9 bra $allocated;",
+    )
+    assert said(proof(early)) == [("unknown", LOADED, "it may come before the allocation")]
+
+
+def test_columns_are_freed_once() -> None:
+    twice = replaced(text(LOAD), FREE, f"{FREE}\n{FREE}")
+    assert said(proof(twice))[0] == ("unknown", ALLOC, "several instructions free its columns")
+
+
+def test_an_allocation_is_made_once() -> None:
+    again = replaced(text(LOAD), MINE, f"$again:\n{MINE}\n@%p9 bra $again;")
+    why = "which warps execute it, and how often, is not known"
+    assert said(proof(again))[0] == ("unknown", ALLOC, why)
+
+
 # ------------------------------------------------------------------------------ pairs
 
 
@@ -444,6 +524,15 @@ def test_pairs_are_two_ctas_of_a_cluster() -> None:
     three = replaced(pair, "out)\n{", "out)\n.reqnctapercluster 3, 1, 1\n{")
     odd = "a pair has two CTAs of one cluster, and the cluster has 3"
     assert said(proof(three)) == [("violation", allocated, odd), ("violation", freed, odd)]
+
+
+def test_products_of_one_cta_use_no_allocation_of_a_pair() -> None:
+    pair = product(f"{MMA} [{TENSOR}], %rd1, %rd2, %r5, %p1;").replace(
+        "cta_group::1.sync", "cta_group::2.sync"
+    )
+    pair = replaced(pair, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    why = "it is for cta_group::1, its allocation for another group"
+    assert ("unknown", MMA, why) in said(proof(pair))
 
 
 def test_a_commit_is_multicast_to_ctas_of_the_cluster() -> None:
@@ -514,14 +603,22 @@ def test_an_absolute_leading_offset_is_not_followed() -> None:
     assert said(proof(absolute)) == [("unknown", MMA, why)]
 
 
+def test_descriptors_in_clusters_leave_out_the_rank_of_an_address() -> None:
+    cluster = replaced(product(ONE), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    why = "the matrix that its descriptor names depends on the variable's address"
+    assert proof(cluster).complete
+    unmasked = cluster.replace("and.b32 %r3, %r3, 0x3fff;\n", "")
+    assert said(proof(unmasked)) == [("unknown", MMA, f"matrix {x}: {why}") for x in "AB"]
+
+
 def test_the_matrix_of_a_copy_lies_in_shared_memory() -> None:
     instr = "tcgen05.cp.cta_group::1.32x128b.warpx4"
     right = product(f"{instr} [{TENSOR}], %rd1;", nbytes=512 + 16384, sbo=128)
     right = right.replace("0x4000400800010000", "0x400800010000")
     assert proof(right).complete, proof(right).report()
     wrong = replaced(right, "%r91, 1024;", "%r91, 17424;")
-    why = f"its matrix: bytes 17424 to 17935 are outside buf, which has 17920 bytes: thread (0, 0, 0), %r2 = 16384"
-    assert said(proof(wrong)) == [("violation", instr, why)]
+    why = "bytes 17424 to 17935 are outside buf, which has 17920 bytes: thread (0, 0, 0), %r2 = 16384"
+    assert said(proof(wrong)) == [("violation", instr, f"its matrix: {why}")]
 
 
 def test_a_product_is_one_of_the_table() -> None:

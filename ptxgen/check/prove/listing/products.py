@@ -63,7 +63,8 @@ class Products:
         return self._known[key]
 
     def shaped(self, site: InstrSite, touch: Touch) -> Touch:
-        """An access with the shape of the matrix that a product reads in the shared memory of each CTA; without
+        """An access with the shape of the matrix that a product reads in the shared memory of each CTA;
+        without
         rows if the product is not known.
         """
         if not touch.side or touch.matrix is None:

@@ -101,7 +101,8 @@ def fields_of(descriptor: int, matrix: Matrix) -> Fields:
     elif code not in _TENSOR_SWIZZLES:
         wrong = f"its descriptor has the swizzle {code}, and there are 0, 1, 2, 4 and 6"
     elif matrix.transposed and (matrix.size == _LARGE) != (atom > 1):
-        wrong = f"its descriptor has the swizzle {code}, and of M- or N-major matrices tf32 has 1, all others another"
+        rule = "of M- or N-major matrices tf32 has 1, all others another"
+        wrong = f"its descriptor has the swizzle {code}, and {rule}"
     elif descriptor >> 52 & 1:
         unknown = "its descriptor has an address in place of the leading dimension's offset"
     return Fields(*plain, width, atom, wrong, unknown)

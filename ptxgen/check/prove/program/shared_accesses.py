@@ -46,9 +46,9 @@ class Touch(NamedTuple):
     `align` is in bytes; `lanes` is the number of lanes of a warp that take part; `space` is the space of the
     address (an instruction for the whole cluster also takes addresses of its own CTA). The bytes beyond the
     fixed ones must be a multiple of `multiple`. If a `matrix` is accessed, `descriptor` is the operand with
-    its address; its shape is that of operand `side`, a or b, of a product if `side` is not empty. If a `box` is
-    copied, its tensor map has the size. `wrong` is the reason why the access is a mistake at any address; empty
-    if it is none.
+    its address; its shape is that of operand `side`, a or b, of a product if `side` is not empty. If a `box`
+    is copied, its tensor map has the size. `wrong` is the reason why the access is a mistake at any address;
+    empty if it is none.
     """
 
     address: Address

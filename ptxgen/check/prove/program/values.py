@@ -107,11 +107,11 @@ _NOWHERE: Final = Site(-1, -1, "")
 class Values:
     """The values of the registers of one kernel or function.
 
-    `specials` has the special registers with a known value, `shared` the names of shared variables,
-    `params` the bits of each parameter (0 if it is not a number), and `params_known` the values of known
-    parameters. `like` are other values of the same kernel or function, whose analysis is shared. Loads of
-    addresses of tensor memory, given by block and position in `addresses`, have the value of the parameter that
-    is named there, one of `params`.
+    `specials` has the special registers with a known value, `shared` the names of shared variables, `params`
+    the bits of each parameter (0 if it is not a number), and `params_known` the values of known parameters.
+    `like` are other values of the same kernel or function, whose analysis is shared. Loads of addresses of
+    tensor memory, given by block and position in `addresses`, have the value of the parameter that is named
+    there, one of `params`.
     """
 
     def __init__(

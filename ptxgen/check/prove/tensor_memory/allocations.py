@@ -1,10 +1,10 @@
 """The allocations of tensor memory of a kernel, and the loads of their addresses from shared memory.
 
-`tcgen05.alloc` writes the address to a word of shared memory. A load of this word gives the address if no other
-access writes the word before the load, and if the load comes after the allocation. The proof takes that to be
-so, and computes
-with an address that may be any of those that an allocation of this size can have: its columns begin at a
-multiple of 32. `Allocations.refuted` then tells, from the verdicts on all accesses, whether it was right to.
+`tcgen05.alloc` writes the address to a word of shared memory. A load of this word gives the address if no
+other access writes the word before the load, and if the load comes after the allocation. The proof takes that
+to be so, and computes with an address that may be any of those that an allocation of this size can have: its
+columns begin at a multiple of 32. `Allocations.refuted` then tells, from the verdicts on all accesses,
+whether it was right to.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _READS: Final = (
     *("ld.", "ldmatrix.", "mbarrier.test_wait", "mbarrier.try_wait"),
     *("tcgen05.mma", "tcgen05.cp", "tcgen05.shift"),
 )
+_MAY_WRITE: Final = "may write over the address of an allocation"
 _MULTICAST: Final = ".multicast"  # to shared memory of other CTAs, too
 _FROM_SHARED: Final = ".global.shared::cta"  # a copy in bulk that reads shared memory
 
@@ -97,7 +98,7 @@ class Allocations:
                 assert isinstance(address, Address)
                 site = InstrSite(block, position, instr)
                 word = _fixed(self._search, address, site)
-                if word is None or words.count(word) != 1:
+                if word is None or word not in words:
                     continue
                 of = self.all[words.index(word)]
                 if of.columns and order.is_before(of.site, site) and order.warps(of.site):
@@ -113,7 +114,7 @@ class Allocations:
         empty if it has not. `touched` has all accesses to shared memory.
         """
         if any(i.opcode.startswith("call") for b in self._graph.order for i in self._graph.blocks[b].instrs):
-            return "a function that is called, and not followed, may write over the address of an allocation"
+            return f"a function that is called, and not followed, {_MAY_WRITE}"
         loaded = set(self.loads.values())
         for allocation in self.all:
             if allocation.name in loaded:
@@ -132,17 +133,19 @@ class Allocations:
                 continue
             finding = other.finding
             if finding.verdict != PROVED:
-                return f"{other.site.instr.opcode}, which is not proved, may write over the address of an allocation"
+                return f"{other.site.instr.opcode}, which is not proved, {_MAY_WRITE}"
             if self._is_later(of, other):
                 continue
             near = finding.allocation == word.allocation
             meets = near and finding.first <= word.last and word.first <= finding.last
             if meets or (not near and may_share(self._search, finding.allocation, word.allocation, static)):
-                return f"{other.site.instr.opcode} may write over the address of an allocation"
+                return f"{other.site.instr.opcode} {_MAY_WRITE}"
         return ""
 
     def _is_later(self, of: Allocation, other: Touched) -> bool:
-        """Whether an access of a CTA to its shared memory comes after all loads of an allocation's address."""
+        """Whether an access of a CTA to its shared memory comes after all loads of an allocation's
+        address.
+        """
         if other.touch.space != SHARED or _MULTICAST in other.site.instr.opcode:
             return False
         return all(self._order.is_before(site, other.site) for site, name in self._sites if name == of.name)

