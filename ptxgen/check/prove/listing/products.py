@@ -75,8 +75,9 @@ class Products:
         of_a = touch.side == "a"
         rows, type = (product.m, product.a) if of_a else (product.n, product.b)
         transposed = product.m_major if of_a else product.n_major
-        shape = {"rows": rows // product.group, "transposed": transposed, "size": SIZES.get(type, 1)}
-        return touch._replace(matrix=touch.matrix._replace(**shape))
+        rows //= product.group
+        matrix = touch.matrix._replace(rows=rows, transposed=transposed, size=SIZES.get(type, 1))
+        return touch._replace(matrix=matrix)
 
     def _found(self, site: InstrSite) -> Product | Finding:
         found = self._numbers(site, operands_of(site.instr)["idesc"], u32)

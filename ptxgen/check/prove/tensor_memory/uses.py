@@ -78,15 +78,15 @@ def uses_of_product(instr: Instr, product: Product) -> Iterator[Use]:
     for name, rows, byte in zip(
         ("a", "b"), (product.m // product.group, product.n), product.scale_bytes, strict=True
     ):
-        address = operands.get(f"scales_{name}")
-        if isinstance(address, Address):
+        scales = operands.get(f"scales_{name}")
+        if isinstance(scales, Address):
             count = FACTORS[kind_of(instr), _vector(instr)]
             wrong = ""
             if byte + count > _COLUMN_BYTES:
                 wrong = f"{count} factors of a row do not fit in a column of 4 bytes from byte {byte} on"
             what = f"scale factors of {name.upper()}"
             last = -(-rows // _ROWS_OF_SCALES) - 1
-            yield Use(what, address, 0, last, QUARTER, mask=_SCALES_BITS, wrong=wrong)
+            yield Use(what, scales, 0, last, QUARTER, mask=_SCALES_BITS, wrong=wrong)
 
 
 def _vector(instr: Instr) -> str:
