@@ -49,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="stop a kernel after N instructions in sequence of a batch of CTAs (default: 20000000)",
     )
+    group.addoption(
+        "--ptx-triton-target",
+        default=None,
+        metavar="NAME",
+        help="what interpret_triton compiles for, such as sm_90a or sm_100a (default: sm_80)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,12 +101,14 @@ def run_ptx(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
 @pytest.fixture
 def interpret_triton(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
     """Run every Triton kernel that the test launches, by whatever code, on the interpreter, with the
-    sanitizers and schedules of the command line; what they find is raised by the launch. The value is
+    target, sanitizers and schedules of the command line; what they find is raised by the launch. The value is
     the list of the outcomes.
     """
     from ptxgen.frontends.triton_launches import interpreted
 
-    with interpreted(**_asked(request.config)) as outcomes:
+    target = request.config.getoption("--ptx-triton-target")
+    of = {} if target is None else {"target": target}
+    with interpreted(**of, **_asked(request.config)) as outcomes:
         yield outcomes
     for outcome in outcomes:
         _record(request, outcome, failed=True)

@@ -10,6 +10,8 @@ Sources:
 * tensor cores and devices: NVIDIA's white papers on the A100, GA102, AD102, H100 and RTX Blackwell
   architectures, dense rates of f16 with f32 sums; multiply-adds of a clock are the published rate
   divided by the multiprocessors and the boost clock;
+* the B200: multiprocessors, clock and the rate of bf16, FlashAttention-4 (arXiv 2603.05451), and memory,
+  NVIDIA's data sheet of the DGX B200; the rates of its other types are by the ratio of published peaks;
 * `mma.sync` on sm_90: 63 % of the rate of `wgmma`, as measured by Luo et al., "Benchmarking and
   Dissecting the Nvidia Hopper GPU Architecture" (2024).
 """
@@ -57,6 +59,10 @@ DEVICES: Final[Mapping[int, Device]] = {
     120: Device("GeForce RTX 5090", 170, 2407, 1792, 256),
 }
 
+# Devices whose rate of tensor cores is that of products in tensor memory; `mma.sync` is slower there, and how
+# much is not known.
+OF_TENSOR_MEMORY: Final[Mapping[int, Device]] = {100: Device("B200", 148, 1850, 8000, 4096)}
+
 # Rates of element types as multiples of that of f16, by what an opcode has.
 _OF_TYPES: Final[Mapping[str, float]] = {
     ".tf32": 0.5,
@@ -65,6 +71,10 @@ _OF_TYPES: Final[Mapping[str, float]] = {
     ".e5m2": 2.0,
     ".s8": 2.0,
     ".u8": 2.0,
+    "::tf32": 0.5,
+    "f8f6f4": 2.0,
+    "::i8": 2.0,
+    "::mxf4": 4.0,
 }
 _SYNCHRONOUS_ON_HOPPER: Final = 0.63
 

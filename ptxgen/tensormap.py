@@ -1,4 +1,4 @@
-"""Tensor maps: descriptions of arrays for the tensor memory accelerator (TMA) of sm_90.
+"""Tensor maps: descriptions of arrays for the tensor memory accelerator (TMA) of sm_90 and newer.
 
 A `TensorMap` holds the arguments of `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object
 Management"), and is refused where the driver refuses it. An array has one to five dimensions, in
@@ -14,6 +14,7 @@ import numpy as np
 
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.packed_elements import PACKED_BITS, SPACED, SPACED_ALIGN, SPACED_ROW, check_packed, dims_of_bytes
 from ptxgen.records import dataclass
 from ptxgen.types import TYPES, ScalarType
 
@@ -43,6 +44,9 @@ DTYPES: Final[dict[str, int]] = {
     "f32.ftz": 10,
     "tf32": 11,
     "tf32.ftz": 12,
+    "b4x16": 13,  # CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B
+    "b4x16_p64": 14,  # CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B
+    "b6x16_p32": 15,  # CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B
 }
 SWIZZLES: Final[dict[str, int]] = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 L2_PROMOTIONS: Final[dict[str, int]] = {"none": 0, "64B": 1, "128B": 2, "256B": 3}
@@ -57,36 +61,6 @@ _BASE_ALIGN: Final = 16
 _MAGIC: Final = b"ptxgenTM"
 MAGIC: Final = int.from_bytes(_MAGIC, "little")  # the first 8 bytes of an encoded map
 _LAYOUT: Final = struct.Struct("<8s5B3xQ5Q4Q5H5B")  # padded with zeros to 128 bytes
-# By field of `tensormap.replace`: the `struct` format of all that precedes it in the encoded map,
-# the bytes of one entry, and the number of entries.
-_FIELDS: Final[dict[str, tuple[str, int, int]]] = {
-    "elemtype": ("<8s", 1, 1),
-    "rank": ("<8sB", 1, 1),
-    "swizzle_mode": ("<8s2B", 1, 1),
-    "fill_mode": ("<8s3B", 1, 1),
-    "global_address": ("<8s5B3x", 8, 1),
-    "global_dim": ("<8s5B3xQ", 8, MOST_DIMS),
-    "global_stride": ("<8s5B3xQ5Q", 8, MOST_DIMS - 1),
-    "box_dim": ("<8s5B3xQ5Q4Q", 2, MOST_DIMS),
-    "element_stride": ("<8s5B3xQ5Q4Q5H", 1, MOST_DIMS),
-}
-# PTX ISA, "tensormap.replace": the element types in the order of their values there, which differ
-# from the driver's enumeration values.
-_ELEMTYPES: Final = (
-    "u8",
-    "u16",
-    "u32",
-    "s32",
-    "u64",
-    "s64",
-    "f16",
-    "f32",
-    "f32.ftz",
-    "f64",
-    "bf16",
-    "tf32",
-    "tf32.ftz",
-)
 
 
 def swizzled(address: Array, swizzle: str) -> Array:
@@ -112,42 +86,6 @@ def misplaced(first: int, type: ScalarType) -> str:
     return (
         f"the innermost coordinate of a box must be a multiple of {CHUNK} bytes, {CHUNK // type.nbytes} "
         f"elements of {type}, got {first}"
-    )
-
-
-def holds_map(first: Array) -> Array:
-    """Whether an encoded map begins with `first`: its first 8 bytes as a uint64, one per lane."""
-    held: Array = first.astype(np.uint64) == np.uint64(MAGIC)
-    return held
-
-
-def part_of(field: str, index: int, value: Array) -> tuple[int, int, Array]:
-    """The byte offset and size of a field of an encoded map, and its encoding of `value`.
-
-    `field` is a field name of `tensormap.replace` (PTX ISA); `index` is the index of the entry, for
-    a field with an entry per dimension or stride, else 0. Raises `ConfigError` for an entry or an
-    element type that does not exist, and for interleaved layouts.
-    """
-    if field == "interleave_layout":
-        if value.any():
-            raise ConfigError("interleaved layouts are not modelled; give tensormap.replace 0")
-        field, value = "elemtype", np.zeros(0)  # an encoded map has no layout field: write no lane
-    before, nbytes, count = _FIELDS[field]
-    if not 0 <= index < count:
-        raise ConfigError(f"{field} of a tensor map has index 0 to {count - 1}, got {index}")
-    if field == "rank":
-        value = value + 1
-    elif field == "elemtype" and value.size:
-        numbers = np.array([DTYPES[name] for name in _ELEMTYPES])
-        if int(value.max()) >= len(numbers):
-            raise ConfigError(f"elemtype is from 0 to {len(numbers) - 1}, got {int(value.max())}")
-        value = numbers[value]
-    # A value too large for its field becomes the largest of it, which copies with the map refuse.
-    most = (1 << 8 * nbytes) - 1
-    return (
-        struct.calcsize(before) + nbytes * index,
-        nbytes,
-        np.minimum(value.astype(np.uint64), np.uint64(most)),
     )
 
 
@@ -209,6 +147,9 @@ class TensorMap:
     says how rows are permuted in shared memory, `oob_fill` (one of `OOB_FILLS`) which value is
     loaded for elements outside the tensor. `l2_promotion` (one of `L2_PROMOTIONS`) is a hint.
 
+    Elements of 4 and 6 bits, dtypes `b4x16`, `b4x16_p64` and `b6x16_p32`, are packed in an array of uint8;
+    `box` and `dims` count the elements.
+
     Raises `ConfigError` for arguments that the driver would refuse.
     """
 
@@ -252,33 +193,81 @@ class TensorMap:
 
     @property
     def type(self) -> ScalarType:
-        """The type of an element in memory; a `tf32` tensor has `f32` elements in memory."""
+        """The type of what copies move in memory: `f32` for a `tf32` tensor, a byte, `u8`, for packed
+        elements of 4 or 6 bits.
+        """
         return TYPES[_stored(self.dtype)]
 
     @property
+    def spaced(self) -> bool:
+        """Whether 16 elements of 4 or 6 bits take 16 bytes of shared memory."""
+        return self.dtype in SPACED
+
+    @property
+    def packed(self) -> bool:
+        """Whether elements have 4 or 6 bits."""
+        return self.dtype in PACKED_BITS
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The extents of the tensor in units of `type`, innermost first."""
+        return (self.units(self.dims[0]), *self.dims[1:])
+
+    def units(self, elements: int) -> int:
+        """The units of `type` that so many elements along the innermost dimension have."""
+        return elements * PACKED_BITS.get(self.dtype, self.type.bits) // self.type.bits
+
+    @property
     def box_shape(self) -> tuple[int, ...]:
-        """The elements that one copy moves along each dimension, innermost first.
+        """The units of `type` that one copy moves along each dimension, innermost first.
 
         It is the box divided by the element strides, rounded up; the innermost element stride is
         ignored.
         """
         pairs = zip(self.box[1:], self.element_strides[1:], strict=True)
-        return (self.box[0], *(-(-b // s) for b, s in pairs))
+        return (self.units(self.box[0]), *(-(-b // s) for b, s in pairs))
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes from the first to the last of a row of a box in shared memory."""
+        return self.box[0] if self.spaced else self.box_shape[0] * self.type.nbytes
 
     @property
     def box_bytes(self) -> int:
-        """The bytes that one copy moves to shared memory, and that an mbarrier counts."""
+        """The bytes that one copy moves to shared memory, and that an mbarrier counts; the gaps between
+        packed elements are not among them.
+        """
         total = self.type.nbytes
         for n in self.box_shape:
             total *= n
         return total
 
+    @property
+    def coordinate_step(self) -> int:
+        """The elements of which the innermost coordinate of a box must be a multiple: 16 bytes of them, as in
+        `misplaced`, or 128 of those that a copy spaces (PTX ISA, "Restriction on Tensor Copy
+        instructions").
+        """
+        if self.spaced:
+            return SPACED_ROW
+        return CHUNK * 8 // PACKED_BITS.get(self.dtype, self.type.bits)
+
+    def misplaced(self, first: int) -> str:
+        """Why no box may begin at innermost coordinate `first`; empty if one may."""
+        if not self.packed:
+            return misplaced(first, self.type)
+        if first % self.coordinate_step == 0:
+            return ""
+        return (
+            f"the innermost coordinate of a box must be a multiple of {self.coordinate_step} elements of "
+            f"{self.dtype}, got {first}"
+        )
+
     def at(self, address: int) -> TensorMap:
         """The map of an equal tensor at another device address. Raises `ConfigError` for an address that
-        is not a multiple of 16 bytes.
+        is not a multiple of 16 bytes, or of 32 for a type that copies space.
         """
-        if address % _BASE_ALIGN:
-            raise ConfigError(_misaligned(address))
+        self._check_address(address)
         moved = object.__new__(TensorMap)
         moved.__dict__.update(self.__dict__)  # all else is checked already
         moved._set("base", address)
@@ -289,7 +278,7 @@ class TensorMap:
         # numpy does not make strided views of ml_dtypes.float8_e5m2: it does not know its own name of it.
         bits = memory.view(f"u{memory.dtype.itemsize}")
         view = np.lib.stride_tricks.as_strided(
-            bits, self.dims[::-1], (*self.strides[::-1], memory.dtype.itemsize)
+            bits, self.extents[::-1], (*self.strides[::-1], memory.dtype.itemsize)
         ).view(memory.dtype)
         moved = object.__new__(TensorMap)
         moved.__dict__.update(self.__dict__)
@@ -315,14 +304,13 @@ class TensorMap:
 
         The format is this project's own: the driver makes the bytes that a GPU reads
         (`ptxgen.runtime.tensormaps`). Raises `ConfigError` for an address that is not a multiple of
-        16 bytes.
+        16 bytes, or of 32 for a type that copies space.
         """
 
         def filled(values: tuple[int, ...], count: int) -> list[int]:
             return [*values, *([0] * (count - len(values)))]
 
-        if base_address % _BASE_ALIGN:
-            raise ConfigError(_misaligned(base_address))
+        self._check_address(base_address)
         packed = _LAYOUT.pack(
             _MAGIC,
             DTYPES[self.dtype],
@@ -369,6 +357,10 @@ class TensorMap:
                 f"got dims={shown(self.dims)}, strides={shown(self.strides)}"
             )
         held = array.dtype.name
+        if is_one_of(self.dtype, PACKED_BITS):
+            self._set("dims", dims_of_bytes(array, self.dtype))
+            self._set("strides", array.strides[::-1][1:])
+            return
         dtype = next((n for n in DTYPES if TYPES[_stored(n)].dtype_name == held), None)
         if dtype is None:
             raise ConfigError(
@@ -390,13 +382,21 @@ class TensorMap:
         self._set("dims", array.shape[::-1])
         self._set("strides", array.strides[::-1][1:])
 
+    def _check_address(self, address: int) -> None:
+        align = SPACED_ALIGN if self.spaced else _BASE_ALIGN
+        if address % align:
+            raise ConfigError(
+                f"a tensor map's tensor must begin at a multiple of {align} bytes, got the address "
+                f"{address:#x}"
+            )
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
 
 def _stored(dtype: str) -> str:
     """The name of the PTX type that an element of map dtype `dtype` has in memory."""
-    return dtype.removesuffix(".ftz").replace("tf32", "f32")
+    return "u8" if dtype in PACKED_BITS else dtype.removesuffix(".ftz").replace("tf32", "f32")
 
 
 def name_of(field: str, names: dict[str, int], number: int) -> str:
@@ -406,12 +406,6 @@ def name_of(field: str, names: dict[str, int], number: int) -> str:
             return name
     known = ", ".join(f"{n} ({name})" for name, n in names.items())
     raise ConfigError(f"{field} of a tensor map is one of {known}, got {number}")
-
-
-def _misaligned(address: int) -> str:
-    return (
-        f"a tensor map's tensor must begin at a multiple of {_BASE_ALIGN} bytes, got the address {address:#x}"
-    )
 
 
 def _is_empty(value: object) -> bool:
@@ -456,10 +450,12 @@ def _check(tensor_map: TensorMap) -> None:
             raise ConfigError(
                 f"a tensor map of {tensor_map.rank} dimensions needs {wanted} {what}, got {got}"
             )
-    if isinstance(tensor_map.base, int) and tensor_map.base % _BASE_ALIGN:
-        raise ConfigError(_misaligned(tensor_map.base))
+    if isinstance(tensor_map.base, int):
+        tensor_map._check_address(tensor_map.base)
     _check_ranges(tensor_map)
     _check_box(tensor_map)
+    if tensor_map.packed:
+        check_packed(tensor_map.dtype, tensor_map.dims, tensor_map.box)
 
 
 def _check_ranges(tensor_map: TensorMap) -> None:
@@ -473,21 +469,23 @@ def _check_ranges(tensor_map: TensorMap) -> None:
                 )
 
     each("dims", "from 1 to 2**32", lambda n: 1 <= n <= _MOST_DIM)
+    align = SPACED_ALIGN if tensor_map.spaced else _BASE_ALIGN
     each(
         "strides",
-        "multiples of 16 bytes from 0 to 2**40 - 16",
-        lambda n: n % _BASE_ALIGN == 0 and 0 <= n < MOST_STRIDE,
+        f"multiples of {align} bytes from 0 to 2**40 - {align}",
+        lambda n: n % align == 0 and 0 <= n < MOST_STRIDE,
     )
     each("box", f"from 1 to {_MOST_BOX}", lambda n: 1 <= n <= _MOST_BOX)
     each("element_strides", f"from 1 to {_MOST_ELEMENT_STRIDE}", lambda n: 1 <= n <= _MOST_ELEMENT_STRIDE)
 
 
 def _check_box(tensor_map: TensorMap) -> None:
-    row = tensor_map.box[0] * tensor_map.type.nbytes
+    row = tensor_map.row_bytes
     if row % CHUNK:
+        of = tensor_map.dtype if tensor_map.packed else f"{tensor_map.type.nbytes} bytes"
         raise ConfigError(
             f"a row of a tensor map's box must be a multiple of {CHUNK} bytes, got {tensor_map.box[0]} "
-            f"elements of {tensor_map.type.nbytes} bytes"
+            f"elements of {of}"
         )
     if tensor_map.swizzle != "none" and row > int(tensor_map.swizzle.removesuffix("B")):
         raise ConfigError(

@@ -154,6 +154,7 @@ def test_the_help_names_the_options(kernels: pytest.Pytester) -> None:
     text = kernels.runpytest_inprocess("--help").stdout.str()
     assert "--ptx-sanitize=NAMES" in text
     assert "--ptx-schedules=N" in text
+    assert "--ptx-triton-target=NAME" in text
     assert "--ptx-max-instructions=N" in text
 
 

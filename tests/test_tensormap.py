@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -61,17 +61,31 @@ def test_element_strides_move_fewer_elements_but_along_the_innermost_dimension()
     assert (built.box_shape, built.box_bytes) == ((32, 4, 1), 256)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "row", "dims", "box_bytes", "row_bytes"),
+    [("b4x16", 128, 256, 192, 64), ("b4x16_p64", 128, 256, 192, 128), ("b6x16_p32", 192, 256, 288, 128)],
+)
+def test_packed_elements_lie_in_bytes_and_are_counted_without_gaps(
+    dtype: str, row: int, dims: int, box_bytes: int, row_bytes: int
+) -> None:
+    memory = np.zeros((2, 8, row), np.uint8)
+    built = TensorMap(memory, box=(128, 3, 1), dtype=dtype)
+    assert (built.dims, built.strides, built.extents) == ((dims, 8, 2), (row, 8 * row), (row, 8, 2))
+    assert (built.type.name, built.box_bytes, built.row_bytes) == ("u8", box_bytes, row_bytes)
+    assert np.shares_memory(built.over(memory[:, 2:]).base, memory)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_encoded_is_decoded(dtype: str) -> None:
     swizzles, promotions, fills = list(SWIZZLES), list(L2_PROMOTIONS), list(OOB_FILLS)
     n = DTYPES[dtype]
-    fill = "zeros" if dtype[0] in "us" else fills[n % 2]
+    fill = "zeros" if dtype[0] in "usb" and dtype != "bf16" else fills[n % 2]
     built = TensorMap(
-        0x7F00_0000_0010,
-        (16, 4, 2, 256, 1),
+        0x7F00_0000_0020,
+        (128, 4, 2, 256, 1),
         dtype,
         (1 << 32, 7, 1, 12, 3),
-        (1 << 37, 16, (1 << 40) - 16, 0),
+        (1 << 37, 32, (1 << 40) - 32, 0),
         "none",
         (1, 8, 1, 2, 1),
         fill,
@@ -120,6 +134,10 @@ def test_swizzles_exchange_the_units_of_a_row_by_its_number() -> None:
     assert np.array_equal(swizzled(address, "none"), address)
 
 
+BYTES: Final = np.zeros((4, 128), np.uint8)
+NIBBLES: Final[dict[str, Any]] = {"base": BYTES, "box": (128, 1), "dtype": "b4x16"}
+SPACED: Final[dict[str, Any]] = {"base": BYTES, "box": (128, 1), "dtype": "b4x16_p64"}
+
 # By the message: what differs from a map of TENSOR with one row as its box.
 REFUSED: dict[str, dict[str, Any]] = {
     "a tensor map of 3 dimensions needs 3 box, got (64, 1)": {"box": (64, 1)},
@@ -163,12 +181,45 @@ REFUSED: dict[str, dict[str, Any]] = {
         "box": (8,) * 6,
     },
     "a tensor map must be of one of the dtypes u8, u16, u32, s32, u64, s64, f16, f32, f64, bf16, "
-    "f32.ftz, tf32, tf32.ftz, got an array of complex64; make a view of it as integers of the "
-    "same size": {"base": np.zeros((4, 16), np.complex64), "box": (8, 1)},
+    "f32.ftz, tf32, tf32.ftz, b4x16, b4x16_p64, b6x16_p32, got an array of complex64; make a view of "
+    "it as integers of the same size": {"base": np.zeros((4, 16), np.complex64), "box": (8, 1)},
     "oob_fill='nan' is for floating-point tensors, got u8": {
         "base": np.zeros((4, 16), np.uint8),
         "box": (16, 1),
         "oob_fill": "nan",
+    },
+    "oob_fill='nan' is for floating-point tensors, got b4x16": {**NIBBLES, "oob_fill": "nan"},
+    "a row of a tensor map's box must be a multiple of 16 bytes, got 16 elements of b4x16": {
+        **NIBBLES,
+        "box": (16, 1),
+    },
+    "a row of a box with the 32B swizzle has at most 32 bytes, got 64; move the rest with another copy": {
+        **NIBBLES,
+        "swizzle": "32B",
+    },
+    "a tensor map of b4x16 needs an array of uint8 whose last axis is contiguous and has the packed "
+    "elements, 4 bits each, got float16 of shape (4, 128) with strides (256, 2)": {
+        **NIBBLES,
+        "base": np.zeros((4, 128), np.float16),
+    },
+    "a row of a tensor of b4x16 must be a multiple of 2 elements, got 33": {
+        **NIBBLES,
+        "base": 0,
+        "dims": (33, 4),
+        "strides": (32,),
+    },
+    "a row of a tensor of b4x16_p64 must be a multiple of 128 elements, got 192": {
+        **SPACED,
+        "base": np.zeros((4, 96), np.uint8),
+    },
+    "a row of a box of b4x16_p64 must have 128 elements, got 64": {**SPACED, "box": (64, 1)},
+    "a tensor map's strides must be multiples of 32 bytes from 0 to 2**40 - 32, got 144 in (144,) (index 0, "
+    "innermost first)": {**SPACED, "base": 0, "dims": (256, 4), "strides": (144,)},
+    "a tensor map's tensor must begin at a multiple of 32 bytes, got the address 0x1010": {
+        **SPACED,
+        "base": 0x1010,
+        "dims": (256, 4),
+        "strides": (160,),
     },
     "a tensor map of a device address needs dtype, dims and strides; got dtype='', dims=(), strides=()": {
         "base": 4096,

@@ -353,8 +353,14 @@ class _Launch:
             whole.printed, whole.line, whole.source = error.printed, error.line, error.source
             raise whole from error
         schedule.count(self.counters)
+        self._count_tensor_memory(machine)
         if self.recorder is not None:
             self.recorder.finish()
+
+    def _count_tensor_memory(self, machine: LaneMachine) -> None:
+        for number, macs in machine.tensor_macs.items():
+            self.counters.tensor_memory_macs[self.program.instrs[number].opcode] += macs
+        self.counters.tensor_columns = max(self.counters.tensor_columns, machine.tensor_columns)
 
     def _scheduler(self, machine: LaneMachine, policy: Policy) -> Scheduler:
         if self.recorder is None:

@@ -244,9 +244,10 @@ class Recorder(Observer):
             if opens:
                 self._landed(opens.pop(0), self.time(warp))
 
-    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
+    def matrices(self, at: int, ids: Lanes, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
         """See `Observer.matrices`."""
-        mine = words[ids < self._width]
+        del bases
+        mine = words[rows[ids < self._width]]  # of the first CTA
         if mine.size:
             # Eight rows of 16 bytes are one part, as 32 words are.
             self._touch(at, mine.reshape(-1), nbytes)

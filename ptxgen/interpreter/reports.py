@@ -107,6 +107,9 @@ class Counters:
     that ran, by its number in the kernel and the functions that it calls. `memory_by_instruction` has
     the traffic of the instructions that accessed shared or global memory, by the same number. It is
     None, as are its sums, unless the run was asked to `profile`.
+
+    `tensor_memory_macs` has the multiply-adds of `tcgen05.mma` by opcode; `tensor_columns` is the most
+    columns of tensor memory that a CTA had at once.
     """
 
     by_opcode: Counter[str] = field(default_factory=Counter)
@@ -115,13 +118,16 @@ class Counters:
     dispatched: int = 0
     by_instruction: Counter[int] = field(default_factory=Counter)
     memory_by_instruction: Mapping[int, MemoryTraffic] | None = None
+    tensor_memory_macs: Counter[str] = field(default_factory=Counter)
+    tensor_columns: int = 0
 
     @property
     def tensor_flops(self) -> int:
-        """Operations of `mma`, `wmma.mma` and `wgmma`: a multiplication and an addition for each
-        product of two elements. Operations on integers and single bits count, too.
+        """Operations of `mma`, `wmma.mma`, `wgmma` and `tcgen05.mma`: a multiplication and an addition for
+        each product of two elements. Operations on integers and single bits count, too.
         """
-        return sum(count * _tensor_flops(opcode) for opcode, count in self.by_opcode.items())
+        by_opcode = sum(count * _tensor_flops(opcode) for opcode, count in self.by_opcode.items())
+        return by_opcode + 2 * self.tensor_memory_macs.total()
 
     @property
     def shared_requests(self) -> int | None:
@@ -160,7 +166,9 @@ class Counters:
 
     @property
     def traffic_not_counted(self) -> tuple[str, ...]:
-        """Opcodes that ran but whose traffic is not counted: bulk copies and `wgmma`."""
+        """Opcodes that ran but whose traffic is not counted: bulk copies, `wgmma`, and products and copies of
+        `tcgen05`.
+        """
         return tuple(sorted(filter(_UNSEEN.match, self.by_opcode)))
 
     def worst(self, by: str, most: int = 5) -> list[tuple[int, MemoryTraffic]]:
@@ -179,7 +187,9 @@ class Counters:
 
 
 _TENSOR: Final = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async)\..*?\bm(\d+)n(\d+)k(\d+)\b")
-_UNSEEN: Final = re.compile(r"cp(\.reduce)?\.async\.bulk\.(?!commit|wait|prefetch)|wgmma\.mma")
+_UNSEEN: Final = re.compile(
+    r"cp(\.reduce)?\.async\.bulk\.(?!commit|wait|prefetch)|wgmma\.mma|tcgen05\.(mma|cp)"
+)
 _WARPGROUP: Final = 4  # warps that execute a wgmma together
 
 

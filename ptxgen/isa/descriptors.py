@@ -84,6 +84,7 @@ OF_MAPS: Final = {"none": _NONE, "128B": _OF_128, "64B": _OF_64, "32B": _OF_32}
 
 # The bits of a start address that count periods of 1024 bytes, after which each swizzle repeats.
 _PERIODS: Final = _FIELD & ~(1024 // _UNIT - 1)
+_QUARTER: Final = 14  # the lowest of two bits that no descriptor of wgmma uses
 
 
 @lru_cache(maxsize=128)
@@ -142,31 +143,29 @@ def read_matrix(machine: Machine, descriptor: Lanes, rows: int, *, transposed: b
     lanes = machine.active().size
     each = np.broadcast_to(descriptor, lanes)[::32].astype(np.int64)
     quarter = machine.warp_id()[::32].astype(np.int64) % WARPS if parted else None
-    words = machine.load_by_warp(_addresses(each, rows, transposed, quarter), b64)
+    address, rows_of = _addresses(each, rows, transposed, quarter)
+    words = machine.load_by_warp(address, rows_of, b64)
     if transposed:
         return words.reshape(len(each), ROW_BYTES // 2, -1)
     return words.reshape(len(each), -1, ROW_BYTES // _WORD)
 
 
-def _addresses(each: Lanes, rows: int, transposed: bool, quarter: Lanes | None) -> Lanes:
-    """The shared-memory address of each word, `[warps, words]`."""
-    start = each & _PERIODS  # whole periods of the swizzle
-    forms = each - start
-    distinct = np.unique(forms).tolist()
-    begin = start[:, None] * _UNIT
-    if len(distinct) == 1:
-        return (
-            begin
-            + _in_period(distinct[0], rows, transposed, quarter is not None)[
-                0 if quarter is None else quarter
-            ]
-        )
-    relative = np.empty((len(each), rows * ROW_BYTES // _WORD), np.int64)
-    for form in distinct:
-        of_form = forms == form
-        offsets = _in_period(form, rows, transposed, quarter is not None)
-        relative[of_form] = offsets[0 if quarter is None else quarter[of_form]]
-    return begin + relative
+def _addresses(each: Lanes, rows: int, transposed: bool, quarter: Lanes | None) -> tuple[Lanes, Lanes]:
+    """The shared-memory addresses of the words of each different matrix, `[matrices, words]`, and the
+    number of the matrix of each warp.
+    """
+    # A descriptor has no bits 14 and 15, so they can hold the quarter.
+    keys = each if quarter is None else each & ~(3 << _QUARTER) | quarter << _QUARTER
+    distinct, rows_of = np.unique(keys, return_inverse=True)
+    start = distinct & _PERIODS  # whole periods of the swizzle
+    address = np.empty(
+        (len(distinct), rows * ROW_BYTES // _WORD // (1 if quarter is None else WARPS)), np.int64
+    )
+    for n, (begin, key) in enumerate(zip(start.tolist(), (distinct - start).tolist(), strict=True)):
+        part = 0 if quarter is None else key >> _QUARTER & 3
+        form = key if quarter is None else key & ~(3 << _QUARTER)
+        np.add(_in_period(form, rows, transposed, quarter is not None)[part], begin * _UNIT, out=address[n])
+    return address, rows_of
 
 
 # ---------------------------------------- tcgen05

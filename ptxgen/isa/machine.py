@@ -236,9 +236,10 @@ class Machine(Protocol):
         nothing is written outside.
         """
 
-    def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
-        """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
-        int64; the values of warps without an active thread are undefined.
+    def load_by_warp(self, address: Lanes, rows: Lanes, type: ScalarType) -> Lanes:
+        """The values of `type` in the shared memory of each warp's CTA, `[warps, n]`, at the addresses of the
+        warp's row of `address`, int64 `[matrices, n]`; `rows` has its number for each warp. The values of
+        warps without an active thread are undefined.
         """
 
     def multiply(

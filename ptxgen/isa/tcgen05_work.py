@@ -188,7 +188,8 @@ class _Matrices:
         if self._left is not None:
             boxes.append(self._left.box("A"))
         run = partial(self._run, use, lowered, kept, factors)
-        return Operation(run, tuple(self._places), tuple(boxes))
+        of = self._of
+        return Operation(run, tuple(self._places), tuple(boxes), of.m * of.n * of.k)
 
     def _run(
         self,

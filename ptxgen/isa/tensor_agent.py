@@ -42,12 +42,14 @@ class Box(NamedTuple):
 
 class Operation(NamedTuple):
     """One operation of a thread: `run` does it on the memories of the thread's CTA, or of both CTAs of its
-    pair, the even one first; `columns` and `boxes` are what it uses in each of them.
+    pair, the even one first; `columns` and `boxes` are what it uses in each of them, `macs` are its
+    multiply-adds.
     """
 
     run: Callable[[tuple[Memories, ...]], None]
     columns: tuple[Columns, ...]
     boxes: tuple[Box, ...] = ()
+    macs: int = 0
 
 
 class RegisterShape(NamedTuple):

@@ -16,7 +16,7 @@ from ptxgen import ir
 from ptxgen.dsl.source_regions import mark_of
 from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.ir import Instr, IntImm
-from ptxgen.mutation import hopper_operators, sync_operators
+from ptxgen.mutation import hopper_operators, sync_operators, tensor_memory_operators
 from ptxgen.mutation.sites import Change, Program, Site, constant, element_bytes, moved, with_operand
 from ptxgen.text import render_instr
 
@@ -208,12 +208,24 @@ def _head(instr: Instr) -> str:
     return instr.opcode.partition(".")[0]
 
 
+def _products(site: Site) -> Iterator[Change]:
+    yield from hopper_operators.products(site)
+    yield from tensor_memory_operators.products(site)
+
+
+def _tensor_memory(site: Site) -> Iterator[Change]:
+    yield from tensor_memory_operators.columns(site)
+    yield from tensor_memory_operators.copies(site)
+
+
 # -------------------------------------------------------------------------------------- all of them
 
 _OPERATORS: Final[dict[str, _Operator]] = {
     "barrier": _Operator("a barrier of the block is deleted or weakened", sync_operators.barriers),
-    "copy-wait": _Operator("a wait for copies is deleted or weakened", sync_operators.waits),
-    "copy-commit": _Operator("a group of copies is not committed", sync_operators.commits),
+    "copy-wait": _Operator("a wait for copies or tensor memory is deleted or weakened", sync_operators.waits),
+    "copy-commit": _Operator(
+        "copies, or products in tensor memory, are not committed", sync_operators.commits
+    ),
     "fence": _Operator("a fence is deleted or weakened", sync_operators.fences),
     "mbarrier": _Operator(
         "an mbarrier's arrival, count, bytes, phase or wait is wrong", sync_operators.mbarriers
@@ -221,7 +233,8 @@ _OPERATORS: Final[dict[str, _Operator]] = {
     "phase": _Operator("the parity of a phase is wrong", hopper_operators.phases),
     "tensor-copy": _Operator("a tensor copy is left out, or of another box", hopper_operators.tensor_copies),
     "descriptor": _Operator("a field of a matrix descriptor is wrong", hopper_operators.descriptors),
-    "product": _Operator("a wgmma adds, negates or transposes otherwise", hopper_operators.products),
+    "product": _Operator("an asynchronous product adds, negates or transposes otherwise", _products),
+    "tensor-memory": _Operator("other columns or lanes of tensor memory are used", _tensor_memory),
     "registers": _Operator("a role has other registers, or keeps its own", hopper_operators.registers),
     "warp": _Operator("a warp's barrier, mask or lane distance is wrong", sync_operators.warps),
     "memory-order": _Operator("an acquire or release is relaxed", sync_operators.orders),

@@ -79,7 +79,7 @@ class Program:
         return not self._parities.isdisjoint(_names(instr)[0])
 
     def makes_descriptor(self, instr: Instr) -> bool:
-        """Whether the result of `instr` goes into a matrix descriptor of a `wgmma`."""
+        """Whether the result of `instr` goes into a matrix descriptor of a `wgmma`, or of `tcgen05`."""
         return not self._descriptors.isdisjoint(_names(instr)[0])
 
     def to_next_region(self, operand: Operand) -> int:
@@ -140,8 +140,9 @@ class Program:
         return {operand.name for operand in last if isinstance(operand, Reg)}
 
     def _matrices(self) -> set[str]:
-        """The registers that are descriptors of A or B of a `wgmma`."""
-        products = (s for s in self._instrs.values() if s.opcode.startswith("wgmma.mma_async"))
+        """The registers that are descriptors of A or B of a product, or of a copy to tensor memory."""
+        readers = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp")
+        products = (s for s in self._instrs.values() if s.opcode.startswith(readers))
         return {o.name for s in products for o in s.operands[1:3] if isinstance(o, Reg)}
 
     def _slice(self, wanted: set[str]) -> frozenset[str]:

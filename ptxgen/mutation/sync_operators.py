@@ -36,8 +36,10 @@ def barriers(site: Site) -> Iterator[Change]:
 
 
 def waits(site: Site) -> Iterator[Change]:
-    """Changes of `cp.async`, bulk and `wgmma` waits."""
+    """Changes of `cp.async`, bulk, `wgmma` and tensor memory waits."""
     instr = site.instr
+    if instr.opcode.startswith("tcgen05.wait"):
+        yield Change("deleted", ())
     if "wait_group" in instr.opcode:
         yield Change("deleted", ())
         number = instr.operands[0]
@@ -50,16 +52,16 @@ def waits(site: Site) -> Iterator[Change]:
 
 
 def commits(site: Site) -> Iterator[Change]:
-    """Deleted commits of groups."""
+    """Deleted commits of groups, and of products and copies in tensor memory."""
     instr = site.instr
-    if "commit_group" in instr.opcode:
+    if "commit_group" in instr.opcode or instr.opcode.startswith("tcgen05.commit"):
         yield Change("deleted", ())
 
 
 def fences(site: Site) -> Iterator[Change]:
-    """Changes of fences, including those of `wgmma` and of proxies."""
+    """Changes of fences, including those of `wgmma`, of tensor memory and of proxies."""
     instr = site.instr
-    if not instr.opcode.startswith(("fence", "membar", "wgmma.fence")):
+    if not instr.opcode.startswith(("fence", "membar", "wgmma.fence", "tcgen05.fence")):
         return
     yield Change("deleted", ())
     if instr.opcode.startswith("fence.proxy"):

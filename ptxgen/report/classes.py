@@ -20,6 +20,7 @@ NAMES: Final = (
 )
 _SYNC: Final = (
     "bar", "barrier", "mbarrier", "membar", "fence", "griddepcontrol", "elect", "setmaxnreg", "nanosleep",
+    "clusterlaunchcontrol",
 )  # fmt: skip
 _SPECIAL: Final = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div")
 _CONTROL: Final = ("bra", "brx", "ret", "exit", "call", "trap", "brkpt")
@@ -40,7 +41,10 @@ _ARITHMETIC: Final = (
     "testp",
     "set",
 )
-_TENSOR: Final = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma)\.")
+_TENSOR: Final = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma|tcgen05\.shift)\.")
+# Of `tcgen05`, asynchronous moves to and from tensor memory; its allocations, commits, waits and fences are
+# synchronisation.
+_TENSOR_MEMORY: Final = ("ld", "st", "cp")
 
 
 @functools.cache
@@ -49,6 +53,8 @@ def class_of(opcode: str) -> int:
     word = opcode.partition(".")[0]
     if _TENSOR.match(opcode):
         return TENSOR
+    if word == "tcgen05":
+        return COPY if opcode.split(".")[1] in _TENSOR_MEMORY else SYNC
     if word == "cp":
         waits = (".wait", ".commit", ".mbarrier")
         return SYNC if any(w in opcode for w in waits) and "complete_tx" not in opcode else COPY

@@ -350,6 +350,9 @@ def _run_data(
         mix[NAMES[class_of(opcode)]] += count
     sums = ("shared_requests", "shared_wavefronts", "shared_conflicts", "global_requests",
             "global_sectors_read", "global_sectors_written", "global_sectors_excess")  # fmt: skip
+    figures = tuple((name.replace("_", " "), getattr(c, name)) for name in sums)
+    if c.tensor_columns:
+        figures += ((data.TENSOR_COLUMNS, c.tensor_columns),)
     names = [param.name for param in kernel.params]
     return data.Run(
         _three(launch.grid),
@@ -360,7 +363,7 @@ def _run_data(
         c.warp_instructions,
         tuple((name, mix[name]) for name in NAMES if mix[name]),
         tuple(c.by_opcode.most_common(_SHOWN_OPCODES)),
-        tuple((name.replace("_", " "), getattr(c, name)) for name in sums),
+        figures,
         c.traffic_not_counted,
     )
 

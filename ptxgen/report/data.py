@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TENSOR_COLUMNS = "tensor memory columns"  # the counter of a run that allocates them
 ERROR = "error"
 UNPROVED = "unproved"
 LINT = "lint"

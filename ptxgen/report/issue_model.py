@@ -48,6 +48,7 @@ from statistics import mean
 from typing import Final
 
 from ptxgen.report.issue_units import (
+    IN_TENSOR_MEMORY,
     OF_WARPGROUPS,
     SCHEDULERS,
     WAVEFRONT_BYTES,
@@ -137,10 +138,12 @@ class Step:
 
     @classmethod
     def of(cls, instr: SassInstr, target: Target) -> Step:
-        """The step of an instruction. Raises `ValueError` if it has no control word."""
+        """The step of an instruction. Raises `ValueError` if it has no control word, or is of `tcgen05`."""
         control, unit = instr.control, unit_of(instr)
         if control is None:
             raise ValueError("the issue model needs instructions with their control words")
+        if instr.name in IN_TENSOR_MEMORY:
+            raise ValueError(f"the issue model does not know tcgen05: the kernel has {instr.opcode}")
         known = Unit.MEMORY if instr.name == _OF_MBARRIERS else unit
         result = _RESULT_CLOCKS.get(known, _OTHER_CLOCKS)
         registers = [int(n) for n in _REGISTER.findall(instr.operands)]

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ptxgen.rates import DEVICES, INTEGER_LANES, SPECIAL_LANES, tensor_factor
-from ptxgen.runtime.sass import SassInstr
+from ptxgen.runtime.sass import CLASSES, SassInstr
 from ptxgen.target import WARP_SIZE, Target
 
 SCHEDULERS: Final = 4  # of a multiprocessor
@@ -44,6 +44,8 @@ class Unit(enum.Enum):
 
 
 OF_WARPGROUPS: Final = ("HGMMA", "QGMMA")  # products of 16 bits, and of fp8
+# Products, loads, stores, copies and commits of `tcgen05`, whose clocks are not known.
+IN_TENSOR_MEMORY: Final = ("UTCHMMA", "UTCQMMA", "UTCOMMA", "UTCIMMA", *CLASSES["tensor memory"])
 _UNITS: Final[Mapping[Unit, tuple[str, ...]]] = {
     Unit.TENSOR: ("HMMA", *OF_WARPGROUPS),
     Unit.SPECIAL: ("MUFU",),

@@ -11,10 +11,12 @@ import re
 from typing import Final
 
 from ptxgen.interpreter import Counters
+from ptxgen.isa.tensor_memory import COLUMNS
 from ptxgen.rates import (
     DEVICES,
     INTEGER_LANES,
     ISSUED,
+    OF_TENSOR_MEMORY,
     SOURCES,
     SPECIAL_LANES,
     WAVEFRONTS,
@@ -47,8 +49,10 @@ def limits(
     CTA, which the counters leave out.
     """
     fit = target.blocks_per_sm_for(threads, registers, shared_bytes)
+    columns = 0 if counters is None else counters.tensor_columns
+    by_columns = COLUMNS // columns if columns else fit
     warps = -(-threads // WARP_SIZE)
-    device = DEVICES.get(target.sm)
+    device = DEVICES.get(target.sm) or OF_TENSOR_MEMORY.get(target.sm)
     bounds: tuple[Bound, ...] = ()
     roofline = None
     notes = [*SOURCES]
@@ -68,15 +72,11 @@ def limits(
                 f"the device is {device.name}: {device.multiprocessors} multiprocessors at "
                 f"{device.mhz} MHz, {device.gb_per_s} GB/s"
             )
-    return Limits(
-        fit,
-        fit * warps,
-        target.warps_per_sm,
-        _limited_by(target, threads, registers, shared_bytes, fit),
-        bounds,
-        roofline,
-        tuple(notes),
-    )
+        if target.sm in OF_TENSOR_MEMORY:
+            notes.append("mma.sync counts at the rate of tcgen05.mma, which it does not reach")
+    by = "tensor memory" if by_columns < fit else _limited_by(target, threads, registers, shared_bytes, fit)
+    fit = min(fit, by_columns)
+    return Limits(fit, fit * warps, target.warps_per_sm, by, bounds, roofline, tuple(notes))
 
 
 def _limited_by(target: Target, threads: int, registers: int, shared_bytes: int, fit: int) -> str:
@@ -135,7 +135,8 @@ def _equal_macs(counters: Counters, sm: int) -> float:
             one = Counters()
             one.by_opcode[opcode] = count
             total += one.tensor_flops / _MACS_TO_FLOPS / tensor_factor(opcode, sm)
-    return total
+    in_tensor_memory = counters.tensor_memory_macs.items()
+    return total + sum(macs / tensor_factor(opcode, sm) for opcode, macs in in_tensor_memory)
 
 
 def _bytes(counters: Counters, ctas: int, bulk_bytes: int) -> float:

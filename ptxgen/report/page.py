@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from ptxgen.frames import load_template
+from ptxgen.isa.tensor_memory import COLUMNS
 from ptxgen.report import charts
 from ptxgen.report.classes import NAMES
-from ptxgen.report.data import ERROR, Report
+from ptxgen.report.data import ERROR, TENSOR_COLUMNS, Report
 
 _MOST_LINES: Final = 20  # in the table of register pressure
 _SECTIONS: Final = (
@@ -87,6 +88,9 @@ def _tiles(report: Report) -> list[_Tile]:
         tiles.append(_Tile("Registers", str(code.registers), more, "warn" if spilled else "ok", "registers"))
     else:
         tiles.append(_Tile("Live registers", str(report.live_registers), "not assembled", "", "registers"))
+    columns = dict(run.counters).get(TENSOR_COLUMNS) if run is not None else None
+    if columns is not None:
+        tiles.append(_Tile("Tensor memory", f"{columns} of {COLUMNS}", "columns of a CTA", "", "limits"))
     if run is not None:
         conflicts = dict(run.counters)["shared conflicts"]
         state = "warn" if conflicts else "ok"

@@ -28,7 +28,11 @@ INSTALL: Final = "pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdi
 
 # Classes of instructions of an attention kernel; the first class that has the opcode counts.
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "products": ("HMMA", "HGMMA", "QGMMA", "IMMA", "IGMMA", "DMMA", "BMMA"),
+    "products": (
+        *("HMMA", "HGMMA", "QGMMA", "IMMA", "IGMMA", "DMMA", "BMMA"),
+        *("UTCHMMA", "UTCQMMA", "UTCOMMA", "UTCIMMA"),  # of tcgen05: f16 and tf32, f8f6f4, mxf4, i8
+    ),
+    "tensor memory": ("LDTM", "STTM", "UTCCP", "UTCSHIFT", "UTCBAR", "UTCATOMSWS"),
     "shared": ("LDSM", "LDS", "STS"),
     "copies": ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDG", "STG"),
     "f32": ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSETP", "FADD2", "FMUL2", "FFMA2", "FMNMX3"),

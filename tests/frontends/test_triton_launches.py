@@ -180,12 +180,15 @@ def test_the_fixture_of_the_plugin(k: Any, pytester: pytest.Pytester) -> None:
         y = np.zeros((1, 100), np.float32)
         softmax[(1,)](y, y, 100, 100, BLOCK=128)
         assert interpret_triton[0].name == "softmax"
+        assert ".target sm_100a" in interpret_triton[0].ptx
 
     def test_racy(interpret_triton):
         racy_total[(2,)](np.ones(256, np.float32), np.zeros(1, np.float32), BLOCK=128)
     """
     pytester.makepyfile(test)
-    pytester.makeini("[pytest]\naddopts = -p ptxgen.pytest_plugin --ptx-schedules=2")
+    pytester.makeini(
+        "[pytest]\naddopts = -p ptxgen.pytest_plugin --ptx-schedules=2 --ptx-triton-target=sm_100a"
+    )
     tests = Path(__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")

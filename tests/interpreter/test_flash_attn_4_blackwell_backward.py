@@ -51,6 +51,11 @@ class Backward:
     seq: int = 300
     target: str = "sm_100a"
 
+    @property
+    def pairs(self) -> bool:
+        """Whether pairs of CTAs multiply."""
+        return self.head_dim > 64
+
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
         """Q, K, V, O, dO [batch, seq, heads, head_dim] and LSE [batch, heads, seq]."""
@@ -106,8 +111,18 @@ class Backward:
         maps += [self.tiles(x, min(self.head_dim // 2, SWIZZLED)) for x in (dv, dk)]
         values = [shape] * 3 + [rows_of(log2), rows_of(delta), swapped]
         values += [wide(dv), wide(dk), rows_of(sums), shape, shape, *maps, *[bytes(32)] * 5]
+        if self.pairs:  # It also reads Q, K and dO transposed, each CTA its half of the columns.
+            of_cta = [self.tiles(x, SWIZZLED, "128B", rows=ROWS // 2) for x in (q, dout)]
+            whole = [self.tiles(x, SWIZZLED, "128B") for x in (q, k, v, dout, dv, dk)]
+            of_both = self.tiles(k, SWIZZLED, "128B", rows=2 * ROWS)
+            maps = [of_cta[0], whole[0], whole[1], of_both, *whole[2:4], of_cta[1], *whole[4:]]
+            values = [shape, swapped, shape, swapped, shape, rows_of(log2), rows_of(delta), shape, swapped]
+            values += [wide(dv), wide(dk), rows_of(sums), shape, shape, *maps, *[bytes(64)] * 5]
+            grid = (grid[0] + grid[0] % 2, *grid[1:])
+            how = how | {"cluster": 2}
         values += [np.float32(scale), np.float32(scale * LOG2_E), *sizes]
         reports += self.run(texts["sm100"], grid, values, arena, how)
+        grid, how = tuple(sizes[:3]), {name: value for name, value in how.items() if name != "cluster"}
 
         n, d = sums.shape[2], self.head_dim
         values = [tensor(at[id(sums)], (self.batch, self.heads, n), (n * self.heads, n))]
@@ -126,10 +141,10 @@ class Backward:
             error = np.abs(got.swapaxes(1, 2).astype(np.float64) - exact).max()
             assert error <= ALLOWED * np.abs(exact).max(), f"d{name}: {error} of {np.abs(exact).max()}"
 
-    def tiles(self, x: Array, columns: int, swizzle: Any = None) -> TensorMap:
-        """A map of [batch, seq, heads, head_dim] in tiles of so many columns."""
+    def tiles(self, x: Array, columns: int, swizzle: Any = None, rows: int = ROWS) -> TensorMap:
+        """A map of [batch, seq, heads, head_dim] in tiles of so many rows and columns."""
         swizzle = swizzle or {32: "64B", 64: "128B"}[columns]
-        return TensorMap(x.swapaxes(1, 2), box=(columns, ROWS, 1, 1), swizzle=swizzle)
+        return TensorMap(x.swapaxes(1, 2), box=(columns, rows, 1, 1), swizzle=swizzle)
 
     def run(
         self, text: str, grid: Any, args: list[Any], arena: DeviceArena, how: dict[str, Any]
@@ -141,7 +156,11 @@ class Backward:
         return [r.message for r in run(text, grid=grid, block=int(result[1]), args=args, **how).reports]
 
 
-CASES = [pytest.param(Backward(64, False), id="d64"), pytest.param(Backward(64, True), id="d64-causal")]
+CASES = [
+    pytest.param(Backward(64, False), id="d64"),
+    pytest.param(Backward(64, True), id="d64-causal"),
+    pytest.param(Backward(128, False), id="d128-pair"),
+]
 each_kernel = pytest.mark.parametrize("backward", CASES)
 
 
@@ -150,8 +169,11 @@ def test_it_is_read_and_printed_and_nothing_is_wrong_with_it(backward: Backward)
     for name, text in backward.texts.items():
         module = parse(text)
         assert render(parse(render(module))) == render(module)
-        # The preprocess computes with what it has not loaded.
-        assert name == "preprocess" or verify(module) == ()
+        problems = verify(module)
+        if name == "preprocess" or (name == "sm100" and backward.pairs):
+            # They have paths on which registers are read that nothing has written.
+            problems = tuple(p for p in problems if "may be read before it is written" not in p.message)
+        assert problems == ()
 
 
 @each_kernel
@@ -174,11 +196,14 @@ KNOWN: Final = (
     "again before the others have: it counts twice",
     "sync: the copy is still under way when its threads have ended",
 )
+# In pairs, all lanes of a warp initialise three mbarriers, and copies are under way in some orders only.
+TWICE: Final = "is initialised again while it is valid"
 
 
 @each_kernel
 @pytest.mark.parametrize("schedule", ["lockstep", "pct:3"])
 def test_sanitizers_report_what_the_manual_does_not_allow(backward: Backward, schedule: str) -> None:
     reports = backward.check(sanitize="all", schedule=schedule)
-    assert {known for known in KNOWN for report in reports if known in report} == set(KNOWN)
-    assert [report for report in reports if not any(known in report for known in KNOWN)] == []
+    always = (*KNOWN[:2], TWICE) if backward.pairs else KNOWN
+    assert {known for known in always for report in reports if known in report} == {*always}
+    assert [report for report in reports if not any(known in report for known in (*always, *KNOWN))] == []

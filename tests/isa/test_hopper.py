@@ -371,9 +371,9 @@ class Warpgroups:
         assert membermask == 0xFFFFFFFF
         self.synchronised += 1
 
-    def load_by_warp(self, address: np.ndarray, type: Any) -> np.ndarray:
-        assert address.shape[0] == WARPS
-        bytes_ = self.memory[address[:, :, None] + np.arange(type.nbytes)]
+    def load_by_warp(self, address: np.ndarray, rows: np.ndarray, type: Any) -> np.ndarray:
+        assert rows.shape == (WARPS,)
+        bytes_ = self.memory[address[rows][:, :, None] + np.arange(type.nbytes)]
         return np.ascontiguousarray(bytes_).view(type.dtype)[:, :, 0]
 
 

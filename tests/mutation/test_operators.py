@@ -91,6 +91,29 @@ HOPPER = f"""
 	{MATRIX}
 	{PRODUCT}
 """
+CELLS = "{%r4, %r5, %r6, %r7}"
+TENSOR = f"""
+	tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], 64;
+	or.b64 %rd3, %rd2, 4611756387171565568;
+	tcgen05.cp.cta_group::1.32x128b.warpx4 [%r2+32], %rd3;
+	tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd4, %rd4, %r3, %p0;
+	tcgen05.mma.cta_group::1.kind::i8 [%r2], %rd4, %rd4, 16, %p1;
+	tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [smem+256];
+	tcgen05.fence::after_thread_sync;
+	tcgen05.ld.sync.aligned.32x32b.x4.b32 {CELLS}, [%r2+8];
+	tcgen05.wait::ld.sync.aligned;
+	tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 64;
+"""
+TENSOR_NAMES = {
+    "ALLOC": "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32",
+    "DEALLOC": "tcgen05.dealloc.cta_group::1.sync.aligned.b32",
+    "CP": "tcgen05.cp.cta_group::1.32x128b.warpx4",
+    "F16": "tcgen05.mma.cta_group::1.kind::f16",
+    "I8": "tcgen05.mma.cta_group::1.kind::i8",
+    "COMMIT": "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64",
+    "LD": f"tcgen05.ld.sync.aligned.32x32b.x4.b32 {CELLS},",
+    "AB": "%rd4, %rd4",
+}
 FENCES = "\tfence.proxy.async;\n\tmembar.gl;\n\tfence.acq_rel.gpu;\n"
 MBARRIERS = """\
 	mbarrier.init.shared.b64 [smem+256], 4;
@@ -219,6 +242,21 @@ product HOPPER
   operand 5 negated: <MMA> %p0, 1, 1, 0, 0; => <MMA> %p0, 1, -1, 0, 0;
   operand 6 transposed: <MMA> %p0, 1, 1, 0, 0; => <MMA> %p0, 1, 1, 1, 0;
   operand 7 transposed: <MMA> %p0, 1, 1, 0, 0; => <MMA> %p0, 1, 1, 0, 1;
+tensor-memory TENSOR
+  half the columns: <ALLOC> [smem], 64; => <ALLOC> [smem], 32;
+  operand 0 +1 columns: <CP> [%r2+32], %rd3; => <CP> [%r2+33], %rd3;
+  operand 0 -1 columns: <CP> [%r2+32], %rd3; => <CP> [%r2+31], %rd3;
+  deleted: <CP> [%r2+32], %rd3; =>
+  operand 0 +1 columns: <F16> [%r2], <AB>, %r3, %p0; => <F16> [%r2+1], <AB>, %r3, %p0;
+  operand 0 -1 columns: <F16> [%r2], <AB>, %r3, %p0; => <F16> [%r2+-1], <AB>, %r3, %p0;
+  operand 0 +1 columns: <I8> [%r2], <AB>, 16, %p1; => <I8> [%r2+1], <AB>, 16, %p1;
+  operand 0 -1 columns: <I8> [%r2], <AB>, 16, %p1; => <I8> [%r2+-1], <AB>, 16, %p1;
+  operand 1 +1 columns: <LD> [%r2+8]; => <LD> [%r2+9];
+  operand 1 -1 columns: <LD> [%r2+8]; => <LD> [%r2+7];
+  operand 1 +4 columns: <LD> [%r2+8]; => <LD> [%r2+12];
+  operand 1 -4 columns: <LD> [%r2+8]; => <LD> [%r2+4];
+  operand 1 of the next lanes: <LD> [%r2+8]; => <LD> [%r2+2097160];
+  deleted: <DEALLOC> %r2, 64; =>
 registers HOPPER
   deleted: setmaxnreg.inc.sync.aligned.u32 232; =>
   +8: setmaxnreg.inc.sync.aligned.u32 232; => setmaxnreg.inc.sync.aligned.u32 240;
@@ -275,7 +313,7 @@ loop-bound LOOP
 
 def expected(table: str) -> dict[str, tuple[str, list[tuple[str, ...]]]]:
     """By kind, the name of a body and the mutants of the table."""
-    names = {"BOX": BOX, "MMA": MMA, "WAIT": WAIT}
+    names = {"BOX": BOX, "MMA": MMA, "WAIT": WAIT, **TENSOR_NAMES}
     table = re.sub(r"<(\w+)>", lambda match: names[match[1]], re.sub(r"\n +=>", " =>", table))
     rows: dict[str, tuple[str, list[tuple[str, ...]]]] = {}
     kind = ""
@@ -291,12 +329,48 @@ def expected(table: str) -> dict[str, tuple[str, list[tuple[str, ...]]]]:
 
 
 EXPECTED = expected(CHANGES)
+# Of tensor memory, by kinds that have changes of other instructions, too.
+OF_TENSOR_MEMORY = expected("""
+copy-wait TENSOR
+  deleted: tcgen05.wait::ld.sync.aligned; =>
+copy-commit TENSOR
+  deleted: <COMMIT> [smem+256]; =>
+fence TENSOR
+  deleted: tcgen05.fence::after_thread_sync; =>
+product TENSOR
+  deleted: <F16> [%r2], <AB>, %r3, %p0; =>
+  D is added or not: <F16> [%r2], <AB>, %r3, %p0;
+    => not.pred %p0, %p0; <F16> [%r2], <AB>, %r3, %p0; not.pred %p0, %p0;
+  A negated: <F16> [%r2], <AB>, %r3, %p0;
+    => xor.b32 %r3, %r3, 8192; <F16> [%r2], <AB>, %r3, %p0; xor.b32 %r3, %r3, 8192;
+  B negated: <F16> [%r2], <AB>, %r3, %p0;
+    => xor.b32 %r3, %r3, 16384; <F16> [%r2], <AB>, %r3, %p0; xor.b32 %r3, %r3, 16384;
+  A transposed: <F16> [%r2], <AB>, %r3, %p0;
+    => xor.b32 %r3, %r3, 32768; <F16> [%r2], <AB>, %r3, %p0; xor.b32 %r3, %r3, 32768;
+  B transposed: <F16> [%r2], <AB>, %r3, %p0;
+    => xor.b32 %r3, %r3, 65536; <F16> [%r2], <AB>, %r3, %p0; xor.b32 %r3, %r3, 65536;
+  deleted: <I8> [%r2], <AB>, 16, %p1; =>
+  D is added or not: <I8> [%r2], <AB>, 16, %p1;
+    => not.pred %p1, %p1; <I8> [%r2], <AB>, 16, %p1; not.pred %p1, %p1;
+  A transposed: <I8> [%r2], <AB>, 16, %p1; => <I8> [%r2], <AB>, 32784, %p1;
+  B transposed: <I8> [%r2], <AB>, 16, %p1; => <I8> [%r2], <AB>, 65552, %p1;
+descriptor TENSOR
+  leading offset +1: or.b64 %rd3, %rd2, 4611756387171565568; => or.b64 %rd3, %rd2, 4611756387171631104;
+""")
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_each_operator_makes_its_changes(kind: str) -> None:
     body, expected = EXPECTED[kind]
     assert changes(globals()[body], kind) == expected
+
+
+@pytest.mark.parametrize("kind", OF_TENSOR_MEMORY)
+def test_what_uses_tensor_memory_is_changed(kind: str) -> None:
+    _, expected = OF_TENSOR_MEMORY[kind]
+    got = changes(TENSOR, kind)
+    assert got[: len(expected)] == expected
+    assert kind == "descriptor" or len(got) == len(expected)
 
 
 def test_all_kinds_are_tested() -> None:

@@ -58,6 +58,29 @@ def test_operations_of_a_roofline_are_those_of_all_lanes() -> None:
     assert (roofline.peak, roofline.tensor_peak) == (128, 2048)
 
 
+def test_products_in_tensor_memory_count_by_their_shape_and_kind() -> None:
+    work = counted(**{"tcgen05.mma.cta_group::1.kind::f16": 2})
+    work.tensor_memory_macs.update(
+        {
+            "tcgen05.mma.cta_group::1.kind::f16": 4096 * 8,
+            "tcgen05.mma.cta_group::2.kind::tf32": 4096 * 8,
+            "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale": 4096 * 8,
+            "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16": 4096 * 8,
+        }
+    )
+    assert cycles(work, "sm_100a")["tensor cores"] == 8 * (1 + 2 + 0.5 + 0.25)
+    assert work.tensor_flops == 2 * 4 * 4096 * 8
+
+
+def test_columns_of_tensor_memory_limit_the_ctas_of_a_multiprocessor() -> None:
+    work = counted(**{"add.s32": 1})
+    for columns, ctas in ((512, 1), (256, 2), (32, 16)):
+        work.tensor_columns = columns
+        result = limits(target("sm_100a"), 128, 32, 0, 1, work)
+        by = "its warps or CTAs" if ctas == 16 else "tensor memory"
+        assert (result.ctas_per_sm, result.limited_by) == (ctas, by)
+
+
 def test_a_target_without_a_known_device_has_no_roofline() -> None:
     result = limits(target("sm_75"), 128, 32, 0, 1, counted(sectors=4, **{"fma.rn.f32": 1}))
     assert result.roofline is None

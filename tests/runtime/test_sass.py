@@ -151,6 +151,19 @@ def test_the_mix_names_what_there_is() -> None:
     }
 
 
+def test_the_mix_knows_what_uses_tensor_memory() -> None:
+    names = (
+        "UTCHMMA.2CTA",
+        "UTCQMMA",
+        "UTCOMMA.4X",
+        "LDTM.x32",
+        "STTM.x16",
+        "UTCCP.T.S.4x32dp128bit",
+        "UTCBAR",
+    )
+    assert mix([SassInstr(name) for name in names]) == {"products": 3, "tensor memory": 4}
+
+
 def test_without_nvdisasm_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(sass, "_packaged", lambda: None)

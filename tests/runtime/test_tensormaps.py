@@ -54,7 +54,24 @@ def test_the_driver_is_told_the_whole_map() -> None:
 
 
 THEIRS = [
-    ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz"),
+    (
+        "u8",
+        "u16",
+        "u32",
+        "s32",
+        "u64",
+        "s64",
+        "f16",
+        "f32",
+        "f64",
+        "bf16",
+        "f32.ftz",
+        "tf32",
+        "tf32.ftz",
+        "b4x16",
+        "b4x16_p64",
+        "b6x16_p32",
+    ),
     (
         "UINT8",
         "UINT16",
@@ -69,6 +86,9 @@ THEIRS = [
         "FLOAT32_FTZ",
         "TFLOAT32",
         "TFLOAT32_FTZ",
+        "16U4_ALIGN8B",
+        "16U4_ALIGN16B",
+        "16U6_ALIGN16B",
     ),
 ]
 

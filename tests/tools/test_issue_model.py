@@ -54,6 +54,12 @@ def test_units_and_their_clocks_on_sm_80(instr: SassInstr, unit: Unit, clocks: f
     assert (unit_of(instr), clocks_of(instr, target("sm_80"))) == (unit, clocks)
 
 
+@pytest.mark.parametrize("opcode", ["UTCHMMA.2CTA", "LDTM.x32", "UTCBAR"])
+def test_what_uses_tensor_memory_is_refused_by_name(opcode: str) -> None:
+    with pytest.raises(ValueError, match=f"the issue model does not know tcgen05: the kernel has {opcode}$"):
+        share(add(), SassInstr(opcode, control=FREE), on="sm_100a")
+
+
 def test_tensor_cores_of_later_targets() -> None:
     one = SassInstr("HMMA.16816.F32")
     assert clocks_of(one, target("sm_90")) == pytest.approx(4 / 0.63)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 
 from ptxgen.isa import numeric
 from ptxgen.isa.half import OOB_NAN
+from ptxgen.packed_elements import GROUP
 from ptxgen.tensormap import CHUNK, TensorMap, swizzled
 
 if TYPE_CHECKING:
@@ -45,8 +47,9 @@ def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
     steps = (1, *of.element_strides[1:])
     inside, shape, strides = [], [], []
     first, last = of.base, of.base + width
+    units = (of.units(corner[0]), *corner[1:])
     for at, count, extent, step, stride in zip(
-        corner, of.box_shape, of.dims, steps, (width, *of.strides), strict=True
+        units, of.box_shape, of.extents, steps, (width, *of.strides), strict=True
     ):
         low = -(min(at, 0) // step)
         high = min(count, -(-(extent - at) // step))
@@ -153,9 +156,7 @@ def chunk_addresses(of: TensorMap, start: int) -> Lanes:
     The rows are contiguous; with a swizzle, each row takes the swizzle's width (CUDA C++
     Programming Guide, "Tensor Memory Access: Swizzle").
     """
-    row = of.box_shape[0] * of.type.nbytes
-    pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
-    rows = of.box_bytes // row
+    row, pitch, rows = of.row_bytes, _pitch(of), _rows(of)
     lines = start + pitch * np.arange(rows)
     chunks = lines[:, None] + CHUNK * np.arange(row // CHUNK)
     return swizzled(chunks.reshape(-1), of.swizzle)
@@ -163,9 +164,28 @@ def chunk_addresses(of: TensorMap, start: int) -> Lanes:
 
 def image_bytes(of: TensorMap) -> int:
     """The bytes of shared memory from the beginning to the end of an image."""
-    row = of.box_shape[0] * of.type.nbytes
-    pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
-    return of.box_bytes // row * pitch
+    return _rows(of) * _pitch(of)
+
+
+def _pitch(of: TensorMap) -> int:
+    """The bytes from a row of an image to the next."""
+    return of.row_bytes if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
+
+
+def _rows(of: TensorMap) -> int:
+    return math.prod(of.box_shape[1:])
+
+
+def chunks_of(of: TensorMap, box: Lanes, gap: int) -> Lanes:
+    """The bytes of the 16-byte chunks of the image of a box, uint8 `[chunks, 16]`; those between packed
+    elements, which a copy does not write, have the value `gap`.
+    """
+    if not of.spaced:
+        return box.reshape(-1).view(np.uint8).reshape(-1, CHUNK)
+    groups = box.reshape(-1, of.units(GROUP))
+    chunks = np.full((len(groups), CHUNK), gap, np.uint8)
+    chunks[:, : groups.shape[1]] = groups
+    return chunks
 
 
 def combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:

@@ -202,30 +202,34 @@ class BulkMachine(MemoryAccess):
 
     # ------------------------------------------------------------------------------------ matrices
 
-    def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
-        """The values of `type` at addresses in the shared memory of each warp's CTA, `[warps, n]`
-        int64; the values of warps without an active lane are undefined.
+    def load_by_warp(self, address: Lanes, rows: Lanes, type: ScalarType) -> Lanes:
+        """The values of `type` in the shared memory of each warp's CTA, `[warps, n]`, at the addresses of the
+        warp's row of `address`, int64 `[matrices, n]`; the values of warps without an active lane are
+        undefined.
         """
         active: Lanes = np.logical_or.reduce(self.active().reshape(-1, WARP), axis=1)
+        if not active.all():
+            rows = np.where(active, rows, rows[active.argmax()])
         too_far = np.logical_or(address < 0, address + type.nbytes > self.shared.nbytes)
         outside: Lanes = np.logical_or.reduce(too_far, axis=1)
-        if (outside & active).any():
-            warp = int((outside & active).argmax())
-            lane = int(self.selection.ids[warp * WARP])
+        if (outside[rows] & active).any():
+            warp = int((outside[rows] & active).argmax())
+            lane, matrix = int(self.selection.ids[warp * WARP]), address[rows[warp]]
             raise TrapError(
                 f"{self.faults.where(self.at, lane)}: the matrix reaches from "
-                f"{int(address[warp].min()):#x} to {int(address[warp].max()) + type.nbytes:#x}, "
+                f"{int(matrix.min()):#x} to {int(matrix.max()) + type.nbytes:#x}, "
                 f"outside the {self.shared.nbytes} bytes of shared memory"
             )
-        index = np.where(active[:, None], address, 0)
-        if self.selection.shared_base is not None:
-            index = index + np.asarray(self.selection.shared_base)[::WARP, None]
+        base = self.selection.shared_base
+        bases = np.zeros(len(rows), np.int64) if base is None else np.asarray(base)[::WARP]
         if self.watch is not None:
-            warps = np.flatnonzero(active)
-            self.watch.matrices(self.at, self.selection.ids[warps * WARP], index[warps], type.nbytes)
+            ids = self.selection.ids[::WARP][active]
+            self.watch.matrices(self.at, ids, address, rows[active], bases[active], type.nbytes)
         if self.definedness is not None:
-            self.definedness.reads_matrices(index[active], type.nbytes)
-        values: Lanes = self.shared.window.elements(type.dtype, 1, 0)[index // type.nbytes]
+            self.definedness.reads_matrices(address, rows[active], bases[active], type.nbytes)
+        index = (address // type.nbytes)[rows]
+        index += (bases // type.nbytes)[:, None]
+        values: Lanes = self.shared.window.elements(type.dtype, 1, 0)[index]
         return values
 
     # ----------------------------------------------------------------------------------- one lane

@@ -47,7 +47,7 @@ class Start:
             return nothing
         access = self.at, self.lane, first, nbytes, counter
         number = self.watch.bulk.start_write(*access, source=self.source, update=update)
-        return functools.partial(self.watch.bulk.written, *access, number, update=update)
+        return functools.partial(self.watch.bulk.written, self.at, self.lane, counter, number)
 
     def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
         """Tell the sanitizers of a copy from shared memory that completes on the mbarrier at

@@ -85,6 +85,7 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
         sm: int,
     ) -> None:
         self.batch = batch
+        self.tensor_macs = {}
         self.arena = arena
         self.spaces = dict(spaces)
         self.shared = shared

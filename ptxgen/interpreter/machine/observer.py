@@ -76,9 +76,7 @@ class BulkObserver(Protocol):
         reads what it writes, 0 if that has none. Returns its number.
         """
 
-    def written(
-        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
-    ) -> None:
+    def written(self, at: int, lane: int, position: int, number: int) -> None:
         """The access `number` wrote or changed its bytes, and completes on the mbarrier at `position`."""
         return
 
@@ -154,9 +152,10 @@ class Observer(Protocol):
         """
         return
 
-    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
+    def matrices(self, at: int, ids: Lanes, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
         """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
-        positions `words`, `[warps, n]`.
+        addresses `words`, `[matrices, n]`. For each warp, `rows` has the number of its matrix and `bases`
+        the position of its CTA's memory.
         """
         return
 

@@ -115,7 +115,7 @@ class Definedness(Protocol):
     def stores(self, plan: Plan, offset: int, total: int) -> None:
         """An instruction has written `total` bytes; they count as defined until `flow` says otherwise."""
 
-    def reads_matrices(self, index: Lanes, nbytes: int) -> None:
+    def reads_matrices(self, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
         """Warps read `nbytes` of shared memory at each of these positions."""
 
     def absent(self) -> None:

@@ -17,7 +17,7 @@ from ptxgen.interpreter.machine.boxes import Boxes
 from ptxgen.interpreter.machine.bulk import UNIT, WORD, BulkMachine
 from ptxgen.isa import mbarrier_word
 from ptxgen.isa.bulk import REDUCTIONS, unreduced
-from ptxgen.tensormap import NBYTES, TensorMap, misplaced
+from ptxgen.tensormap import NBYTES, TensorMap
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+_GAP: Final = 0xA5  # the value of bytes between packed elements, which a copy leaves undefined
 _TILE_ALIGN: Final = 128  # bytes: alignment of the image of a box
 _CHUNK: Final = np.dtype(np.complex128)  # 16 bytes that numpy moves unchanged
 
@@ -92,7 +93,7 @@ class TensorCopyMachine(BulkMachine):
         again = self._repeated(sources, [b.map for b in asked], [b.corners for b in asked])
         for n, source in enumerate(sources):
             start, of = self._start(n), asked[n]
-            if reduce is not None and (why := unreduced(op, of.map.type)):
+            if why := _not_stored(of.map, op):
                 start.refuse(why)
             self._check_tile(start, source)
             self._check_end(start, source, boxes.image_bytes(of.image))
@@ -158,7 +159,7 @@ class TensorCopyMachine(BulkMachine):
         """The coordinates of the box of each active lane."""
         columns = [self._each(c).astype(np.uint32).view(np.int32).tolist() for c in coordinates]
         for n, (of, first) in enumerate(zip(maps, columns[0], strict=True)):
-            if why := misplaced(first, of.type):
+            if why := of.misplaced(first):
                 self._start(n).refuse(why)
         return list(zip(*columns, strict=True))
 
@@ -188,7 +189,7 @@ class TensorCopyMachine(BulkMachine):
             data = self._global(start, part.first, part.last - part.first, "read")
             elements = boxes.elements_of(of, part, data, part.first)
             box[part.inside] = boxes.loaded(of, np.ascontiguousarray(elements))
-        return box.reshape(-1).view(_CHUNK)
+        return boxes.chunks_of(of, box, _GAP).view(_CHUNK).reshape(-1)
 
     @property
     def _chunks(self) -> Lanes:
@@ -212,6 +213,17 @@ class TensorCopyMachine(BulkMachine):
             return
         old, new = (np.ascontiguousarray(x).view(of.type.dtype) for x in (elements, box))
         elements[...] = reduce(old, new, of.type).view(elements.dtype)
+
+
+def _not_stored(of: TensorMap, op: str) -> str:
+    """Why no box of a map is stored, or reduced into the tensor with `op`; empty if one is."""
+    if of.spaced:
+        return (
+            f"boxes of {of.dtype} are loaded only; PTX stores none of b4x16_p64, and .b6p2x16 is not modelled"
+        )
+    if op and of.packed:
+        return f"boxes of {of.dtype} are not reduced"
+    return unreduced(op, of.type) if op else ""
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,8 @@ import numpy as np
 from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter.machine.access import MemoryAccess, as_address
 from ptxgen.interpreter.machine.lanes import WARP
-from ptxgen.tensormap import ALIGN, MAGIC, NBYTES, holds_map, part_of
+from ptxgen.interpreter.machine.tensormap_fields import holds_map, part_of
+from ptxgen.tensormap import ALIGN, MAGIC, NBYTES
 from ptxgen.types import b32, b64
 
 if TYPE_CHECKING:

@@ -67,10 +67,14 @@ class TensorMemory:
 class TmemMachine(BulkMachine):
     """The operations of instructions that use tensor memory. `tensor` is None until the first of them;
     `tensor_delays` are the times of asynchronous operations, None if each is as late as its commit allows.
+    `tensor_macs` are the multiply-adds of products by the number of their instruction, `tensor_columns` the
+    most columns that a CTA had at once.
     """
 
     tensor: TensorMemory | None = None
     tensor_delays: Delays | None = None
+    tensor_macs: dict[int, int]
+    tensor_columns: int = 0
 
     # ----------------------------------------------------------------------------------- allocation
 
@@ -86,6 +90,8 @@ class TmemMachine(BulkMachine):
 
             def done(first: int, mask: Lanes = mask, cta: int = cta, number: int = number) -> None:
                 self._tensor.cells[cta, :, first : first + number] = POISON
+                taken = int(self._tensor.allocator.allocated[cta][COLUMNS])
+                self.tensor_columns = max(self.tensor_columns, taken)
                 before = self.selection, self.mask, self.at
                 self.selection, self.mask, self.at = selection, mask, at
                 try:
@@ -219,6 +225,9 @@ class TmemMachine(BulkMachine):
                         f"{what} reaches from {first:#x} to {end:#x}, outside the {self.shared.nbytes} bytes "
                         "of shared memory"
                     )
+            if operation.macs:
+                macs = self.tensor_macs
+                macs[self.at] = macs.get(self.at, 0) + operation.macs
             memories = tuple(self._memories(cta) for cta in ctas)
             self._tensor.queues.start(lane, partial(operation.run, memories))
 

@@ -118,6 +118,15 @@ class Clocks:
         clock: Lanes = np.maximum(self.seen(warp, of), self.seen(warp, of, self._parts - 1))
         return clock
 
+    def reached_by(self, warp: int, of: int) -> int:
+        """`reached` of one warp."""
+        row, columns = self.far.get(warp), len(self.clock)
+        if warp // self.group == of // self.group:
+            row, columns, of = self.known[warp], self.group, of % self.group
+        if row is None:
+            return 0
+        return max(int(row[of]), int(row[of + (self._parts - 1) * columns]))
+
     def reached_rows(self, warps: Lanes) -> Lanes:
         """The rows of these warps, with `reached` in the columns of the warps of their cluster."""
         rows: Lanes = self.known[warps]
@@ -158,12 +167,16 @@ class Clocks:
         """
         rows = self.rows(warps)
         lanes = self._bits(ids)
-        for n in np.flatnonzero(lanes[warps] != _FULL_WARP).tolist():
-            w = int(warps[n])
-            column, clock = w % self.group, int(self.clock[w])
-            rows[n, column] = self.known[w, column]
-            rows[n, (self._parts - 1) * self.group + column] = clock
-            self._part_arrivals.add(w, clock, self._before(w, int(lanes[w])))
+        some = np.flatnonzero(lanes[warps] != _FULL_WARP)
+        if len(some):
+            part = warps[some]
+            column, clock = part % self.group, self.clock[part]
+            rows[some, column] = self.known[part, column]
+            rows[some, (self._parts - 1) * self.group + column] = clock
+            for w, stamp, before in zip(
+                part.tolist(), clock.tolist(), self._before(part, lanes), strict=True
+            ):
+                self._part_arrivals.add(w, stamp, before)
         for n in np.flatnonzero(self._showing[warps] & ~lanes[warps]).tolist():
             w = int(warps[n])
             rows[n, SHOWN["shared"] * self.group + w % self.group] = self._shown[w]
@@ -171,12 +184,16 @@ class Clocks:
         self._showing &= ~lanes
         return rows
 
-    def _before(self, warp: int, lanes: int) -> Lanes:
-        """The newest stamp of each lane of a warp that some of `lanes`, as bits, come after."""
-        members = lanes >> np.arange(WARP) & 1 != 0
-        table = self._lanes.get(warp)
-        before = np.zeros(WARP, np.int64) if table is None else table[members].max(axis=0)
-        before[members] = self.clock[warp]
+    def _before(self, warps: Lanes, lanes: Lanes) -> Lanes:
+        """The newest stamp of each lane of these warps that some of their lanes come after, `[warps, lanes]`;
+        `lanes` has the lanes of each warp of the batch, as bits.
+        """
+        members = lanes[warps][:, None] >> np.arange(WARP) & 1 != 0
+        before: Lanes = np.where(members, self.clock[warps][:, None], 0)
+        for n, w in enumerate(warps.tolist()) if self._lanes else ():
+            if w in self._lanes:
+                met = self._lanes[w][members[n]].max(axis=0)
+                before[n] = np.where(members[n], before[n], met)
         return before
 
     def shown_alone(self, ids: Lanes, writer: Lanes, stamps: Lanes) -> Lanes:

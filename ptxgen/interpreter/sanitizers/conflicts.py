@@ -31,6 +31,12 @@ class Access:
         return self.first[:, None] + np.arange(self.width)
 
 
+def rows_from(shadow: Lanes, width: int) -> Lanes:
+    """The rows of `width` units from each unit of a shadow on, as a view."""
+    shape, step = (len(shadow) - width + 1, width), shadow.strides[0]
+    return np.ndarray(shape, shadow.dtype, shadow, strides=(step, step))
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """The first problem of an access: the `position` of the lane in the access, the unit, and the

@@ -190,7 +190,7 @@ class GlobalRaces:
             conflicts += self._unordered(access, stamps, at, "was written by", strong=False)
             conflicts = conflicts or self._hidden(access, stamps)
         conflicts = conflicts or shadow.updates.conflicts(access)
-        shadow.sources.start(access.units(), number, at, int(access.ids[0]))
+        shadow.sources.start(access, number, at)
         return conflicts
 
     def start_write(
@@ -206,7 +206,7 @@ class GlobalRaces:
         conflicts = conflicts or self._after_reads(shadow, access, at)
         if atomic:
             conflicts = conflicts or self._hidden(access, stamps)
-            shadow.updates.start(access.units(), number, at, int(access.ids[0]))
+            shadow.updates.start(access, number, at)
             if sums and self._sums is not None:
                 self._sums.started(at)
                 conflicts += self._unordered_sums(access, stamps, at, proxy=True)

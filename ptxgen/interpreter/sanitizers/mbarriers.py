@@ -69,7 +69,7 @@ class MBarriers:
         A word that is not a valid mbarrier is reported by the instruction itself, unless its history is
         known.
         """
-        if not self._wanted:
+        if not self._wanted or self._initialised.keys() >= set(positions.tolist()):
             return
         for lane, position in zip(ids.tolist(), positions.tolist(), strict=True):
             if position in self._initialised:
@@ -119,10 +119,16 @@ class MBarriers:
         met = self._met(ids, positions, nbytes)
         for lane, position in met:
             self._report(at, lane, position, "writes over an mbarrier; mbarrier.inval must come first")
-        self._end({position for _, position in met}, f"{self._text(at)} has written over it")
+        if met:
+            self._end({position for _, position in met}, f"{self._text(at)} has written over it")
 
     def _met(self, ids: Lanes, positions: Lanes, nbytes: int) -> list[tuple[int, int]]:
         """The lanes that access mbarriers, with the mbarriers' positions."""
+        if not len(self._alive):
+            return []
+        ends = int(positions.min()) - (_BYTES - 1), int(positions.max()) + nbytes
+        if np.equal(*self._alive.searchsorted(ends)):
+            return []  # no mbarrier lies between the lowest and the highest position
         first = np.searchsorted(self._alive, positions - (_BYTES - 1))
         last = np.searchsorted(self._alive, positions + nbytes)
         return [

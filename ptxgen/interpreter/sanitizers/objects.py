@@ -144,6 +144,17 @@ class Objects:
             self._clocks.learn(np.array([warp]), near[None])
         self._clocks.learn_far(warp, far)
 
+    def _learn_near(self, warps: Lanes, keys: list[int]) -> None:
+        """Order warps, in rising order, after what was released at these keys."""
+        rows = np.array([self._keys.get(key, -1) for key in keys], np.int64)
+        known = rows >= 0
+        warps, rows = warps[known], rows[known]
+        if (warps[1:] != warps[:-1]).all():
+            self._clocks.learn(warps, self._done[rows])
+            return
+        for warp, row in zip(warps.tolist(), rows.tolist(), strict=True):
+            self._learn(warp, self._done[row], None)
+
     # ----------------------------------------------------------------------------- shared memory
 
     def release_shared(self, ids: Lanes, positions: Lanes, order: Order, *, phased: bool = False) -> None:
@@ -231,7 +242,11 @@ class Objects:
             self._wait_for_copies(w, position)
         met = self._drawn if ticket else self._met
         for scope in self._near_scopes(order.scope):
-            for (w, _), key in zip(pairs.tolist(), self._keys_of(pairs, scope), strict=True):
+            keys = self._keys_of(pairs, scope)
+            if order.acquire and not self._far_done:
+                self._learn_near(pairs[:, 0], keys)
+                continue
+            for (w, _), key in zip(pairs.tolist(), keys, strict=True):
                 row = self._keys.get(key)
                 if row is None:
                     continue
@@ -315,12 +330,13 @@ def _joined(one: Row | None, other: Row) -> Row:
 
 def _each(ids: Lanes, addresses: Lanes) -> Lanes:
     """Each pair of a warp and an address once, `[pairs, 2]`, in rising order."""
-    pairs = np.stack([ids // WARP, addresses], axis=1)
+    warps, addresses = ids // WARP, addresses.astype(np.int64)
     # Most lanes repeat the pair of the lane before, and there are few others to sort.
-    other = np.ones(len(pairs), np.bool_)
-    other[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
-    pairs = pairs[other]
-    if len(pairs) == 1:
-        return pairs
-    each: Lanes = np.unique(pairs, axis=0)
-    return each
+    other = np.ones(len(warps), np.bool_)
+    other[1:] = (warps[1:] != warps[:-1]) | (addresses[1:] != addresses[:-1])
+    warps, addresses = warps[other], addresses[other]
+    order = np.lexsort((addresses, warps))
+    pairs = np.stack([warps[order], addresses[order]], axis=1)
+    first = np.ones(len(pairs), np.bool_)
+    first[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    return pairs[first]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
-from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
+from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, rows_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _WARP_BITS = 13  # bits of the number of a warp in the batch, as lanes have 18
+_FEW = 512  # pairs of a warp and an operation that are looked up without sorting them
 _NONE, _SOME, _AFTER = range(3)  # which lanes of a warp come after an operation
 
 
@@ -71,8 +72,13 @@ class Operations:
 
     def after(self, ids: Lanes, numbers: Lanes) -> Lanes:
         """Whether lanes come after a wait for operations, by any warp; elementwise, bool."""
+        each: Lanes = numbers << _WARP_BITS | ids // WARP
+        if each.size <= _FEW:
+            few = each.reshape(-1).tolist()
+            if self._after.issuperset(few) or all(self._is_after(key) == _AFTER for key in few):
+                return np.ones(each.shape, np.bool_)
         ids, numbers = np.broadcast_arrays(ids, numbers)
-        keys, inverse = np.unique(numbers << _WARP_BITS | ids // WARP, return_inverse=True)
+        keys, inverse = np.unique(each, return_inverse=True)
         of_warps = np.array([self._is_after(key) for key in keys.tolist()], np.int8)
         ordered = of_warps[inverse].reshape(ids.shape)
         after: Lanes = np.array(ordered == _AFTER)
@@ -83,6 +89,11 @@ class Operations:
             of_lanes = [self._lane_is_after(lane, number) for lane, number in lanes.tolist()]
             after[some] = np.array(of_lanes, np.bool_)[inverse.reshape(-1)]
         return after
+
+    def is_after(self, lane: int, number: int) -> bool:
+        """Whether a lane comes after a wait for an operation, by any warp."""
+        after = self._is_after(number << _WARP_BITS | lane // WARP)
+        return after == _AFTER or (after == _SOME and self._lane_is_after(lane, number))
 
     def hidden(self, ids: Lanes, numbers: Lanes) -> Lanes:
         """Whether asynchronous operations of lanes may come before others, in bulk groups, that the lanes
@@ -104,14 +115,11 @@ class Operations:
         if key in self._after:
             return _AFTER
         number, warp = key >> _WARP_BITS, key & ((1 << _WARP_BITS) - 1)
-        clocks, mine = self._clocks, np.array([warp])
-        after = any(
-            w == warp or clocks.reached(mine, np.array([w]))[0] >= clock
-            for w, clock in self._waits.get(number, {}).items()
-        )
+        clocks, waits = self._clocks, self._waits.get(number, {})
+        after = warp in waits or any(clocks.reached_by(warp, w) >= clock for w, clock in waits.items())
         if not after and number in self._group_waits:
             lane, clock = self._group_waits[number]
-            after = bool(clocks.seen(mine, np.array([lane // WARP]))[0] >= clock)
+            after = bool(clocks.seen(np.array([warp]), np.array([lane // WARP]))[0] >= clock)
             if not after and lane // WARP == warp:
                 return _SOME
             after = after or self._released(warp * WARP, number)
@@ -149,26 +157,37 @@ class UnderWay:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
         self._started: dict[int, tuple[int, int]] = {}  # by operation: instruction and lane
 
-    def start(self, units: Lanes, number: int, at: int, lane: int) -> None:
-        """Record that operation `number`, which a lane starts by instruction `at`, may access these units."""
+    @property
+    def some(self) -> bool:
+        """Whether any operation has begun."""
+        return self._of is not None
+
+    def start(self, access: Access, number: int, at: int) -> None:
+        """Record that operation `number`, which one lane starts by instruction `at`, may make an access."""
         if self._of is None:
             self._of = np.zeros(self._units, np.int32)
+        lane = int(access.ids[0])
         self._started[number] = at, lane
-        before, thread = self._of[units], np.array(lane)
-        for which in np.unique(before).tolist():
+        rows = rows_from(self._of, access.width)
+        before = rows[access.first]
+        sets = np.unique(before).tolist() if (before != before.flat[0]).any() else [int(before.flat[0])]
+        for which in sets:
             # Operations that are complete for the lane were complete before this operation began.
-            left = [n for n in self._sets[which] if not self._operations.after(thread, np.array(n))]
+            left = [n for n in self._sets[which] if not self._operations.is_after(lane, n)]
             members = (*left, number)
             number_of_set = self._numbers.setdefault(members, len(self._sets))
             if number_of_set == len(self._sets):
                 self._sets.append(members)
-            self._of[units[before == which]] = number_of_set
+            if len(sets) == 1:
+                rows[access.first] = number_of_set
+            else:
+                self._of[access.units()[before == which]] = number_of_set
 
     def conflicts(self, access: Access) -> list[Conflict]:
         """The first unit of an access that does not come after an operation, if there is one."""
         if self._of is None:
             return []
-        sets = self._of[access.units()]
+        sets = rows_from(self._of, access.width)[access.first]
         if not sets.any():
             return []
         for which in np.unique(sets).tolist():
@@ -188,4 +207,4 @@ class UnderWay:
     def written(self, access: Access) -> None:
         """Forget the operations on the units of an access, which writes them."""
         if self._of is not None:
-            self._of[access.units()] = 0
+            rows_from(self._of, access.width)[access.first] = 0

@@ -187,10 +187,10 @@ class ShadowMachine:
         shared: UndefinedMemory = self._machine.definedness.shared  # type: ignore[union-attr]
         return shared
 
-    def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
+    def load_by_warp(self, address: Lanes, rows: Lanes, type: ScalarType) -> Lanes:
         """The undefined bits of a matrix in memory, or what `matrices` makes of them."""
         machine = self._machine
-        index = np.asarray(address)
+        index = address[rows]
         if machine.selection.shared_base is not None:
             index = index + np.asarray(machine.selection.shared_base)[::WARP, None]
         inside = np.clip(index, 0, len(machine.shared.window.data) - type.nbytes)

@@ -23,6 +23,7 @@ from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
 from ptxgen.interpreter.sanitizers.operations import UnderWay
+from ptxgen.interpreter.sanitizers.shared_blocks import Blocks
 from ptxgen.interpreter.sanitizers.shared_reads import SharedReads
 from ptxgen.interpreter.sanitizers.stamps import (
     ASYNC,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
     from ptxgen.interpreter.sanitizers.exchanges import Exchanges
     from ptxgen.interpreter.sanitizers.operations import Operations
+    from ptxgen.interpreter.sanitizers.shared_blocks import Product
     from ptxgen.interpreter.sanitizers.sum_order import SumOrder
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -64,7 +66,9 @@ class RaceDetector:
         self._ctas = ctas
         self._units = ctas * units
         self._written = np.zeros(ctas * units, np.int64)
-        self._reads = SharedReads(clocks, ctas, units, products=products)
+        # Copies of whole tiles are worth blocks where warps multiply them.
+        self._blocks = Blocks(clocks, operations, self._written, units) if products else None
+        self._reads = SharedReads(clocks, ctas, units, self._blocks)
         self._sources = UnderWay(operations, ctas * units, "was read by")
         self._updates = UnderWay(operations, ctas * units, "may still be updated by")
         # By instruction: whether it is a volatile access to an address that is not a flag.
@@ -148,24 +152,32 @@ class RaceDetector:
         """The conflicts of a write by the asynchronous operation `number`, through the asynchronous `proxy`
         or not. It is pending until `land`.
         """
-        stamps = self._stamps(access)
-        conflicts = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
+        conflicts, stamps = [], None
+        if self._blocks is None or not self._blocks.copy_is_after_writes(access):
+            stamps = self._stamps(access)
+            conflicts = self._pending(access, stamps) or self._unordered_writes(
+                access, stamps, at, atomic=False
+            )
         conflicts = conflicts or self._unordered_reads(access, at) or self._updates.conflicts(access)
-        if proxy:
+        if proxy and stamps is not None:
             conflicts = conflicts or self._hidden(access, stamps)
         self._updates.written(access)
-        self._put(access, PENDING | twin_stamps(access.ids, at, number))
+        self._put(access, PENDING | twin_stamps(access.ids, at, number), by_copy=True)
         return conflicts
 
-    def land(self, access: Access) -> None:
-        """Record that the write that `start_copy` began is complete."""
+    def land(self, access: Access, number: int) -> None:
+        """Record that the write that `start_copy` began for the operation `number` is complete."""
+        if self._blocks is not None and self._blocks.land(access, number):
+            return
         for n in range(access.width):
             self._written[access.first + n] &= ~PENDING
+        if self._blocks is not None:
+            self._blocks.put(access)
 
     def start_read(self, access: Access, at: int, number: int) -> list[Conflict]:
         """The conflicts of a read by the asynchronous operation `number`."""
         conflicts = self._visit(access, at)
-        self._sources.start(access.units(), number, at, int(access.ids[0]))
+        self._sources.start(access, number, at)
         return conflicts or self._updates.conflicts(access)
 
     def start_update(self, access: Access, at: int, number: int, *, proxy: bool) -> list[Conflict]:
@@ -173,7 +185,7 @@ class RaceDetector:
         `proxy` or not. Others may update the same units at any time.
         """
         conflicts = self._visit(access, at, proxy=proxy) or self._unordered_reads(access, at, clear=False)
-        self._updates.start(access.units(), number, at, int(access.ids[0]))
+        self._updates.start(access, number, at)
         return conflicts
 
     def _visit(self, access: Access, at: int, *, proxy: bool = True) -> list[Conflict]:
@@ -182,21 +194,22 @@ class RaceDetector:
         conflicts = self._pending(access, stamps) or self._unordered_writes(access, stamps, at, atomic=False)
         return conflicts or (self._hidden(access, stamps) if proxy else [])
 
-    def start_product(self, access: Access, at: int, stamp: Lanes) -> list[Conflict]:
-        """The conflicts of reads by multiplications that whole warps start, each given by one lane. `stamp`
-        has the stamp of its twin for each of them; their accesses are contiguous, and as many for each.
-        """
-        stamps = self._stamps(access)
-        lanes = access.ids[:: len(access.ids) // len(stamp)]
+    def start_product(self, product: Product, stamp: Lanes) -> list[Conflict]:
+        """The conflicts of reads by multiplications; `stamp` has the stamp of its twin for each warp."""
         conflicts: list[Conflict] = []
-        if not self._settled(access, stamps, lanes):
-            conflicts += (
-                self._pending(access, stamps)
-                or self._unordered_writes(access, stamps, at, atomic=False, by_warp=True)
-                or self._hidden(access, stamps)
-            )
-        conflicts = conflicts or self._updates.conflicts(access)
-        self._reads.start_product(access, at, lanes, stamp)
+        assert self._blocks is not None
+        settled = self._blocks.product_is_after_writes(product)
+        if not settled or self._updates.some:
+            access, lanes = product.access(), product.lanes
+            stamps = self._stamps(access)
+            if not settled and not self._settled(access, stamps, lanes):
+                conflicts += (
+                    self._pending(access, stamps)
+                    or self._unordered_writes(access, stamps, product.at, atomic=False, by_warp=True)
+                    or self._hidden(access, stamps)
+                )
+            conflicts = conflicts or self._updates.conflicts(access)
+        self._reads.start_product(product, stamp)
         return conflicts
 
     def _settled(self, access: Access, stamps: Lanes, lanes: Lanes) -> bool:
@@ -246,9 +259,11 @@ class RaceDetector:
         rows = self._written.reshape(-1, access.width)
         return rows.take(access.first // access.width, axis=0)
 
-    def _put(self, access: Access, stamp: Lanes) -> None:
+    def _put(self, access: Access, stamp: Lanes, *, by_copy: bool = False) -> None:
         for n in range(access.width):
             self._written[access.first + n] = stamp
+        if self._blocks is not None:
+            (self._blocks.put if by_copy else self._blocks.mix)(access)
 
     def _all_old(self, access: Access, stamps: Lanes) -> bool:
         return int(stamps.max()) < (self._reads.oldest(access.ids) + 1) << CLOCK

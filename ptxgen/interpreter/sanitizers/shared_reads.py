@@ -7,6 +7,7 @@ its twin, when a write to the same range of addresses comes before a barrier.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from ptxgen.interpreter.sanitizers.stamps import INSTR_MASK
 if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
     from ptxgen.interpreter.sanitizers.exchanges import Exchanges
+    from ptxgen.interpreter.sanitizers.shared_blocks import Blocks, Product
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,34 +36,54 @@ _NOTED_LIMIT: Final = 256  # records of the ranges of such reads
 
 @dataclass(slots=True)
 class _Reads:
-    """Logged reads. Reads by warps with the same clocks are kept until the floors of all of their
-    `clusters` have reached `newest`, the newest of these clocks. A read of twins, which lanes of the
-    `clusters` have started with `stamps`, is kept until all warps of the clusters come after it, as the
-    `columns` of their rows say.
+    """Logged reads by warps with the same clocks, kept until the floors of all of their `clusters` have
+    reached `newest`, the newest of these clocks.
     """
 
-    version: int  # version of the clocks; -1 for twins
+    version: int  # version of the clocks
     ids: Lanes
     clusters: Lanes
     clock: Lanes  # clocks of all warps at the read
     newest: Lanes
     entries: list[tuple[Access, int]] = field(default_factory=list)
-    columns: Lanes | None = None
-    stamps: Lanes | None = None
+    low: int = sys.maxsize  # the range of units of a CTA in which all entries lie
+    high: int = 0
+    readers: Lanes | None = None  # by warp, whether it has read; only if it was asked for
+
+    def known(self, warp: int, clocks: Clocks) -> bool:
+        """Whether a warp comes after all reads by warps of its cluster."""
+        if self.version < 0:
+            return False
+        if self.readers is None:
+            self.readers = np.zeros(len(self.clock), np.bool_)
+            self.readers[self.ids // WARP] = True
+        cluster = slice(warp // clocks.group * clocks.group, (warp // clocks.group + 1) * clocks.group)
+        known = clocks.known[warp, : clocks.group] >= self.clock[cluster]
+        return bool((known | ~self.readers[cluster]).all())
+
+    def meets(self, access: Access) -> bool:
+        """Whether any entry has units in the range of an access."""
+        return (
+            self.low < access.high
+            and access.low < self.high
+            and any(a.low < access.high and access.low < a.high for a, _ in self.entries)
+        )
 
 
 class SharedReads:
     """The reads of the shared memory of all CTAs of a batch; `units` is the number of units of a CTA.
-    `products` says whether warps multiply asynchronously.
+    There are `blocks` if warps multiply asynchronously.
     """
 
-    def __init__(self, clocks: Clocks, ctas: int, units: int, *, products: bool) -> None:
+    def __init__(self, clocks: Clocks, ctas: int, units: int, blocks: Blocks | None) -> None:
         self._clocks = clocks
         self._units = ctas * units
-        self._products = products
-        agents = clocks.group * (1 + products)
+        self._blocks = blocks
+        agents = clocks.group * (1 + (blocks is not None))
         self._read = np.zeros(agents * ctas * units, np.int64)  # by agent, then unit
         self._logged: list[_Reads] = []
+        # By key, the last reads of the same units, with the stamps of the twins that have started them.
+        self._products: dict[Any, tuple[Product, Lanes]] = {}
         self._entries = 0
         self._noted: list[_Reads] = []  # reads already in `_read`, kept for their ranges
         self._floor = clocks.floor
@@ -86,29 +108,39 @@ class SharedReads:
             last = _Reads(clocks.version, access.ids, clusters, clock, newest)
             self._logged.append(last)
         last.entries.append((access, at))
+        last.low, last.high = min(last.low, access.low), max(last.high, access.high)
         self._entries += 1
         if self._entries > _LOG_LIMIT:
             self._note(0, self._units)
 
     def _note(self, low: int, high: int) -> None:
         """Put logged reads of units in this range into the shadow."""
+        some = False
         for reads in self._logged:
+            if reads.low >= high or low >= reads.high:
+                continue
             met = [(a, at) for a, at in reads.entries if a.low < high and low < a.high]
             if not met:
                 continue
+            some = True
             for access, at in met:
-                if reads.stamps is not None:
-                    self._note_twins(access, at, reads.stamps)
-                else:
-                    self._note_read(access, at, reads.clock)
+                self._note_read(access, at, reads.clock)
             self._noted.append(replace(reads, entries=met))
             reads.entries = [(a, at) for a, at in reads.entries if not (a.low < high and low < a.high)]
-        self._drop(lambda r: not r.entries)
-        self._forget_noted()
+        if some:
+            self._drop(lambda r: not r.entries)
+            self._forget_noted()
 
     def _drop(self, over: Callable[[_Reads], bool]) -> None:
         self._logged = [r for r in self._logged if not over(r)]
         self._entries = sum(len(r.entries) for r in self._logged)
+
+    def _note_products(self, low: int, high: int) -> None:
+        """Put multiplications that have read units of this range into the shadow."""
+        for key, (product, stamps) in list(self._products.items()):
+            if product.low < high and low < product.high:
+                self._note_twins(product.access(), product.at, stamps)
+                del self._products[key]
 
     def _note_twins(self, access: Access, at: int, stamps: Lanes) -> None:
         agent = self._clocks.column(access.ids, True)
@@ -136,17 +168,14 @@ class SharedReads:
         if several.any():
             self._read[units[several]] |= _SEVERAL
 
-    def start_product(self, access: Access, at: int, lanes: Lanes, stamp: Lanes) -> None:
-        """Log the reads of multiplications that whole warps start, each given by one of `lanes` and by the
-        stamp of its twin.
-        """
-        clocks = self._clocks
-        clusters, columns = lanes // (WARP * clocks.group), clocks.column(lanes, True)
-        reads = _Reads(-1, lanes, clusters, clocks.clock, stamp, [(access, at)], columns, stamp)
-        self._logged.append(reads)
-        self._entries += 1
-        if len(self._logged) > _NOTED_LIMIT:
-            self._note(0, self._units)
+    def start_product(self, product: Product, stamp: Lanes) -> None:
+        """Log the reads of multiplications, by the stamps of their twins."""
+        assert self._blocks is not None
+        self._blocks.read(product, stamp)
+        # Later reads of the same units hide earlier ones.
+        self._products[product.key()] = product, stamp
+        if len(self._products) > _NOTED_LIMIT:
+            self._note_products(0, self._units)
 
     def conflicts(self, access: Access, at: int, *, volatile: bool) -> list[Conflict]:
         """The conflicts with reads that a write by instruction `at` does not come after; volatile reads count
@@ -154,10 +183,13 @@ class SharedReads:
         """
         self._refresh()
         self._note(access.low, access.high)
-        if not any(a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries):
+        after_products = self._blocks is None or self._blocks.is_after_reads(access)
+        if not after_products:
+            self._note_products(access.low, access.high)
+        elif all(self._settled(reads, access) for reads in self._noted):
             return []
         clocks = self._clocks
-        agents = np.arange(clocks.group * (1 + self._products))
+        agents = np.arange(clocks.group * (1 + (self._blocks is not None)))
         stamps = self._read[access.units()[:, :, None] + agents * self._units]
         same_agent = agents == clocks.column(access.ids, False)[:, None, None]
         same = same_agent & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
@@ -187,6 +219,15 @@ class SharedReads:
         others_arrived = int(clocks.reached(access.ids[row] // WARP, np.array(warp))) >= clock
         return [Conflict("race", row, unit, by, other, "was read by", others_arrived=others_arrived)]
 
+    def _settled(self, reads: _Reads, access: Access) -> bool:
+        """Whether an access has no conflict with some reads: no units in common, or the one lane that makes
+        it comes after them.
+        """
+        if not reads.meets(access):
+            return True
+        first = int(access.ids[0])
+        return first == int(access.ids[-1]) and reads.known(first // WARP, self._clocks)
+
     def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
         """Whether lanes have synchronised, in a part of their warps, with the lanes of their warps
         that have read with these stamps, `[lanes, width, agents]`.
@@ -206,34 +247,28 @@ class SharedReads:
         warp = cluster * clocks.group + np.arange(stamps.shape[-1]) % clocks.group
         return clocks.released_in_part(ids, warp, stamps & _READ_LANE, stamps >> _READ_CLOCK)
 
-    def _over(self, reads: _Reads, known: Lanes | None) -> bool:
-        """Whether all warps come after the reads; `known` has what all warps of each cluster know."""
-        if known is not None and reads.columns is not None:
-            return bool((known[reads.clusters, reads.columns] >= reads.newest).all())
-        if reads.version < 0:
-            return False
-        return bool((self._floor[reads.clusters] >= reads.newest).all())
+    def _over(self, reads: _Reads) -> bool:
+        """Whether all warps come after the reads."""
+        return reads.version >= 0 and bool((self._floor[reads.clusters] >= reads.newest).all())
 
     def _refresh(self) -> None:
         """Forget reads that all warps come after."""
         if self._floor is not self._clocks.floor:
-            clocks = self._clocks
-            self._floor, known = clocks.floor, None
-            if clocks.twins:
-                known = clocks.known.reshape(len(self._floor), clocks.group, -1).min(axis=1)
-            self._drop(lambda reads: self._over(reads, known))
-            self._noted = [r for r in self._noted if not self._over(r, known)]
+            self._floor = self._clocks.floor
+            self._drop(self._over)
+            self._noted = [r for r in self._noted if not self._over(r)]
 
     def _forget_noted(self) -> None:
         # The exact ranges only save time.
         if len(self._noted) > _NOTED_LIMIT:
             none = np.empty(0, np.int64)
             whole = Access(none, none, 1, 0, self._units)
-            self._noted = [_Reads(-1, none, none, none, none, [(whole, 0)])]
+            self._noted = [_Reads(-1, none, none, none, none, [(whole, 0)], 0, self._units)]
 
     def _clusters(self, ids: Lanes) -> Lanes:
         if self._clusters_of[0] is not ids:
-            self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
+            clusters = ids // (WARP * self._clocks.group)
+            self._clusters_of = ids, clusters[np.flatnonzero(np.diff(clusters, prepend=-1))]
         return self._clusters_of[1]
 
 

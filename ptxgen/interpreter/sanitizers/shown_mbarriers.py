@@ -68,7 +68,7 @@ class ShownMbarriers:
         fenced = self._fenced.get(position)
         if fenced is not None:
             initialiser, mine = self._warps[position], lane // WARP
-            if initialiser == mine or self._clocks.reached(np.array(mine), np.array(initialiser)) >= fenced:
+            if initialiser == mine or self._clocks.reached_by(mine, initialiser) >= fenced:
                 return []
         conflicts = self._race.hidden(access)
         if lane // self._width != position // self._stride:

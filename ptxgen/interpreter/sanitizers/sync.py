@@ -110,9 +110,9 @@ class SyncChecks:
         warpgroup's warps.
         """
         for of in members:
-            done = self._groups.get(of, [])[:count]
-            if done:
-                self._clocks.learn_twin(warp, of, done[-1])
+            groups = self._groups.get(of)
+            if groups and count:
+                self._clocks.learn_twin(warp, of, groups[min(count, len(groups)) - 1])
 
     def landed(self, at: int, lane: int) -> None:
         """A bulk copy has completed; it is reported if all threads had ended before."""

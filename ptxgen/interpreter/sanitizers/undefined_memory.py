@@ -65,6 +65,18 @@ class UndefinedMemory:
                 return True
         return False
 
+    def any_between(self, bases: Lanes, low: int, high: int) -> bool:
+        """Whether any of the bytes `low` to `high` - 1, counted from each of these positions, which are in
+        rising order, may be undefined.
+        """
+        steps = bases[1:] - bases[:-1]
+        step = int(steps[0]) if len(steps) else 0
+        if (low | high | step | int(bases[0])) % 8 or (steps != step).any():
+            return True
+        shape, first = (len(bases), (high - low) // 8), int(bases[0]) + low
+        words = np.ndarray(shape, np.uint64, self.bits.data, first, (step, 8))
+        return bool(words.any())
+
     def clear(self, plan: Plan, offset: int, total: int) -> None:
         """Mark the bytes of a store as defined."""
         if not self.some:
@@ -109,6 +121,10 @@ class UndefinedMemory:
             bits = np.bitwise_or(self.bits[index], np.asarray(bits, np.uint8))
         self.bits[index] = bits
         self.some = self.some or bool(np.any(bits))
+
+    def clear_chunks(self, chunks: Lanes) -> None:
+        """Mark chunks of 16 bytes, by their numbers, as defined."""
+        self.window.elements(_UNITS[16], 1, 0)[chunks] = 0
 
     def mark(self, index: Lanes, origin: Lanes | int, at: int) -> None:
         """Note the origin and the writer of bytes."""

@@ -99,11 +99,17 @@ class UndefinedPlaces:
         if memory is not None:
             memory.clear(plan, offset, total)
 
-    def reads_matrices(self, index: Lanes, nbytes: int) -> None:
-        """Warps read `nbytes` of shared memory at each of these positions."""
+    def reads_matrices(self, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
+        """Warps read `nbytes` of shared memory at each of the addresses of their rows of `words`, in CTAs
+        whose memory begins at these positions.
+        """
         if self.shared.some and not self.moved:
+            if not self.shared.any_between(np.unique(bases), int(words.min()), int(words.max()) + nbytes):
+                return
             units = self.shared.window.elements(np.dtype(f"u{nbytes}"), 1, 0)
-            self.moved = bool(units[index // nbytes].any())
+            # Many warps read the same matrix of their CTA.
+            each, cells = np.unique(bases // nbytes * len(words) + rows), words // nbytes
+            self.moved = bool(units[cells[each % len(words)] + (each // len(words))[:, None]].any())
 
     def stored(self, lane: int) -> None:
         """Record that a lane has stored undefined bits in an array."""
@@ -256,20 +262,21 @@ class UndefinedPlaces:
 
     def receives_box(self, image: Lanes, of: TensorMap, part: Any) -> None:
         """Carry over the undefined bits of a box that is loaded to these units of shared memory."""
-        bits: Any = 0
+        bits: Any = boxes.chunks_of(of, np.zeros(of.box_shape[::-1], np.uint8), 0xFF) if of.spaced else 0
         source = None if part is None or not self._arrays.some else self._at(part.first, 0)
         if source is not None and source[0].some:
             memory, first = source
             box = np.zeros(of.box_shape[::-1], f"u{of.type.nbytes}")
             data = memory.bits[first : first + part.last - part.first]
             box[part.inside] = boxes.elements_of(of, part, data, part.first)
-            bits = box.reshape(-1).view(np.uint8).reshape(len(image), _CHUNK)
+            bits = boxes.chunks_of(of, box, 0xFF)
             if bits.any():
                 index = (image[:, None] * _CHUNK + np.arange(_CHUNK))[bits != 0]
                 origin = int(memory.origins[first // 4 : (first + part.last - part.first) // 4 + 1].max())
                 self.shared.mark(index, origin, self._machine.at)
-        if self.shared.some or np.any(bits):
             self.shared.write(image[:, None] * _CHUNK + np.arange(_CHUNK), bits)
+        elif self.shared.some:
+            self.shared.clear_chunks(image)
 
     def writes_box_back(self, image: Lanes, of: TensorMap, part: Any, *, reduces: bool) -> None:
         """Carry over the undefined bits of a box that is stored from these units of shared memory."""

@@ -33,6 +33,7 @@ from ptxgen.interpreter.sanitizers.orders import (
     scopes_of,
 )
 from ptxgen.interpreter.sanitizers.polls import tickets, unpolled
+from ptxgen.interpreter.sanitizers.shared_blocks import Product
 from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
 from ptxgen.interpreter.sanitizers.sum_order import SumOrder
@@ -406,22 +407,20 @@ class Watch(Accesses, Observer):
         per_word = 4 // self.grain
         self.race.end_copy(Access(ids, word * per_word, words * per_word, 0, 0), at)
 
-    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
-        """Warps, each given by one lane, start to multiply the matrices at these positions, `[warps, n]`."""
+    def matrices(self, at: int, ids: Lanes, words: Lanes, rows: Lanes, bases: Lanes, nbytes: int) -> None:
+        """Warps start to multiply matrices; the arguments are those of `Observer.matrices`."""
         if not self._row(at).startswith("wgmma_"):
             return
         stamps = self.sync.started(ids)
+        if len(each := np.unique(rows)) < len(words):  # else some are of inactive warps
+            words, rows = words[each], np.searchsorted(each, rows)
         evens, odds = words[:, ::2], words[:, 1::2]
         if evens.shape == odds.shape and ((evens % (2 * nbytes) == 0) & (odds == evens + nbytes)).all():
             words, nbytes = evens, 2 * nbytes  # the words are in pairs; this saves half of the work
-        width = nbytes // self.grain
-        lanes = np.repeat(ids, words.shape[1])
-        first = words.reshape(-1) // self.grain
-        inside = first % (self._batch.shared_stride // self.grain)
-        low, high = int(inside.min()), int(inside.max()) + width
-        access = Access(lanes, first, width, low, high)
-        conflicts = self.race.start_product(access, at, stamps)
-        self.judge(at, conflicts, access)
+        grain = self.grain
+        product = Product(at, ids, words // grain, rows, bases // grain, nbytes // grain)
+        if conflicts := self.race.start_product(product, stamps):
+            self.judge(at, conflicts, product.access())
 
     def _row(self, at: int) -> str:
         """The name of an instruction's row."""

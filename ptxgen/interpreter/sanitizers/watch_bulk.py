@@ -39,6 +39,7 @@ class BulkWatch(BulkObserver):
         self._shown = shown
         self._stride = batch.shared_stride
         self._width = batch.width
+        self._writing: dict[int, Access] = {}  # by operation under way that is no reduction
 
     def know(self, lane: int, number: int) -> None:
         """A lane has waited for the operation `number`."""
@@ -66,20 +67,22 @@ class BulkWatch(BulkObserver):
             self._cluster.copied(at, lane, int(first[0]), number)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
-        start = watch.race.start_update if update else watch.race.start_copy
+        start = watch.race.start_update
+        if not update:
+            start = watch.race.start_copy
+            self._writing[number] = access
         watch.judge(at, start(access, at, number, proxy=proxy), access)
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
         return number
 
-    def written(
-        self, at: int, lane: int, first: Lanes, nbytes: int, position: int, number: int, *, update: bool
-    ) -> None:
+    def written(self, at: int, lane: int, position: int, number: int) -> None:
         """The operation `number` has written, or changed, its bytes and completes on the mbarrier at
         `position`.
         """
         self._watch.sync.landed(at, lane)
-        if not update:
-            self._watch.race.land(self._range(lane, first, nbytes))
+        access = self._writing.pop(number, None)
+        if access is not None:
+            self._watch.race.land(access, number)
         self._watch.objects.landed(position, number)
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:

@@ -87,27 +87,28 @@ class WgmmaChecks:
 
     def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:
         """Which of these registers of these warps a multiplication may use, `[warps, numbers]`."""
-        which = warps[:, None], numbers
-        under_way: Lanes = self._group[which] > self._retired[warps][:, None]
+        under_way: Lanes = self._group[_cells(warps, numbers)] > self._retired[warps][:, None]
         return under_way
 
     def _multiply(self, at: int, warps: Lanes) -> None:
         of = self._registers.multiplications[at]
-        used = np.concatenate([of.d, of.a])
         unfenced = ~self._fenced[warps]
-        changed = self._written[warps[:, None], used]
+        some_changed = any(self._written[_cells(warps, numbers)].any() for numbers in (of.d, of.a))
         if unfenced.any():
             self._report(at, int(warps[unfenced][0]), "no wgmma.fence comes before it")
             self._fenced[warps] = True
-        elif changed.any():
+        elif some_changed:
+            used = np.concatenate([of.d, of.a])
+            changed = self._written[warps[:, None], used]
             row, column = (int(i[0]) for i in np.nonzero(changed))
             why = f"no wgmma.fence comes between it and what wrote {self._name(int(used[column]))}"
             self._report(at, int(warps[row]), why)
         elif self._busy:
             self._chained(at, warps)
-        self._written[warps[:, None], used] = False
         for numbers in (of.a, of.d):
-            which = warps[:, None], numbers
+            which = _cells(warps, numbers)
+            if some_changed:
+                self._written[which] = False
             self._group[which] = self._commits[warps][:, None] + 1
             self._by[which] = at
             self._ordered[which] = False
@@ -119,13 +120,18 @@ class WgmmaChecks:
         """
         of = self._registers.multiplications[at]
         for numbers, is_sum in ((of.d, True), (of.a, False)):
-            which = warps[:, None], numbers
+            which = _cells(warps, numbers)
             doubtful = self._under_way(warps, numbers) & ~self._ordered[which]
+            if not doubtful.any():
+                continue
             users = self._by[which]
-            for user in np.unique(users[doubtful]).tolist():
+            one = int(users.flat[0])
+            for user in np.unique(users[doubtful]).tolist() if (users != one).any() else [one]:
                 before = self._registers.multiplications[user]
                 was_sum = np.isin(numbers, before.d)
                 fine = (was_sum == is_sum) & (not is_sum or before.shape == of.shape)
+                if fine.all():
+                    continue
                 wrong = np.argwhere(doubtful & (users == user) & ~fine)
                 if len(wrong):
                     row, column = wrong[0].tolist()
@@ -146,3 +152,10 @@ class WgmmaChecks:
 
     def _report(self, at: int, warp: int, why: str) -> None:
         self._faults.sync(at, warp * WARP, "sync", why)
+
+
+def _cells(warps: Lanes, numbers: Lanes) -> tuple[Lanes, Lanes | slice]:
+    """The index of these registers of these warps in a table; a slice of the registers is faster."""
+    if len(numbers) and (numbers[1:] == numbers[:-1] + 1).all():
+        return warps, slice(int(numbers[0]), int(numbers[-1]) + 1)
+    return warps[:, None], numbers

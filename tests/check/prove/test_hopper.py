@@ -768,9 +768,9 @@ def test_the_interpreter_reads_the_bytes_that_the_proof_expects(
     read: list[np.ndarray] = []
     load = LaneMachine.load_by_warp
 
-    def recorded(machine: Any, address: Any, type: Any) -> Any:
-        read.append(np.array(address).reshape(-1))
-        return load(machine, address, type)
+    def recorded(machine: Any, address: Any, rows: Any, type: Any) -> Any:
+        read.append(np.array(address[rows]).reshape(-1))
+        return load(machine, address, rows, type)
 
     monkeypatch.setattr(LaneMachine, "load_by_warp", recorded)
     r = random.Random(f"{type} {ta} {tb} {mode}")

@@ -1,4 +1,6 @@
-"""Tensor copies of Blackwell: rows that are gathered and scattered, mbarriers of a pair of CTAs, im2col."""
+"""Tensor copies of Blackwell: rows that are gathered and scattered, mbarriers of a pair of CTAs,
+packed elements, im2col.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +179,116 @@ def test_a_box_of_several_rows_is_not_gathered() -> None:
     with pytest.raises(TrapError) as caught:
         run(text, grid=1, block=32, args=args, dynamic_smem=2048)
     assert str(caught.value).endswith(message)
+
+
+# ---------------------------------------- elements of 4 and 6 bits
+
+
+def load_of_two_rows(column: int, counted: int) -> str:
+    """Two rows of the map at (`column`, 1) come to shared memory, where the mbarrier counts so many bytes;
+    `out` gets 256 bytes.
+    """
+    return kernel(
+        "tm map, u64 out",
+        f"{READY}{MAP}{coordinates(column, (1,))}"
+        f"    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {counted};\n"
+        f"    @%p0 {GATHER.replace('tile::gather4', 'tile')} [%r2], [%rd1, {{%r4, %r5}}], [%r1];\n"
+        f"{WAIT}    mov.b32 %r12, %r0;\n{write(256)}",
+    )
+
+
+# By type: the bytes of 16 elements.
+GROUPS: Final = {"b4x16": 8, "b4x16_p64": 8, "b6x16_p32": 12}
+
+
+@pytest.mark.parametrize("dtype", GROUPS)
+@pytest.mark.parametrize("swizzle", ["none", "128B"])
+def test_packed_elements_are_loaded_in_groups_of_sixteen(dtype: str, swizzle: str) -> None:
+    """A group of 4 bits without gaps has 8 bytes of shared memory, any other group 16."""
+    group = GROUPS[dtype]
+    spaced = dtype != "b4x16"
+    rng = np.random.default_rng(3)
+    memory = rng.integers(0, 256, (4, 16 * group), np.uint8)  # 256 elements
+    count = 128 if spaced or swizzle == "none" else 256  # elements of a row of the box
+    column = 128 if spaced or swizzle == "none" else 0
+    tensor_map = TensorMap(memory, box=(count, 2), dtype=dtype, swizzle=swizzle)
+    out = np.zeros(256, np.uint8)
+    text = load_of_two_rows(column, tensor_map.box_bytes)
+    run(text, grid=1, block=32, args=[tensor_map, out], dynamic_smem=2048)
+    size = 16 if spaced else group
+    first = column // 16
+    wanted = memory.reshape(4, 16, group)[1:3, first : first + count // 16].reshape(-1, group)
+    at = size * np.arange(len(wanted))[:, None] + np.arange(group)
+    np.testing.assert_array_equal(out[swizzled(at, swizzle)], wanted)
+
+
+def test_packed_elements_outside_of_the_tensor_are_zeros() -> None:
+    memory = np.full((2, 64), 0xFF, np.uint8)
+    out = np.ones(256, np.uint8)
+    tensor_map = TensorMap(memory, box=(128, 2), dtype="b4x16")
+    run(load_of_two_rows(32, 128), grid=1, block=32, args=[tensor_map, out], dynamic_smem=2048)
+    wanted = np.zeros((2, 64), np.uint8)
+    wanted[0, :48] = 0xFF
+    np.testing.assert_array_equal(out[:128].reshape(2, 64), wanted)
+
+
+def test_the_gaps_between_packed_elements_are_undefined() -> None:
+    memory = np.zeros((4, 128), np.uint8)
+    args = [TensorMap(memory, box=(128, 2), dtype="b4x16_p64"), np.zeros(256, np.uint8)]
+    with pytest.raises(TrapError) as caught:
+        run(load_of_two_rows(0, 128), grid=1, block=32, args=args, dynamic_smem=2048, sanitize=True)
+    assert "uninitialised" in str(caught.value)
+    assert "depends on shared address 0x408, which nothing has written" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "column", "step"), [("b4x16", 16, 32), ("b4x16_p64", 64, 128), ("b6x16_p32", 64, 128)]
+)
+def test_a_box_of_packed_elements_begins_where_the_manual_says(dtype: str, column: int, step: int) -> None:
+    memory = np.zeros((4, 16 * GROUPS[dtype]), np.uint8)
+    args = [TensorMap(memory, box=(128, 2), dtype=dtype), np.zeros(256, np.uint8)]
+    message = (
+        f"the innermost coordinate of a box must be a multiple of {step} elements of {dtype}, got {column}"
+    )
+    with pytest.raises(TrapError) as caught:
+        run(load_of_two_rows(column, 128), grid=1, block=32, args=args, dynamic_smem=2048)
+    assert str(caught.value).endswith(message)
+
+
+STORE: Final = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+STORED: Final = SCATTERED.replace(SCATTER, STORE).replace(AT, "{%r4, %r5}").replace("%r4, 4;", "%r4, 32;")
+
+
+def test_a_box_of_4_bits_is_stored() -> None:
+    memory = np.zeros((16, 64), np.uint8)
+    args = [TensorMap(memory, box=(64, 2), dtype="b4x16")]
+    run_both_ways(STORED, grid=1, block=32, args=args, dynamic_smem=2048)
+    wanted = np.zeros_like(memory)
+    wanted[7:9, 16:48] = np.arange(16, dtype=np.uint32).view(np.uint8).reshape(2, 32)
+    np.testing.assert_array_equal(memory, wanted)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "copy", "why"),
+    [
+        (
+            "b6x16_p32",
+            STORE,
+            "boxes of b6x16_p32 are loaded only; PTX stores none of b4x16_p64, and .b6p2x16 is not modelled",
+        ),
+        (
+            "b4x16",
+            "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group",
+            "boxes of b4x16 are not reduced",
+        ),
+    ],
+)
+def test_boxes_of_packed_elements_that_are_not_stored(dtype: str, copy: str, why: str) -> None:
+    args = [TensorMap(np.zeros((16, 96), np.uint8), box=(128, 2), dtype=dtype)]
+    text = STORED.replace(STORE, copy).replace("%r4, 32;", "%r4, 0;")
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=32, args=args, dynamic_smem=2048)
+    assert str(caught.value).endswith(why)
 
 
 # ---------------------------------------- pairs of CTAs

@@ -174,7 +174,7 @@ class Search:
                 VIOLATION, f"the copy has {dims} dimensions, but the tensor map {name} has {of.rank}"
             )
         first = self.values.operand(box.coordinates[0], s32, site.block, site.position)
-        wrong = misplaced_boxes(self._plain.range(first), of.type)
+        wrong = misplaced_boxes(self._plain.range(first), of)
         return touch._replace(fixed=box_span(of), wrong=wrong)
 
     def _judged(self, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None) -> Finding:

@@ -26,8 +26,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ptxgen.check.prove.program.ranges import Range, signed
-from ptxgen.tensormap import TensorMap, misplaced
-from ptxgen.types import ScalarType
+from ptxgen.tensormap import TensorMap
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -143,17 +142,14 @@ def box_span(box: TensorMap) -> int:
     takes the swizzle's width, whether it fills it or not (CUDA C++ Programming Guide, "Tensor
     Memory Access: Swizzle").
     """
-    row = box.box_shape[0] * box.type.nbytes
     rows = 1
     for count in box.box_shape[1:]:
         rows *= count
-    return rows * _ROW_SPANS.get(box.swizzle, row)
+    return rows * _ROW_SPANS.get(box.swizzle, box.row_bytes)
 
 
-def misplaced_boxes(firsts: Range, type: ScalarType) -> str:
-    """Why no box of elements of `type` may begin at any of these innermost coordinates, 32 bits each;
-    empty if one may.
-    """
+def misplaced_boxes(firsts: Range, of: TensorMap) -> str:
+    """Why no box of a map may begin at any of these innermost coordinates, 32 bits each; empty if one may."""
     firsts = signed(firsts, 32)
-    same = firsts.step * type.nbytes % UNIT == 0  # all are as far from a multiple of 16 bytes
-    return misplaced(firsts.first, type) if same else ""
+    same = firsts.step % of.coordinate_step == 0  # all are as far from a multiple of it
+    return of.misplaced(firsts.first) if same else ""
