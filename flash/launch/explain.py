@@ -215,16 +215,19 @@ def silicon_text(kernel: BuiltKernel) -> str:
 
 
 def _proved(proof: Proof) -> str:
-    """How many accesses to shared memory, barriers and instructions of warps are proved, and why the others
-    are not.
+    """How many accesses to shared memory, barriers, instructions of warps and uses of tensor memory are
+    proved,
+    and why the others are not.
     """
     accesses, barriers, warps = len(proof.accesses), len(proof.barriers), len(proof.convergence)
+    cells = len(proof.tensor_memory)
     if proof.complete:
         return (
             f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform, all {warps} "
             "warp instructions converged"
+            + (f", all {cells} uses of tensor memory in bounds" if cells else "")
         )
-    total = accesses + barriers + warps
+    total = accesses + barriers + warps + cells
     return f"all but {len(proof.unknown)} of {total} accesses, barriers and warp instructions ({_why(proof)})"
 
 

@@ -49,7 +49,7 @@ _WORD: Final = 8
 _CHUNK: Final = 16
 _PAIRED: Final = ("mxf4", "mxf4nvf4")  # kinds with two elements in a byte
 # By kind and size of a block: the scale factors of a row in one product.
-_FACTORS: Final = {
+FACTORS: Final = {
     **{("mxf8f6f4", vec): 1 for vec in ("", "scale_vec::1X", "block32")},
     **{("mxf4", vec): 2 for vec in ("", "scale_vec::2X", "block32")},
     **{("mxf4nvf4", vec): 2 for vec in ("scale_vec::2X", "block32")},
@@ -139,7 +139,7 @@ class ScaledProduct:
     ) -> Operation:
         """The product with these operands. Raises `ValueError` for wrong ones."""
         of = _product(self.kind, idesc, 1 + self.pair)
-        count = _FACTORS[self.kind, self.vec]
+        count = FACTORS[self.kind, self.vec]
         matrices = _Matrices(of, self.held, d, a, b)
         sides, columns = [], []
         for name, address, rows, first in (

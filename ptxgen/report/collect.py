@@ -248,6 +248,7 @@ def _prove(
         ("shared memory", proofs.shared.accesses),
         ("barriers", proofs.shared.barriers),
         ("warps", proofs.shared.convergence),
+        *([("tensor memory", proofs.shared.tensor_memory)] if proofs.shared.tensor_memory else ()),
         ("global memory", None if everywhere is None else everywhere.accesses),
     ):
         if verdicts is None:

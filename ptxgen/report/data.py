@@ -224,8 +224,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Proved:
     """How many accesses of a kind are proved; `refuted` ones are shown to be wrong. `kind` is `shared
-    memory`, `barriers`, `warps` (instructions that the lanes of a warp execute together) or `global memory`;
-    `holds_for` says for which launches, and `why_not` why nothing was proved.
+    memory`, `barriers`, `warps` (instructions that the lanes of a warp execute together), `tensor memory` or
+    `global memory`; `holds_for` says for which launches, and `why_not` why nothing was proved.
     """
 
     kind: str

@@ -1,7 +1,8 @@
 """Ordinary stores to shared memory that an asynchronous operation reads without a proxy fence.
 
-Copies in bulk and of tensors, and `wgmma`, belong to the asynchronous proxy: they see an ordinary store
-only after a `fence.proxy.async` of the thread that stored (PTX ISA, "Async proxy"). Reported are reads where
+Copies in bulk and of tensors, `wgmma`, and products and copies of `tcgen05` belong to the asynchronous proxy:
+they see an ordinary store only after a `fence.proxy.async` of the thread that stored (PTX ISA, "Async
+proxy"). Reported are reads where
 
 * a way through the text leads from a store of the same bytes to the read, passes no fence, and not more
   than one barrier nor any other wait, so that no copy can have written the bytes since; or
@@ -37,7 +38,7 @@ _OTHER_FENCES: Final = f"{_FENCES}.global"  # fences that do not order shared me
 _STORES: Final = ("st.", "stmatrix.", "atom.", "red.", "wmma.store.", "cp.async.ca.", "cp.async.cg.")
 _FROM_REGISTERS: Final = ("st.async.", "red.async.")
 _BULK: Final = ("cp.async.bulk.", "cp.reduce.async.bulk.")
-_PRODUCT: Final = "wgmma.mma_async."
+_MATRICES: Final = ("wgmma.mma_async.", "tcgen05.mma.", "tcgen05.cp.")  # read them through descriptors
 _BARRIERS: Final = ("bar.", "barrier.")
 # With these a thread may learn that others have written memory.
 _WAITS: Final = (
@@ -146,7 +147,7 @@ def _sorted(search: Search, touched: Iterable[Touched]) -> _Sorted:
     accesses = _Sorted([], [], [])
     for one in touched:
         opcode, which = one.site.instr.opcode, _operand(one)
-        if opcode.startswith(_PRODUCT) or (opcode.startswith(_BULK) and which == "src"):
+        if opcode.startswith(_MATRICES) or (opcode.startswith(_BULK) and which == "src"):
             accesses.reads.append(_read(search, one))
         elif opcode.startswith((*_BULK, *_FROM_REGISTERS)):
             if which == "dst":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ptxgen.check.prove.proof import Proofs
 
 # Lists of verdicts: those of `Proof` by the names of its fields, and those of the accesses to global memory.
-_OF_SHARED: Final = ("accesses", "barriers", "convergence")
+_OF_SHARED: Final = ("accesses", "barriers", "convergence", "tensor_memory")
 _GLOBAL: Final = "global_memory"
 _KEYS: Final = {"kernel", "block", "dynamic_smem", _GLOBAL, *_OF_SHARED}
 _ROW: Final = (str, str, int, str, str, int, int)  # verdict, kernel, number, reason, allocation, first, last
@@ -116,8 +116,10 @@ def proofs_of(record: dict[str, Any], module: Module) -> Proofs:
         )
 
     kernel, (x, y, z) = record["kernel"], record["block"]
-    accesses, barriers, convergence = (verdicts(record[name]) for name in _OF_SHARED)
-    shared = Proof(kernel, (x, y, z), record["dynamic_smem"], accesses, barriers, (), (), convergence)
+    accesses, barriers, convergence, tensor_memory = (verdicts(record[name]) for name in _OF_SHARED)
+    shared = Proof(
+        kernel, (x, y, z), record["dynamic_smem"], accesses, barriers, (), (), convergence, tensor_memory
+    )
     everywhere = None
     if record[_GLOBAL] is not None:
         everywhere = GlobalProof(kernel, (x, y, z), verdicts(record[_GLOBAL]))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from ptxgen.arguments import integer
@@ -24,6 +25,7 @@ from ptxgen.check.prove.barriers.sites import WARP, kind_of
 from ptxgen.check.prove.convergence.judging import ConvergenceProver
 from ptxgen.check.prove.convergence.sites import WARPGROUP, is_site
 from ptxgen.check.prove.listing.descriptors import Descriptors
+from ptxgen.check.prove.listing.products import Products
 from ptxgen.check.prove.listing.rows import Effort, SpentError
 from ptxgen.check.prove.listing.search import Finding, InstrSite, Search
 from ptxgen.check.prove.program.agreement import Agreement
@@ -36,6 +38,9 @@ from ptxgen.check.prove.program.values import Values, param_bits
 from ptxgen.check.prove.program.variable_addresses import GENERIC
 from ptxgen.check.prove.proxies import unfenced_reads
 from ptxgen.check.prove.subject import Judged, Subject, judged, merged
+from ptxgen.check.prove.tensor_memory.allocations import Allocations
+from ptxgen.check.prove.tensor_memory.judging import TensorMemoryProver, what_of
+from ptxgen.check.prove.tensor_memory.order import Order
 from ptxgen.check.prove.verdicts import UNKNOWN, Proof
 from ptxgen.check.verify.budget import declaration_problems, static_shared_bytes
 from ptxgen.errors import LaunchError, did_you_mean, shown
@@ -74,11 +79,12 @@ def shared_proof(
     dynamic = known or 0
     inputs = _parameters(kernel, {} if params is None else params)
     variables = subject.homes(known, dynamic_align)
-    prover = _Prover(subject, variables, inputs, steps)
-    accesses, barriers, unfenced = prover.run()
+    prover, tensor_memory = _proved(subject, variables, inputs, steps)
+    accesses, barriers, unfenced = prover.found
     convergence = [*prover.convergence(), *subject.left_out(is_site)]
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
     barriers += subject.left_out(lambda i: bool(kind_of(i)))
+    tensor_memory += subject.left_out(lambda i: bool(what_of(i)))
     problems = tuple(_problems(subject.module, kernel, dynamic))
     threads = (shape.x, shape.y, shape.z)
     return Proof(
@@ -90,7 +96,24 @@ def shared_proof(
         problems,
         unfenced,
         merged(convergence),
+        merged(tensor_memory),
     )
+
+
+def _proved(
+    subject: Subject, variables: dict[str, Home], inputs: _Inputs, steps: int
+) -> tuple[_Prover, list[Judged]]:
+    """The prover of a kernel that has judged its accesses, and the verdicts on tensor memory."""
+    prover = _Prover(subject, variables, inputs, steps)
+    if not prover.has_tensor_memory:
+        return prover, []
+    refuted = ""
+    allocations = prover.allocations
+    if allocations.loads:
+        knowing = _Prover(subject, variables, inputs, steps, allocations)
+        refuted = allocations.refuted(knowing.touched, knowing.static)
+        prover = prover if refuted else knowing
+    return prover, list(prover.tensor_memory(allocations, refuted))
 
 
 def _judged_of(instr: Instr, variables: bool) -> int:
@@ -174,7 +197,14 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 
 
 class _Prover:
-    def __init__(self, subject: Subject, variables: dict[str, Home], inputs: _Inputs, steps: int) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        variables: dict[str, Home],
+        inputs: _Inputs,
+        steps: int,
+        addresses: Allocations | None = None,
+    ) -> None:
         kernel, shape = subject.whole.kernel, subject.shape
         self._sources = subject.whole.sources
         self._graph = subject.graph
@@ -186,8 +216,13 @@ class _Prover:
             specials["%cluster_nctarank"] = ctas
             params[_RANK] = WORD
             ranges[_RANK] = spaced(0, ctas - 1, 1)
+        loads = None
+        if addresses is not None:
+            params |= dict.fromkeys(addresses.ranges, WORD)
+            ranges |= addresses.ranges
+            loads = addresses.loads
         self._values = Values(
-            self._graph, specials, frozenset(variables), inputs.known, params, subject.analysis
+            self._graph, specials, frozenset(variables), inputs.known, params, subject.analysis, loads
         )
         self._paths = Paths(self._graph, self._values)
         self._effort = Effort(steps)
@@ -207,14 +242,13 @@ class _Prover:
             self._effort,
             ctas,
         )
+        self._products = Products(self._search)
         self._descriptors = Descriptors(self._search)
         self._shape = shape
-        self._static = frozenset(s.name for s in kernel.shared)
+        self.static = frozenset(s.name for s in kernel.shared)
 
-    def run(self) -> tuple[list[Judged], list[Judged], tuple[Problem, ...]]:
-        """The verdicts on the accesses and on the barriers, in the order of the text, and reads without a
-        proxy fence.
-        """
+    @cached_property
+    def _judged_accesses(self) -> tuple[list[Judged], list[Touched]]:
         accesses: list[Judged] = []
         touched: list[Touched] = []
         reached = set(self._graph.order)
@@ -225,11 +259,55 @@ class _Prover:
                 site = InstrSite(block.index, position, instr)
                 source = self._sources[block.start + position]
                 accesses += self._accesses(site, source, touched)
+        return accesses, touched
+
+    @property
+    def touched(self) -> list[Touched]:
+        """The accesses with their verdicts."""
+        return self._judged_accesses[1]
+
+    @property
+    def found(self) -> tuple[list[Judged], list[Judged], tuple[Problem, ...]]:
+        """The verdicts on the accesses and on the barriers, in the order of the text, and reads without a
+        proxy fence.
+        """
+        accesses, touched = self._judged_accesses
         barriers = BarrierProver(
-            self._search, self._effort, self._shape, self._sources, _STEPS_OF_ACCESS, touched, self._static
+            self._search, self._effort, self._shape, self._sources, _STEPS_OF_ACCESS, touched, self.static
         )
-        unfenced = unfenced_reads(self._search, self._graph, self._sources, touched, self._static)
+        unfenced = unfenced_reads(self._search, self._graph, self._sources, touched, self.static)
         return accesses, barriers.run(), unfenced
+
+    # ------------------------------------------------------------------------------ tensor memory
+
+    @property
+    def has_tensor_memory(self) -> bool:
+        """Whether an instruction uses tensor memory."""
+        return any(what_of(i) for b in self._graph.order for i in self._graph.blocks[b].instrs)
+
+    @cached_property
+    def _order(self) -> Order:
+        return Order(self._search, self._graph, self._shape)
+
+    @property
+    def allocations(self) -> Allocations:
+        """The allocations of tensor memory."""
+        return Allocations(self._search, self._graph, self._order, self._products)
+
+    def tensor_memory(self, allocations: Allocations, refuted: str) -> Iterator[Judged]:
+        """The verdicts on the instructions that use tensor memory, in the order of the text."""
+        yield from TensorMemoryProver(
+            self._search,
+            self._graph,
+            self._order,
+            allocations,
+            self._products,
+            refuted,
+            self._effort,
+            self._sources,
+            self._search.ctas,
+            _STEPS_OF_ACCESS,
+        ).run()
 
     def convergence(self) -> Iterator[Judged]:
         """The verdicts on the instructions that lanes execute together, in the order of the text."""
@@ -240,9 +318,11 @@ class _Prover:
 
     def _accesses(self, site: InstrSite, source: Source, touched: list[Touched]) -> Iterator[Judged]:
         """The verdicts on the accesses of an instruction; the accesses are added to `touched`."""
-        for which, touch in enumerate(touches(site.instr)):
+        for which, named in enumerate(touches(site.instr)):
             self._effort.allow(_STEPS_OF_ACCESS)
+            touch = named
             try:
+                touch = self._products.shaped(site, named)
                 finding = self._finding(site, touch)
             except SpentError:
                 finding = Finding(UNKNOWN, _SPENT)

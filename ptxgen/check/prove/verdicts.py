@@ -68,8 +68,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdicts on a kernel's accesses to shared memory, on its barriers, and on its `convergence`: the
-    instructions that the lanes of a warp execute together; and the problems of its allocations. `unfenced`
+    """The verdicts on a kernel's accesses to shared memory, on its barriers, on its `convergence`: the
+    instructions that the lanes of a warp execute together, and on `tensor_memory`: the instructions that
+    allocate, free and use it; and the problems of its allocations in shared memory. `unfenced`
     has reads by asynchronous operations which a proxy fence seems to be missing before; `complete` does not
     depend on them.
     """
@@ -82,18 +83,19 @@ class Proof:
     problems: tuple[Problem, ...]
     unfenced: tuple[Problem, ...] = ()
     convergence: tuple[Verdict, ...] = ()
+    tensor_memory: tuple[Verdict, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every access, barrier and instruction of a warp is proved, and the allocations are right.
-        Races are not judged.
+        """Whether every access, barrier, instruction of a warp and use of tensor memory is proved, and the
+        allocations are right. Races are not judged.
         """
         return not self.problems and all(v.verdict == PROVED for v in self.verdicts)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts on accesses, then those on barriers, then those on convergence."""
-        return (*self.accesses, *self.barriers, *self.convergence)
+        """The verdicts on accesses, then those on barriers, on convergence and on tensor memory."""
+        return (*self.accesses, *self.barriers, *self.convergence, *self.tensor_memory)
 
     @property
     def violations(self) -> tuple[Verdict, ...]:
@@ -109,6 +111,8 @@ class Proof:
         kinds = [("shared accesses", self.accesses), ("barriers", self.barriers)]
         if self.convergence:
             kinds.append(("warp instructions", self.convergence))
+        if self.tensor_memory:
+            kinds.append(("uses of tensor memory", self.tensor_memory))
         counts = []
         for verdict in (PROVED, VIOLATION, UNKNOWN):
             numbers = [sum(v.verdict == verdict for v in verdicts) for _, verdicts in kinds]
@@ -151,6 +155,7 @@ class Proof:
             "accesses": [v.to_dict() for v in self.accesses],
             "barriers": [v.to_dict() for v in self.barriers],
             "convergence": [v.to_dict() for v in self.convergence],
+            "tensor_memory": [v.to_dict() for v in self.tensor_memory],
             "races": NOT_JUDGED,
             "problems": [str(p) for p in self.problems],
             "unfenced": [str(p) for p in self.unfenced],

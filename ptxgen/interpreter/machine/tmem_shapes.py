@@ -30,7 +30,7 @@ def extents(of: RegisterShape) -> tuple[int, tuple[tuple[int, int], ...]]:
     """The number of lanes that a shape reaches, and its columns: the first and the number of each run of
     neighbours.
     """
-    lane, column = np.divmod(offsets(of), COLUMNS)
-    used = np.unique(column)
+    lane, column = cells(of.shape, of.num, of.split, packed=of.halves)
+    used = np.unique([column, column + of.halves])
     runs = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
     return int(lane.max()) + 1, tuple((int(run[0]), len(run)) for run in runs)

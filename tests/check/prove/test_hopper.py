@@ -791,7 +791,7 @@ def test_the_interpreter_reads_the_bytes_that_the_proof_expects(
         pairs = zip(read, descriptors, (Matrix("A", 64, ta == 1), Matrix("B", n, tb == 1)), strict=True)
         for taken, descriptor, matrix in pairs:
             start = (descriptor & 0x3FFF) * 16
-            expected = units_of(start, fields_of(descriptor), matrix)
+            expected = units_of(start, fields_of(descriptor, matrix), matrix)
             assert set(taken // 16) == set(expected // 16)
 
 

@@ -368,6 +368,7 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         "accesses": [v.to_dict() for v in result.accesses],
         "barriers": [v.to_dict() for v in result.barriers],
         "convergence": [],
+        "tensor_memory": [],
         "races": "not judged",
         "problems": [],
         "unfenced": [],

@@ -236,6 +236,11 @@ MISTAKES: Final = (
         0,
     ),
     (
+        f"{WHERE}tcgen05.ld.sync.aligned.16x32bx2.x8.b32 {vector(8)}, [%r2], 508;",
+        "uses columns 508 to 515 of tensor memory, but the CTA has allocated columns 0 to 63",
+        0,
+    ),
+    (
         f"{WHERE}and.b32 %r3, {THREAD}, 1;\nadd.u32 %r2, %r2, %r3;\n"
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r9}, [%r2];",
         "the threads of a warp give one address of tensor memory, got 0x0 and 0x1",

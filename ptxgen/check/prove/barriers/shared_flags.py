@@ -50,7 +50,7 @@ def accesses_of_words(
     homes = frozenset(t.finding.allocation for t in reads)
     if not homes or not all(_is_placed(search, t) for t in touched):
         return []
-    if any(_may_share(search, t.finding.allocation, home, static) for t in touched for home in homes):
+    if any(may_share(search, t.finding.allocation, home, static) for t in touched for home in homes):
         return []
     inside = [t for t in touched if t.finding.allocation in homes]
     writes = [t for t in inside if not t.site.instr.opcode.startswith("ld.")]
@@ -101,7 +101,7 @@ def _is_placed(search: Search, t: Touched) -> bool:
     return t.finding.verdict == PROVED and len(search.provenance.symbols(base)) == 1 and not in_regions
 
 
-def _may_share(search: Search, one: str, other: str, static: frozenset[str]) -> bool:
+def may_share(search: Search, one: str, other: str, static: frozenset[str]) -> bool:
     """Whether two allocations of different names may have bytes in common."""
     if one == other:
         return False

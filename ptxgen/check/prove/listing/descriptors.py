@@ -1,4 +1,5 @@
-"""Verdicts on the matrices in shared memory that `wgmma.mma_async` reads through descriptors.
+"""Verdicts on the matrices in shared memory that `wgmma.mma_async`, `tcgen05.mma` and `tcgen05.cp` read
+through descriptors.
 
 A descriptor holds an address among other bit fields, so the rules for sums of addresses do not
 apply to it. The descriptor is computed, by the semantics of the instructions that make it, for
@@ -38,6 +39,7 @@ _WINDOW: Final = 1 << ADDRESS_BITS
 _LINE: Final = 1024  # bytes after which the widest swizzle pattern repeats
 _FIELD: Final = (1 << 14) - 1  # the bits of a descriptor's start address, in units of 16 bytes
 _UNIT_BITS: Final = 4
+_RANK: Final = 1 << 24  # the lowest bit of the rank of a CTA in an address
 _DEPENDS: Final = "the matrix that its descriptor names depends on the variable's address"
 
 
@@ -53,7 +55,7 @@ class Case(NamedTuple):
     @property
     def swizzle_row(self) -> int:
         """The row of the swizzle's pattern that the matrix starts with."""
-        return ((self.start + self.phase >> 7) - self.fields.base_offset) & self.fields.width - 1
+        return int(self.fields.phase(self.start + self.phase))
 
 
 class Group(NamedTuple):
@@ -86,6 +88,8 @@ class Descriptors:
     def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Finding:
         """The verdict on a matrix that an instruction reads."""
         search = self._search
+        if not matrix.rows:
+            return _unknown(matrix, "the shape of its product is not known")
         descriptor = search.values.operand(touch.descriptor, u64, site.block, site.position)
         symbols = search.provenance.symbols(descriptor)
         if not symbols or not symbols <= set(search.homes):
@@ -111,9 +115,12 @@ class Descriptors:
         lister, table = search.table([descriptor], search.condition(site), thorough, search.bases(0))
         if not table.n:
             return Finding(PROVED, "no thread gets there", variable.name)
-        groups = self._groups(lister, table, descriptor, variable)
+        groups = self._groups(lister, table, descriptor, variable, matrix)
         if groups is None:
             return _unknown(matrix, _DEPENDS, variable.name)
+        unknown = next((c.fields.unknown for g in groups for c in g.cases if c.fields.unknown), "")
+        if unknown:
+            return _unknown(matrix, unknown, variable.name)
         home, constant = self._home(descriptor, variable)
         judged = [self._judged(group, matrix, home, constant, variable) for group in groups]
         wrong = [n for n, j in enumerate(judged) if j.reason]
@@ -170,7 +177,8 @@ class Descriptors:
         for case in group.cases:
             units = units_of(case.start + case.phase, case.fields, matrix) - case.phase
             low, high = int(units.min()), int(units.max()) + UNIT - 1
-            judged.append(self._in_home(low, high, home, constant, variable))
+            one = self._in_home(low, high, home, constant, variable)
+            judged.append(one._replace(reason=case.fields.wrong or one.reason))
         wrong = [j for j in judged if j.reason]
         worst = (wrong or judged)[0]
         return worst._replace(everywhere=len(wrong) == len(judged))
@@ -199,7 +207,9 @@ class Descriptors:
 
     # ------------------------------------------------------------------------------ listing
 
-    def _groups(self, lister: Lister, table: Table, descriptor: Node, variable: Home) -> list[Group] | None:
+    def _groups(
+        self, lister: Lister, table: Table, descriptor: Node, variable: Home, matrix: Matrix
+    ) -> list[Group] | None:
         """The matrices that a descriptor gives; None if they depend on the variable's address."""
         fixed, moving, symbols = self._parts(descriptor)
         base = self._search.bases(0)[variable.name]
@@ -208,6 +218,8 @@ class Descriptors:
             columns[node.id] = lister.evaluate(table, node).astype(np.uint64) - np.uint64(base)
         rows = _different(columns, table)
         addresses = np.arange(0, _WINDOW - variable.nbytes + 1, variable.align)
+        if self._search.ctas > 1:  # an address has the rank of its CTA, too
+            addresses = np.concatenate([addresses, addresses + _RANK])
         if len(rows) * len(addresses) > MOST_ROWS:
             raise NotListedError(f"more than {MOST_ROWS} combinations")
         everywhere = np.tile(addresses, len(rows)).astype(np.uint64)
@@ -219,7 +231,7 @@ class Descriptors:
         for node in symbols:
             tiled.columns[node.id] = everywhere.astype(register_dtype(node.bits))
         descriptors = lister.evaluate(tiled, descriptor).reshape(len(rows), len(addresses))
-        return _grouped(descriptors, addresses, rows, variable)
+        return _grouped(descriptors, addresses, rows, variable, matrix)
 
     def _parts(self, descriptor: Node) -> tuple[list[Node], list[Node], list[Node]]:
         """The values that a descriptor is computed from: those that do not depend on the variable's
@@ -267,7 +279,9 @@ def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
     return rows
 
 
-def _grouped(descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
+def _grouped(
+    descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home, matrix: Matrix
+) -> list[Group] | None:
     """The matrices of `descriptors`, which has a row for each row of the table and a column for each of
     the variable's addresses in `bases`; None if a matrix depends on the address.
     """
@@ -281,13 +295,16 @@ def _grouped(descriptors: Lanes, bases: Lanes, rows: Lanes, variable: Home) -> l
         return None
     groups = []
     for n, row in enumerate(rows.tolist()):
-        cases = {_case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE): None for c in range(count)}
+        cases = {
+            _case(int(start[n, c]), int(rest[n, c]), int(bases[c]) % _LINE, matrix): None
+            for c in range(count)
+        }
         groups.append(Group(row, tuple(cases)))
     return groups
 
 
-def _case(start: int, rest: int, phase: int) -> Case:
-    fields = fields_of(rest)
+def _case(start: int, rest: int, phase: int, matrix: Matrix) -> Case:
+    fields = fields_of(rest, matrix)
     return Case(start, fields, phase if fields.width > 1 else 0)
 
 

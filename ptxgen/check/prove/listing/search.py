@@ -100,7 +100,7 @@ class Search:
         self._maps = maps
         self.names = list(homes)
         self._effort = effort
-        self._ctas = ctas  # number of CTAs of a cluster, 0 if not known
+        self.ctas = ctas  # number of CTAs of a cluster, 0 if not known
         self.agreement = Agreement(values, paths, shape)
         self._plain = Domain(shape, parameters, takes_part=self._takes_part)
         self.dependence = AddressDependence(values, self._plain.range, self._largest)
@@ -151,7 +151,7 @@ class Search:
 
     def _is_rank(self, site: InstrSite, rank: Node) -> bool:
         r = self._plain.range(rank)
-        if r.first >= 0 and r.last < self._ctas:
+        if r.first >= 0 and r.last < self.ctas:
             return True
         try:
             bases = self.bases(0)
@@ -159,7 +159,7 @@ class Search:
             ranks = lister.evaluate(table, rank)
         except NotListedError:
             return False
-        return bool((ranks < self._ctas).all())
+        return bool((ranks < self.ctas).all())
 
     def _sized(self, site: InstrSite, touch: Touch, box: TensorAddress) -> Touch | Finding:
         """The access of a tensor copy, with the size of the box from its tensor map."""

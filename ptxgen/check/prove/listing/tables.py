@@ -332,7 +332,9 @@ class Lister:
             part = self._where(part, self.paths.arrival(before, header))
             columns = [part.columns[THREAD - 1 - header], *(self.evaluate(part, value) for value in came)]
             rows.append(np.column_stack([c.astype(np.uint64) for c in columns]))
-            certain.append(part.sure)
+            # Rows do not keep the thread for which a value is one of the next iteration.
+            is_of_some = THREAD in part.columns and THREAD not in now.columns
+            certain.append(np.zeros_like(part.sure) if is_of_some else part.sure)
             base.assumed = merged(base.assumed, part.assumed)
         return np.concatenate(rows), np.concatenate(certain)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs, unfollowed
+from ptxgen.check.prove.program.operands import ROWS_APART, TENSOR, has_rows_apart, pairs, unfollowed
 from ptxgen.check.verify.shapes import Shape, shape_of
 from ptxgen.ir import Address, Instr, IntImm, Operand, TensorAddress
 from ptxgen.isa.spec import BoundOperand, Op
@@ -13,8 +13,8 @@ from ptxgen.tensormap import NBYTES
 from ptxgen.types import ScalarType
 
 _COPY_BYTES: Final = 16
-# Instructions that take an address and access nothing in global memory: hints, conversions, barriers and
-# zeros in shared memory.
+# Instructions that take an address and access nothing in global memory: hints, conversions, barriers,
+# zeros and addresses of tensor memory in shared memory.
 _NO_ACCESS: Final = (
     "prefetch",
     "discard",
@@ -27,6 +27,8 @@ _NO_ACCESS: Final = (
     "cp.async.mbarrier",
     "cp.async.bulk.prefetch",
     "fence",
+    "tcgen05.alloc",
+    "tcgen05.commit",
     "ld.param",
     "st.param",
     "st.bulk",
@@ -78,7 +80,7 @@ def _global_touches(instr: Instr, shape: Shape) -> Iterator[GlobalTouch]:
         yield from (GlobalTouch(Address(None), 0, box=box) for box in boxes)
         return
     addresses = [(w, a) for w, a in pairs(op, instr) if w.address and isinstance(a, Address)]
-    if not addresses or not _is_global(op, words):
+    if not addresses or words[0] == TENSOR or not _is_global(op, words):
         return
     if words[0] in ("ld", "ldu", "st", "atom", "red"):
         yield from _plain(op, words, addresses)

@@ -1,19 +1,21 @@
-"""The bytes of shared memory that `wgmma.mma_async` and tensor copies access.
+"""The bytes of shared memory that `wgmma.mma_async`, `tcgen05.mma`, `tcgen05.cp` and tensor copies access.
 
 The code follows the manual and shares nothing with the interpreter, so that one can be checked
 against the other. The source is PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix
-Descriptor Format", and "Strides" with the table of canonical layouts below. Its units have 16 bytes;
+Descriptor Format", and "Strides" with the table of canonical layouts below; "TensorCore 5th Generation Family
+Instructions": "Shared memory descriptor", "Canonical Layouts". Its units have 16 bytes;
 `w` units make a row of the swizzle (1, 2, 4, 8 for none, 32, 64, 128 bytes). A matrix lies at the
 sums of these strides:
 
 | | along M or N | along K |
 |---|---|---|
-| K-major, none | 8 rows 1 apart, groups of them SBO | 2 units, LBO apart |
-| K-major, swizzled | 8 rows w apart, groups of them SBO | 2 units, 1 apart |
-| M- or N-major, none | units of 8 elements, SBO apart | 8 rows 1 apart, groups of them LBO |
+| K-major, none | 8 rows 1 apart, groups of them SBO | units LBO apart |
+| K-major, swizzled | 8 rows w apart, groups of them SBO | units 1 apart |
+| M- or N-major, none | units SBO apart | 8 rows 1 apart, groups of them LBO |
 | M- or N-major, swizzled | w units 1 apart, groups of them LBO | 8 rows w apart, groups SBO |
 
-The swizzle then exchanges units within 128 bytes.
+A product reads 2 units of each row along K. The swizzle then exchanges atoms of one unit within 128 bytes; of
+`tcgen05`, there is one with atoms of two units, M- or N-major with groups of 4 rows along K, for tf32 alone.
 """
 
 from __future__ import annotations
@@ -32,34 +34,52 @@ UNIT: Final = 16  # bytes that a swizzle moves together
 ADDRESS_BITS: Final = 18  # bits of a shared address that a descriptor can hold
 _FIELD: Final = (1 << 14) - 1
 _CORE: Final = 8  # rows of a core matrix
-_ALONG_K: Final = 2  # units of each row that one instruction reads
-_K_16: Final = 16  # values of k of one instruction for 16-bit elements
-_ELEMENTS: Final = 8  # 16-bit elements in a unit
-# Units in a row of the swizzle, by the two highest bits of a descriptor.
-_WIDTHS: Final = (1, 8, 4, 2)
+_ROW_BYTES: Final = 32  # of each row along K that a product reads
+# Units in a row of the swizzle and in an atom, by the two highest bits of a descriptor.
+_SWIZZLES: Final = {0: (1, 1), 1: (8, 1), 2: (4, 1), 3: (2, 1)}
+# The same by the three highest bits of a descriptor of `tcgen05`, and what is fixed in it.
+_TENSOR_SWIZZLES: Final = {0: (1, 1), 1: (8, 2), 2: (8, 1), 4: (4, 1), 6: (2, 1)}
+_VERSION: Final = 1  # in bits 46 to 48
+_LARGE: Final = 4  # bytes of the elements, tf32, that M- or N-major have atoms of two units
 _ROW_SPANS: Final = {"32B": 32, "64B": 64, "128B": 128}  # bytes of a row of a box with a swizzle
 
 
 class Matrix(NamedTuple):
-    """A matrix that an instruction reads: its rows along M or N; `transposed` if it is M- or N-major."""
+    """A matrix that an instruction reads: its rows along M or N; `transposed` if it is M- or N-major.
+
+    A row has `nbytes` bytes along K, of elements of `size` bytes. `tensor` says that its descriptor is one of
+    `tcgen05`, and not of `wgmma`.
+    """
 
     name: str
     rows: int
     transposed: bool
+    nbytes: int = _ROW_BYTES
+    size: int = 2
+    tensor: bool = False
 
 
 class Fields(NamedTuple):
-    """The fields of a descriptor other than its start address, in units of 16 bytes."""
+    """The fields of a descriptor other than its start address, in units of 16 bytes; `wrong` says what no
+    instruction takes, `unknown` what is not followed. Both are empty for all others.
+    """
 
     leading: int
     stride: int
     base_offset: int
     width: int
+    atom: int = 1
+    wrong: str = ""
+    unknown: str = ""
 
     @property
     def pattern(self) -> int:
         """The number of bytes after which the swizzle repeats; 1 without a swizzle."""
         return _CORE * self.width * UNIT if self.width > 1 else 1
+
+    def phase(self, address: Lanes | int) -> Lanes | int:
+        """The number of the row of 128 bytes in the pattern of the swizzle."""
+        return (address >> 7) - self.base_offset & self.width // self.atom - 1
 
 
 def start_of(descriptors: Lanes) -> Lanes:
@@ -67,41 +87,51 @@ def start_of(descriptors: Lanes) -> Lanes:
     return (descriptors & np.uint64(_FIELD)).astype(np.int64) * UNIT
 
 
-def fields_of(descriptor: int) -> Fields:
-    """The fields of a descriptor other than its start address."""
-    return Fields(
-        descriptor >> 16 & _FIELD,
-        descriptor >> 32 & _FIELD,
-        descriptor >> 49 & 7,
-        _WIDTHS[descriptor >> 62 & 3],
-    )
+def fields_of(descriptor: int, matrix: Matrix) -> Fields:
+    """The fields of the descriptor of a matrix other than its start address."""
+    plain = descriptor >> 16 & _FIELD, descriptor >> 32 & _FIELD, descriptor >> 49 & 7
+    if not matrix.tensor:
+        return Fields(*plain, *_SWIZZLES[descriptor >> 62])
+    version, code = descriptor >> 46 & 7, descriptor >> 61
+    width, atom = _TENSOR_SWIZZLES.get(code, (1, 1))
+    wrong = unknown = ""
+    if version != _VERSION:
+        wrong = f"bits 46 to 48 of its descriptor are {version:03b}, not 001"
+    elif code not in _TENSOR_SWIZZLES:
+        wrong = f"its descriptor has the swizzle {code}, and there are 0, 1, 2, 4 and 6"
+    elif matrix.transposed and (matrix.size == _LARGE) != (atom > 1):
+        rule = "of M- or N-major matrices tf32 has 1, all others another"
+        wrong = f"its descriptor has the swizzle {code}, and {rule}"
+    elif descriptor >> 52 & 1:
+        unknown = "its descriptor has an address in place of the leading dimension's offset"
+    return Fields(*plain, width, atom, wrong, unknown)
 
 
 def units_of(start: int, fields: Fields, matrix: Matrix) -> Lanes:
     """The addresses of the units of a matrix that begins at `start`, int64."""
-    leads, strides, units = _layout(matrix.rows, matrix.transposed, fields.width)
+    leads, strides, units = _layout(matrix, fields.width, fields.atom)
     offset = leads * fields.leading + strides * fields.stride + units
     address = start + offset * UNIT
-    row = (address >> 7) - fields.base_offset & fields.width - 1
-    moved: Lanes = address ^ row * UNIT
+    moved: Lanes = address ^ fields.phase(address) * (fields.atom * UNIT)
     return moved
 
 
 @lru_cache(maxsize=128)
-def _layout(rows: int, transposed: bool, width: int) -> tuple[Lanes, Lanes, Lanes]:
+def _layout(matrix: Matrix, width: int, atom: int) -> tuple[Lanes, Lanes, Lanes]:
     """For each unit, the multiples of the leading offset, of the stride and of one unit in its address."""
-    if transposed:
-        return _transposed(rows, width)
-    row, unit = (x.ravel() for x in np.mgrid[0:rows, 0:_ALONG_K])
+    if matrix.transposed:
+        return _transposed(matrix, width, atom)
+    row, unit = (x.ravel() for x in np.mgrid[0 : matrix.rows, 0 : matrix.nbytes // UNIT])
     group, inner = row // _CORE, row % _CORE
     if width == 1:
         return unit, group, inner
     return np.zeros_like(unit), group, inner * width + unit
 
 
-def _transposed(rows: int, width: int) -> tuple[Lanes, Lanes, Lanes]:
-    k, unit = (x.ravel() for x in np.mgrid[0:_K_16, 0 : rows // _ELEMENTS])
-    group, inner = k // _CORE, k % _CORE
+def _transposed(matrix: Matrix, width: int, atom: int) -> tuple[Lanes, Lanes, Lanes]:
+    values, units = matrix.nbytes // matrix.size, -(-matrix.rows * matrix.size // UNIT)
+    k, unit = (x.ravel() for x in np.mgrid[0:values, 0:units])
+    group, inner = np.divmod(k, _CORE // atom)
     if width == 1:
         return group, unit, inner
     return unit // width, group, inner * width + unit % width

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.matrices import UNIT, Matrix
-from ptxgen.check.prove.program.operands import ROWS_APART, has_rows_apart, pairs, unfollowed
+from ptxgen.check.prove.program.operands import ROWS_APART, TENSOR, has_rows_apart, pairs, unfollowed
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.prove.program.variable_addresses import CLUSTER, GENERIC, SHARED
 from ptxgen.check.verify.shapes import Shape, shape_of
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Region, TensorAddress, Vector
 from ptxgen.isa.launches import RESPONSE_BYTES
 from ptxgen.isa.spec import BoundOperand, Op
+from ptxgen.isa.tensor_memory import COPIES
 from ptxgen.tensormap import ALIGN, NBYTES
 from ptxgen.types import ScalarType
 
@@ -45,8 +46,9 @@ class Touch(NamedTuple):
     `align` is in bytes; `lanes` is the number of lanes of a warp that take part; `space` is the space of the
     address (an instruction for the whole cluster also takes addresses of its own CTA). The bytes beyond the
     fixed ones must be a multiple of `multiple`. If a `matrix` is accessed, `descriptor` is the operand with
-    its address. If a `box` is copied, its tensor map has the size. `wrong` is the reason why the access is a
-    mistake at any address; empty if it is none.
+    its address; its shape is that of operand `side`, a or b, of a product if `side` is not empty. If a `box`
+    is copied, its tensor map has the size. `wrong` is the reason why the access is a mistake at any address;
+    empty if it is none.
     """
 
     address: Address
@@ -63,6 +65,7 @@ class Touch(NamedTuple):
     descriptor: Operand | None = None
     box: TensorAddress | None = None
     wrong: str = ""
+    side: str = ""
 
 
 class Home(NamedTuple):
@@ -286,6 +289,26 @@ def _matrix_product(op: Op, instr: Instr) -> Iterator[Touch]:
         yield Touch(Address(None), 0, UNIT, matrix=matrix, descriptor=got)
 
 
+def _tensor(op: Op, instr: Instr) -> Iterator[Touch]:
+    """The accesses of instructions on tensor memory to shared memory: the address that an allocation writes,
+    the mbarrier at which a commit arrives, and matrices that products and copies read.
+    """
+    what = op.opcode.split(".")[1]
+    for want, got in pairs(op, instr):
+        if what in _ADDRESSED and want.address and isinstance(got, Address):
+            nbytes = _ADDRESSED[what]
+            yield Touch(got, nbytes, nbytes, space=_space(op) or GENERIC)
+        elif what == "mma" and want.name in ("a", "b") and not isinstance(got, Address):
+            matrix = Matrix(f"matrix {want.name.upper()}", 0, False, tensor=True)
+            yield Touch(Address(None), 0, UNIT, matrix=matrix, descriptor=got, side=want.name)
+        elif what == "cp" and want.name == "b":
+            rows, nbytes = COPIES[str(op.modifiers["shape"])]
+            matrix = Matrix("its matrix", rows, False, nbytes, tensor=True)
+            yield Touch(Address(None), 0, UNIT, matrix=matrix, descriptor=got)
+
+
+_ADDRESSED: Final = {"alloc": 4, "commit": _MBARRIER_BYTES}  # bytes
+
 _READERS: Final = {
     **dict.fromkeys(("ld", "ldu", "st", "atom", "red"), _plain),
     "tensormap": _tensormap,
@@ -295,6 +318,7 @@ _READERS: Final = {
     "clusterlaunchcontrol": _response,
     "wmma": _wmma,
     "wgmma": _matrix_product,
+    TENSOR: _tensor,
 }
 
 

@@ -107,9 +107,11 @@ _NOWHERE: Final = Site(-1, -1, "")
 class Values:
     """The values of the registers of one kernel or function.
 
-    `specials` has the special registers with a known value, `shared` the names of shared variables,
-    `params` the bits of each parameter (0 if it is not a number), and `params_known` the values of known
-    parameters. `like` are other values of the same kernel or function, whose analysis is shared.
+    `specials` has the special registers with a known value, `shared` the names of shared variables, `params`
+    the bits of each parameter (0 if it is not a number), and `params_known` the values of known parameters.
+    `like` are other values of the same kernel or function, whose analysis is shared. Loads of addresses of
+    tensor memory, given by block and position in `addresses`, have the value of the parameter that is named
+    there, one of `params`.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Values:
         params_known: Mapping[str, int],
         params: Mapping[str, int],
         like: Values | None = None,
+        addresses: Mapping[tuple[int, int], str] | None = None,
     ) -> None:
         self.graph = graph
         self._specials = specials
@@ -129,6 +132,7 @@ class Values:
         self._defs: dict[str, dict[int, list[int]]] = _definitions(graph) if like is None else like._defs
         self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
         self._like = like
+        self._addresses = addresses or {}
         self._known: dict[Site, Node] = {}
         # The instructions whose results are not computed, by the number of the value: block and position.
         self.origins: dict[int, tuple[int, int, Instr]] = {}
@@ -138,7 +142,7 @@ class Values:
 
     def in_launch(self, specials: Mapping[str, int], params_known: Mapping[str, int]) -> Values:
         """The values of the same kernel in a launch, with more special registers and parameters known."""
-        return Values(self.graph, specials, self._shared, params_known, self._params, self)
+        return Values(self.graph, specials, self._shared, params_known, self._params, self, self._addresses)
 
     @property
     def count(self) -> int:
@@ -280,7 +284,9 @@ class Values:
         instr = self.graph.blocks[site.block].instrs[site.position]
         declared = TYPES[self._declared[site.register]]
         op = operation(instr)
-        if op is None or declared.is_float:
+        if site[:2] in self._addresses:
+            new = self._param(self._addresses[site[:2]], 0, WORD)
+        elif op is None or declared.is_float:
             new = self._opaque_result(instr, declared.bits, site)
             if new.kind == "opaque" and instr.guard is None:
                 self.origins[new.id] = site.block, site.position, instr

@@ -1,0 +1,1 @@
+"""Proofs about tensor memory: its allocations, and the lanes and columns that instructions use."""

@@ -1,0 +1,765 @@
+"""Static proof of tensor memory: allocations, lanes and columns, and matrices behind descriptors; each rule
+has a kernel that is proved and one that breaks it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from dsl import test_blackwell as products_of
+from interpreter.tensor_texts import (
+    BUFFER,
+    LANE,
+    MBARRIER,
+    TENSOR,
+    THREAD,
+    by_one_thread,
+    commit,
+    descriptor,
+    instruction,
+    kernel,
+)
+
+from ptxgen.check.prove import Proof, prove, prove_shared
+from ptxgen.check.prove.contract import GlobalContract
+from ptxgen.check.prove.program.matrices import UNIT, Matrix, fields_of, units_of
+from ptxgen.dsl import KernelBuilder
+from ptxgen.isa.descriptors import SIZES, shared_matrix
+from ptxgen.types import bf16, f16, f32
+
+F16: Final = instruction(128, 64, "f16")
+HALF: Final = instruction(64, 64, "f16")
+LOAD: Final = "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r1, %r2}, [%r20+62];"
+STORE: Final = "tcgen05.st.sync.aligned.16x64b.x2.b32 [%r20], {%r1, %r2};"
+MMA: Final = "tcgen05.mma.cta_group::1.kind::f16"
+MX: Final = "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block32"
+E2M1: Final = 1 << 27 | 8 << 17 | 1 << 7 | 1 << 10 | 1 << 23
+BASE: Final = "the address of tensor memory = 0"
+THERE: Final = "thread (0, 0, 0), %r2 = 22528"  # behind the loop that fills shared memory
+FILLED: Final = f"{THERE}, {BASE}"
+
+
+def text(*lines: str, columns: int = 64, nbytes: int = 0, pair: bool = False) -> str:
+    """A kernel whose threads have the address of their warp's lanes in %r20."""
+    return kernel(
+        "\n".join([f"add.u32 %r20, {TENSOR}, {LANE};", *lines]), columns=columns, nbytes=nbytes, pair=pair
+    )
+
+
+def product(*lines: str, idesc: int = F16, nbytes: int = 3 << 13, sbo: int = 1024) -> str:
+    """A kernel of which one thread has the descriptors of A in %rd1 and of B in %rd2."""
+    ready = [descriptor("%rd1", 0, sbo=sbo), descriptor("%rd2", 1 << 14), f"mov.u32 %r5, {idesc:#x};"]
+    all_lines = [*ready, "setp.ne.u32 %p1, %r90, %r90;", *lines, commit()]
+    return kernel(by_one_thread(all_lines), columns=64, nbytes=nbytes)
+
+
+def proof(ptx: str, **how: Any) -> Proof:
+    return prove_shared(ptx, block=128, **how)
+
+
+def said(of: Proof) -> list[tuple[str, str, str]]:
+    """The verdicts that are not `proved`, with the first words of their instructions."""
+    rest = [v for v in of.verdicts if v.verdict != "proved"]
+    return [(v.verdict, v.instr.split()[0].removesuffix(";"), v.reason) for v in rest]
+
+
+def replaced(ptx: str, old: str, new: str) -> str:
+    assert ptx.count(old) == 1
+    return ptx.replace(old, new)
+
+
+# ------------------------------------------------------------------------------ lanes and columns
+
+LOADED: Final = "tcgen05.ld.sync.aligned.32x32b.x2.b32"
+STORED: Final = "tcgen05.st.sync.aligned.16x64b.x2.b32"
+USES: Final = (
+    (
+        text(LOAD),
+        "+62",
+        "+63",
+        LOADED,
+        f"columns 63 to 64 are outside its allocation, which has 64 columns: thread (0, 0, 0), {BASE}",
+    ),
+    (
+        text(LOAD),
+        "+62",
+        "+-1",
+        LOADED,
+        f"lanes -1 to 30 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
+    ),
+    (
+        text(LOAD),
+        f"add.u32 %r20, {TENSOR}, {LANE};",
+        f"mov.u32 %r20, {TENSOR};",
+        LOADED,
+        f"lanes 0 to 31 are not those of warp 1 of 4, which has lanes 32 to 63: thread (32, 0, 0), {BASE}",
+    ),
+    (
+        text(LOAD),
+        "+62",
+        f"+{16 << 16}",
+        LOADED,
+        f"lanes 16 to 47 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
+    ),
+    (
+        text(STORE),
+        "[%r20]",
+        f"[%r20+{8 << 16}]",
+        STORED,
+        f"it begins at lane 8, and not at lane 0 or 16: thread (0, 0, 0), {BASE}",
+    ),
+    (
+        text("tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {%r1, %r2}, [%r20], 62;"),
+        ", 62;",
+        ", 63;",
+        "tcgen05.ld.sync.aligned.16x32bx2.x2.b32",
+        f"columns 0 to 64 are outside its allocation, which has 64 columns: thread (0, 0, 0), {BASE}",
+    ),
+    (
+        text("tcgen05.ld.sync.aligned.32x32b.x2.pack::16b.b32 {%r1, %r2}, [%r20+60];"),
+        "+60",
+        "+61",
+        "tcgen05.ld.sync.aligned.32x32b.x2.pack::16b.b32",
+        f"columns 61 to 64 are outside its allocation, which has 64 columns: thread (0, 0, 0), {BASE}",
+    ),
+    (
+        product(f"{MMA} [{TENSOR}], %rd1, %rd2, %r5, %p1;"),
+        f"[{TENSOR}], %rd1",
+        f"[{TENSOR}+8], %rd1",
+        MMA,
+        f"D: columns 8 to 71 are outside its allocation, which has 64 columns: {FILLED}",
+    ),
+    (
+        product(f"{MMA} [{TENSOR}], %rd1, %rd2, %r5, %p1;"),
+        f"[{TENSOR}], %rd1",
+        f"[{TENSOR}+{16 << 16}], %rd1",
+        MMA,
+        f"D: it begins at lane 16, and not at lane 0: {FILLED}",
+    ),
+    (
+        product(f"{MMA} [{TENSOR}+{16 << 16}], %rd1, %rd2, %r5, %p1;", idesc=HALF),
+        f"[{TENSOR}+{16 << 16}]",
+        f"[{TENSOR}+{32 << 16}]",
+        MMA,
+        f"D: it begins at lane 32, and not at lane 0 or 16: {FILLED}",
+    ),
+    (
+        product(f"{MMA} [{TENSOR}], [{TENSOR}+56], %rd2, %r5, %p1;"),
+        "+56",
+        "+57",
+        MMA,
+        f"A: columns 57 to 64 are outside its allocation, which has 64 columns: {FILLED}",
+    ),
+    (
+        product(f"{MX} [{TENSOR}], %rd1, %rd2, %r5, [{TENSOR}+60], [{TENSOR}+62], %p1;", idesc=E2M1),
+        "+62",
+        "+63",
+        MX,
+        f"scale factors of B: columns 63 to 64 are outside its allocation, which has 64 columns: {FILLED}",
+    ),
+    (
+        product(f"{MX} [{TENSOR}], %rd1, %rd2, %r5, [{TENSOR}+60], [{TENSOR}+62], %p1;", idesc=E2M1),
+        "+60",
+        f"+{1 << 16}",
+        MX,
+        f"scale factors of A: it begins at lane 1, and not at lane 0: {FILLED}",
+    ),
+    (
+        product(f"tcgen05.cp.cta_group::1.128x256b [{TENSOR}+56], %rd1;"),
+        "+56",
+        "+57",
+        "tcgen05.cp.cta_group::1.128x256b",
+        f"columns 57 to 64 are outside its allocation, which has 64 columns: {FILLED}",
+    ),
+    (
+        product(f"tcgen05.cp.cta_group::1.4x256b [{TENSOR}+{31 << 16}], %rd1;"),
+        f"+{31 << 16}",
+        f"+{32 << 16}",
+        "tcgen05.cp.cta_group::1.4x256b",
+        f"it begins at lane 32, and not at lane 0 to 31: {FILLED}",
+    ),
+)
+
+
+@pytest.mark.parametrize(("right", "old", "new", "instr", "why"), USES)
+def test_cells_are_of_the_allocation_and_of_the_warp(
+    right: str, old: str, new: str, instr: str, why: str
+) -> None:
+    assert proof(right).complete, proof(right).report()
+    assert said(proof(replaced(right, old, new))) == [("violation", instr, why)]
+
+
+def test_an_address_may_be_a_number_if_all_columns_are_allocated() -> None:
+    whole = text("tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r1, %r2}, [%r20];", columns=512).replace(
+        f"add.u32 %r20, {TENSOR}, {LANE};", f"mov.u32 %r20, {LANE};"
+    )
+    whole = whole.replace("[%r20];", "[%r20+510];")
+    assert proof(whole).complete
+    assert said(proof(whole.replace("+510", "+511"))) == [
+        (
+            "violation",
+            LOADED,
+            "columns 511 to 512 are outside its allocation, which has 512 columns: thread (0, 0, 0)",
+        )
+    ]
+    part = whole.replace(", 512;", ", 256;").replace("+510", "+10")
+    assert said(proof(part)) == [
+        ("unknown", LOADED, "its address is not computed from that of an allocation")
+    ]
+
+
+def test_an_address_may_be_computed_in_a_loop() -> None:
+    loop = text(
+        "mov.u32 %r21, 0;",
+        "$next:",
+        "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r1, %r2}, [%r20];",
+        "add.u32 %r20, %r20, 2;",
+        "add.u32 %r21, %r21, 1;",
+        "setp.lt.u32 %p1, %r21, 32;",
+        "@%p1 bra $next;",
+    )
+    assert proof(loop).complete
+    ((verdict, instr, why),) = said(proof(replaced(loop, "%r21, 32;", "%r21, 33;")))
+    assert (verdict, instr) == ("violation", LOADED)
+    assert why.startswith(
+        "columns 64 to 65 are outside its allocation, which has 64 columns: thread (0, 0, 0)"
+    )
+
+
+def test_the_threads_of_a_warp_have_one_address() -> None:
+    own = replaced(text(LOAD), "+62", "").replace(f"{TENSOR}, {LANE}", f"{TENSOR}, {THREAD}")
+    assert ("unknown", LOADED, "the threads of a warp may give different addresses") in said(proof(own))
+
+
+def test_what_may_not_happen_is_no_violation() -> None:
+    guarded = text("ld.global.u32 %r3, [%rd90];", "and.b32 %r3, %r3, 64;", "add.u32 %r20, %r20, %r3;", LOAD)
+    ((verdict, instr, why),) = said(proof(guarded))
+    assert (verdict, instr) == ("unknown", LOADED)
+    assert why == (
+        "perhaps columns 126 to 127 are outside its allocation, which has 64 columns, but that may not "
+        f"happen (thread (0, 0, 0), {BASE})"
+    )
+
+
+def test_a_value_that_a_loop_has_for_other_threads_is_no_violation() -> None:
+    lines = (
+        "mov.u32 %r30, 0;",
+        "mov.u32 %r21, 0;",
+        "$next:",
+        f"setp.lt.u32 %p1, {THREAD}, 64;",
+        "@%p1 bra $skip;",
+        "mov.u32 %r30, 1;",
+        "$skip:",
+        "add.u32 %r21, %r21, 1;",
+        "setp.lt.u32 %p2, %r21, 2;",
+        "@%p2 bra $next;",
+        "add.u32 %r20, %r20, %r30;",
+    )
+    first = text(*lines, f"@%p9 {LOAD}")  # of warp 0, for which %r30 is 0
+    assert [v[:2] for v in said(proof(first))] == [("unknown", "@%p9")]
+
+
+# ------------------------------------------------------------------------------ allocations
+
+ALLOC: Final = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32"
+DEALLOC: Final = "tcgen05.dealloc.cta_group::1.sync.aligned.b32"
+FREE: Final = f"{DEALLOC} {TENSOR}, 64;"
+PERMIT: Final = "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
+MINE: Final = f"{ALLOC} [{BUFFER}+16], 64;"
+NOT_KNOWN: Final = "its address is not computed from that of an allocation"
+RULES: Final[tuple[tuple[list[tuple[str, str]], list[tuple[str, str, str]]], ...]] = (
+    (
+        [(f"{MINE}", f"{ALLOC} [{BUFFER}+16], 48;"), (FREE, f"{DEALLOC} {TENSOR}, 48;")],
+        [
+            (
+                "violation",
+                ALLOC,
+                "it allocates 48 columns, and there are allocations of 32, 64, 128, 256, 512",
+            ),
+            ("unknown", LOADED, NOT_KNOWN),
+            ("unknown", DEALLOC, NOT_KNOWN),
+        ],
+    ),
+    ([(FREE, "")], [("violation", ALLOC, "its columns are never freed")]),
+    (
+        [(FREE, f"{DEALLOC} {TENSOR}, 32;")],
+        [("violation", DEALLOC, "it frees 32 columns of an allocation of 64")],
+    ),
+    (
+        [(FREE, f"add.u32 %r1, {TENSOR}, 32;\n{DEALLOC} %r1, 64;")],
+        [
+            (
+                "violation",
+                DEALLOC,
+                "it frees columns from lane 0 and column 32 of its allocation on, not from its address: "
+                f"thread (0, 0, 0), {BASE}",
+            )
+        ],
+    ),
+    (
+        [(f"{MINE}\n{PERMIT}", f"{PERMIT}\n{MINE}")],
+        [("violation", ALLOC, "tcgen05.relinquish_alloc_permit comes before it")],
+    ),
+    (
+        [
+            (f"{MINE}\n{PERMIT}", MINE),
+            (
+                f"setp.eq.u32 %p8, {THREAD}, 0;",
+                f"setp.ge.u32 %p7, {THREAD}, 96;\n@%p7 {PERMIT}\nsetp.eq.u32 %p8, {THREAD}, 0;",
+            ),
+        ],
+        [("unknown", ALLOC, "tcgen05.relinquish_alloc_permit may come before it")],
+    ),
+    (
+        [("@!%p9 bra $allocated;", f"setp.lt.u32 %p9, {THREAD}, 64;\n@!%p9 bra $allocated;")],
+        [
+            ("unknown", ALLOC, "warps 0 to 1 execute it, and each allocates columns"),
+            ("unknown", DEALLOC, "the warp that executes it is not known to be one"),
+        ],
+    ),
+    (
+        [("@!%p9 bra $freed;", "")],
+        [
+            ("unknown", ALLOC, "its columns may not be freed, or more than once"),
+            ("unknown", DEALLOC, "the warp that executes it is not known to be one"),
+        ],
+    ),
+    (
+        [(FREE, f"ld.global.u32 %r1, [%rd90];\n{DEALLOC} %r1, 64;")],
+        [
+            ("unknown", ALLOC, "a tcgen05.dealloc has an address that is not known"),
+            ("unknown", DEALLOC, NOT_KNOWN),
+        ],
+    ),
+    (
+        [
+            (LOAD, f"bar.sync 0;\n@!%p9 bra $late;\n{FREE}\n$late:\nbar.sync 0;\n{LOAD}"),
+            ("$freed:", "$end:"),
+            (f"@!%p9 bra $freed;\n{FREE}\n", ""),
+        ],
+        [("violation", LOADED, "it comes after tcgen05.dealloc has freed its columns")],
+    ),
+    (
+        [("bar.sync 0;\n@!%p9 bra $freed;", "@!%p9 bra $freed;")],
+        [("unknown", LOADED, "it may come after tcgen05.dealloc has freed its columns")],
+    ),
+)
+
+
+@pytest.mark.parametrize(("changes", "wanted"), RULES)
+def test_allocations_keep_their_rules(
+    changes: Sequence[tuple[str, str]], wanted: list[tuple[str, str, str]]
+) -> None:
+    wrong = text(LOAD)
+    assert proof(wrong).complete
+    for old, new in changes:
+        wrong = replaced(wrong, old, new)
+    found = [v for v in said(proof(wrong)) if v[1].startswith("tcgen05") or v[1].startswith("@")]
+    assert found == wanted
+
+
+SECOND: Final = (
+    f"@!%p9 bra $second;\n{ALLOC} [{BUFFER}+32], {{}};\n$second:\n"
+    f"bar.sync 0;\nld.shared.u32 %r40, [{BUFFER}+32];"
+)
+FREE_SECOND: Final = f"{DEALLOC} %r40, {{}};\n{FREE}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        (32, []),
+        (64, []),
+        (
+            128,
+            [
+                (
+                    "violation",
+                    ALLOC,
+                    "it allocates 128 columns after an allocation of 64, and later allocations of a CTA are "
+                    "not larger",
+                )
+            ],
+        ),
+        (
+            512,
+            [
+                ("unknown", ALLOC, "all allocations have 576 columns, and tensor memory has 512"),
+                (
+                    "violation",
+                    ALLOC,
+                    "it allocates 512 columns after an allocation of 64, and later allocations of a CTA are "
+                    "not larger",
+                ),
+            ],
+        ),
+    ],
+)
+def test_later_allocations_are_not_larger_and_all_fit(columns: int, wanted: list[Any]) -> None:
+    two = text(SECOND.format(columns), f"add.u32 %r41, %r40, {LANE};", LOAD.replace("%r20+62", "%r41+30"))
+    two = replaced(two, f"{PERMIT}\n", "")
+    two = replaced(two, FREE, FREE_SECOND.format(columns))
+    assert said(proof(two)) == wanted
+
+
+def test_an_address_is_loaded_after_the_allocation_has_written_it() -> None:
+    early = text(LOAD)
+    early = replaced(early, f"bar.sync 0;\nld.shared.u32 {TENSOR}", f"ld.shared.u32 {TENSOR}")
+    reason = "its address cannot be listed: it depends on a value from memory"
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early)), reason
+
+
+def test_nothing_else_writes_the_word_of_an_address() -> None:
+    right = text(f"st.shared.u32 [{BUFFER}+20], 5;", LOAD)
+    assert proof(right).complete
+    store = "st.shared.u32"
+    wrong = replaced(right, f"[{BUFFER}+20]", f"[{BUFFER}+16]")
+    why = f"{store} may write over the address of an allocation"
+    assert said(proof(wrong)) == [
+        ("unknown", ALLOC, "a tcgen05.dealloc has an address that is not known"),
+        ("unknown", LOADED, why),
+        ("unknown", DEALLOC, why),
+    ]
+    assert proof(replaced(wrong, f"{store} [{BUFFER}+16]", f"bar.sync 0;\n{store} [{BUFFER}+16]")).complete
+    anywhere = replaced(right, f"[{BUFFER}+20]", "[%r1]")
+    assert said(proof(anywhere))[-1] == (
+        "unknown",
+        DEALLOC,
+        f"{store}, which is not proved, may write over the address of an allocation",
+    )
+
+
+def test_barriers_in_loops_of_all_threads_order_the_word_too() -> None:
+    loop = text(
+        LOAD,
+        "mov.u32 %r21, 0;",
+        "$next:",
+        "bar.sync 0;",
+        f"st.shared.u32 [{BUFFER}+16], 5;",
+        "add.u32 %r21, %r21, 1;",
+        "setp.lt.u32 %p1, %r21, 3;",
+        "@%p1 bra $next;",
+    )
+    assert proof(loop).complete
+    some = replaced(loop, "bar.sync 0;\nst.shared", "bar.sync 1, 128;\nst.shared")
+    assert proof(some).complete
+    mixed = replaced(loop, "bar.sync 0;\nst.shared", "@%p8 bra $skip;\nbar.sync 0;\n$skip:\nst.shared")
+    assert not proof(mixed).complete
+
+
+EARLY: Final = f"@!%p9 bra $allocated;\n{MINE}"
+
+
+def test_a_barrier_that_warps_pass_at_other_times_orders_nothing() -> None:
+    right = text(LOAD)
+    other_numbers = replaced(right, EARLY, f"@!%p9 bra $allocated;\nbar.sync 1, 32;\n{MINE}")
+    assert proof(other_numbers).complete
+    # The other warps pass the barrier of all threads with warp 0, which has not yet allocated.
+    early = replaced(right, EARLY, f"@!%p9 bra $allocated;\nbar.sync 0;\n{MINE}")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
+    parted = replaced(right, EARLY, f"@!%p9 bra $others;\nbar.sync 0;\n{MINE}")
+    parted = replaced(parted, "$allocated:\n", "bra $allocated;\n$others:\nbar.sync 0;\n$allocated:\n")
+    parted = replaced(parted, "fence.proxy.async;\nbar.sync 0;\n", "")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(parted))
+
+
+def test_a_barrier_of_clusters_that_some_warps_pass_orders_nothing() -> None:
+    meet = "barrier.cluster.arrive;\nbarrier.cluster.wait;"
+    right = replaced(text(LOAD, pair=True), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert proof(right).complete
+    early = replaced(right, "@!%p9 bra $allocated;\n", f"@!%p9 bra $allocated;\n{meet}\n")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
+
+
+def test_another_cta_may_write_the_word_at_any_time() -> None:
+    right = text(
+        f"mapa.shared::cluster.u32 %r3, {BUFFER}, 1;", "bar.sync 0;", f"st.shared.u32 [{BUFFER}+16], 5;", LOAD
+    )
+    right = replaced(right, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert proof(right).complete
+    wrong = replaced(right, f"st.shared.u32 [{BUFFER}+16]", "st.shared::cluster.u32 [%r3+16]")
+    why = "st.shared::cluster.u32 may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(wrong))
+
+
+def test_a_function_that_is_not_followed_may_write_the_word() -> None:
+    called = replaced(text("call f;", LOAD), ".visible .entry", ".extern .func f;\n.visible .entry")
+    why = "a function that is called, and not followed, may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(called))
+
+
+def test_a_violation_is_one_for_each_address_of_the_allocation() -> None:
+    some = replaced(
+        text(LOAD),
+        f"add.u32 %r20, {TENSOR}, {LANE};",
+        f"and.b32 %r20, {TENSOR}, 32;\nadd.u32 %r20, %r20, {LANE};",
+    )
+    ((verdict, instr, why),) = said(proof(some))
+    assert (verdict, instr) == ("unknown", LOADED)
+    assert why == (
+        "perhaps columns -2 to -1 are outside its allocation, which has 64 columns, but that may not happen "
+        "(thread (0, 0, 0), the address of tensor memory = 64)"
+    )
+
+
+def test_a_use_comes_after_the_allocation() -> None:
+    whole = text(LOAD.replace("[%r20+62]", f"[{LANE}]"), columns=512)
+    assert proof(whole).complete
+    early = replaced(
+        whole,
+        "@!%p9 bra $allocated;",
+        f"{LOAD.replace('[%r20+62]', f'[{LANE}]').replace('%r1', '%r11')}\n@!%p9 bra $allocated;",
+    )
+    assert said(proof(early)) == [("unknown", LOADED, "it may come before the allocation")]
+
+
+def test_columns_are_freed_once() -> None:
+    twice = replaced(text(LOAD), FREE, f"{FREE}\n{FREE}")
+    assert said(proof(twice))[0] == ("unknown", ALLOC, "several instructions free its columns")
+
+
+def test_an_allocation_is_made_once() -> None:
+    again = replaced(text(LOAD), MINE, f"$again:\n{MINE}\n@%p9 bra $again;")
+    why = "which warps execute it, and how often, is not known"
+    assert said(proof(again))[0] == ("unknown", ALLOC, why)
+
+
+# ------------------------------------------------------------------------------ pairs
+
+
+def test_pairs_are_two_ctas_of_a_cluster() -> None:
+    pair = text(LOAD, pair=True)
+    why = "the number of CTAs of its cluster is not known (.reqnctapercluster)"
+    allocated, freed = (x.replace("cta_group::1", "cta_group::2") for x in (ALLOC, DEALLOC))
+    assert said(proof(pair)) == [("unknown", allocated, why), ("unknown", freed, why)]
+    for ctas in (2, 4):
+        cluster = replaced(pair, "out)\n{", f"out)\n.reqnctapercluster {ctas}, 1, 1\n{{")
+        assert proof(cluster).complete
+    three = replaced(pair, "out)\n{", "out)\n.reqnctapercluster 3, 1, 1\n{")
+    odd = "a pair has two CTAs of one cluster, and the cluster has 3"
+    assert said(proof(three)) == [("violation", allocated, odd), ("violation", freed, odd)]
+
+
+def test_products_of_one_cta_use_no_allocation_of_a_pair() -> None:
+    pair = product(f"{MMA} [{TENSOR}], %rd1, %rd2, %r5, %p1;").replace(
+        "cta_group::1.sync", "cta_group::2.sync"
+    )
+    pair = replaced(pair, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    why = "it is for cta_group::1, its allocation for another group"
+    assert ("unknown", MMA, why) in said(proof(pair))
+
+
+def test_a_commit_is_multicast_to_ctas_of_the_cluster() -> None:
+    line = by_one_thread([commit(mask=3)])
+    two = replaced(text(line), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert proof(two).complete
+    instr = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
+    assert said(proof(replaced(two, "mov.u16 %rs1, 3;", "mov.u16 %rs1, 6;"))) == [
+        ("violation", instr, "it multicasts to the CTAs of mask 0x0006 in a cluster of 2")
+    ]
+
+
+# ------------------------------------------------------------------------------ shared memory
+
+
+def test_a_commit_arrives_at_an_mbarrier_in_shared_memory() -> None:
+    right = text(by_one_thread([commit()]))
+    assert proof(right).complete
+    instr = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"
+    wrong = replaced(right, f"{instr} [{MBARRIER}]", f"{instr} [{MBARRIER}+4]")
+    why = "byte 4 of buf is not a multiple of 8 bytes: thread (0, 0, 0)"
+    assert said(proof(wrong))[0] == ("violation", instr, why)
+
+
+ONE: Final = f"{MMA} [{TENSOR}], %rd1, %rd2, %r5, %p1;"
+DESCRIPTORS: Final = (
+    (
+        "%rd1, %rd1, 0x4000404000010000",
+        "%rd1, %rd1, 0x4000408000010000",
+        f"matrix A: bytes 1024 to 32767 are outside buf, which has 25600 bytes: {THERE}",
+    ),
+    (
+        "%r91, 17408;",
+        "%r91, 18432;",
+        f"matrix B: bytes 18432 to 26623 are outside buf, which has 25600 bytes: {THERE}",
+    ),
+    (
+        "%rd2, %rd2, 0x4000404000010000",
+        "%rd2, %rd2, 0x4000004000010000",
+        f"matrix B: bits 46 to 48 of its descriptor are 000, not 001: {THERE}",
+    ),
+    (
+        "%rd2, %rd2, 0x4000404000010000",
+        "%rd2, %rd2, 0x6000404000010000",
+        f"matrix B: its descriptor has the swizzle 3, and there are 0, 1, 2, 4 and 6: {THERE}",
+    ),
+)
+
+
+@pytest.mark.parametrize(("old", "new", "why"), DESCRIPTORS)
+def test_matrices_behind_descriptors_lie_in_shared_memory(old: str, new: str, why: str) -> None:
+    right = product(ONE)
+    assert proof(right).complete, proof(right).report()
+    assert said(proof(replaced(right, old, new))) == [("violation", MMA, why)]
+
+
+def test_transposed_matrices_have_the_swizzle_of_their_type() -> None:
+    right = product(ONE, idesc=F16 | 1 << 16)
+    assert proof(right).complete, proof(right).report()
+    wrong = replaced(right, "%rd2, %rd2, 0x4000404000010000", "%rd2, %rd2, 0x2000404000010000")
+    why = "its descriptor has the swizzle 1, and of M- or N-major matrices tf32 has 1, all others another"
+    assert said(proof(wrong)) == [("violation", MMA, f"matrix B: {why}: {THERE}")]
+
+
+def test_an_absolute_leading_offset_is_not_followed() -> None:
+    absolute = replaced(product(ONE), "%rd2, %rd2, 0x4000404000010000", "%rd2, %rd2, 0x4010404000010000")
+    why = "matrix B: its descriptor has an address in place of the leading dimension's offset"
+    assert said(proof(absolute)) == [("unknown", MMA, why)]
+
+
+def test_descriptors_in_clusters_leave_out_the_rank_of_an_address() -> None:
+    cluster = replaced(product(ONE), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    why = "the matrix that its descriptor names depends on the variable's address"
+    assert proof(cluster).complete
+    unmasked = cluster.replace("and.b32 %r3, %r3, 0x3fff;\n", "")
+    assert said(proof(unmasked)) == [("unknown", MMA, f"matrix {x}: {why}") for x in "AB"]
+
+
+def test_the_matrix_of_a_copy_lies_in_shared_memory() -> None:
+    instr = "tcgen05.cp.cta_group::1.32x128b.warpx4"
+    right = product(f"{instr} [{TENSOR}], %rd1;", nbytes=512 + 16384, sbo=128)
+    right = right.replace("0x4000400800010000", "0x400800010000")
+    assert proof(right).complete, proof(right).report()
+    wrong = replaced(right, "%r91, 1024;", "%r91, 17424;")
+    why = "bytes 17424 to 17935 are outside buf, which has 17920 bytes: thread (0, 0, 0), %r2 = 16384"
+    assert said(proof(wrong)) == [("violation", instr, f"its matrix: {why}")]
+
+
+def test_a_product_is_one_of_the_table() -> None:
+    wrong = product(ONE, idesc=instruction(96, 64, "f16"))
+    lost = [("unknown", MMA, f"matrix {x}: the shape of its product is not known") for x in "AB"]
+    why = f"{MMA}: expected M 64 or 128 in the shape of the instruction descriptor 0x06100010, got 96"
+    assert said(proof(wrong)) == [*lost, ("violation", MMA, why)]
+    unfollowed = product(ONE, idesc=F16 | 1 << 2)
+    assert said(proof(unfollowed))[-1] == (
+        "unknown",
+        MMA,
+        "products with a sparse A, or with K of 96, are not followed",
+    )
+    loaded = replaced(product(ONE), f"mov.u32 %r5, {F16:#x};", "ld.global.u32 %r5, [%rd90];")
+    assert said(proof(loaded))[-1] == ("unknown", MMA, "its instruction descriptor is not known")
+    chosen = replaced(
+        product(ONE), f"mov.u32 %r5, {F16:#x};", f"mov.u32 %r5, {F16:#x};\n@%p9 or.b32 %r5, %r5, 0x2000;"
+    )
+    assert proof(chosen).complete  # a product with A negated has the same shape
+
+
+def test_scale_factors_fit_in_a_column() -> None:
+    line = (
+        f"{MX.replace('block32', 'block16')} [{TENSOR}], %rd1, %rd2, %r5, [{TENSOR}+60], [{TENSOR}+62], %p1;"
+    )
+    assert proof(product(line, idesc=E2M1)).complete
+    wrong = product(line, idesc=E2M1 | 2 << 29)
+    why = f"4 factors of a row do not fit in a column of 4 bytes from byte 2 on: {FILLED}"
+    assert said(proof(wrong)) == [("violation", MX.replace("block32", "block16"), why)]
+
+
+def test_an_unmodelled_form_is_unknown() -> None:
+    shifted = text(by_one_thread([f"tcgen05.shift.cta_group::1.down [{TENSOR}];"]))
+    instr = "tcgen05.shift.cta_group::1.down"
+    assert said(proof(shifted)) == [
+        ("unknown", instr, "rows of tensor memory that move down are not modelled")
+    ]
+
+
+def test_global_memory_is_not_that_of_tensor_memory() -> None:
+    result = prove(
+        product(ONE, nbytes=0).replace("[1024]", "[32768]"),
+        block=128,
+        contract=GlobalContract((), (), {}, (1, 1, 1)),
+    )
+    assert result.global_memory is not None
+    assert not result.global_memory.accesses
+
+
+def test_generic_stores_before_a_product_need_a_fence() -> None:
+    right = product(ONE)
+    assert not proof(right).unfenced
+    (problem,) = proof(replaced(right, "fence.proxy.async;", "")).unfenced
+    assert problem.message.startswith("no fence.proxy.async is between")
+
+
+@pytest.mark.parametrize("kind", ["f16", "tf32", "e4m3"])
+def test_the_interpreter_reads_the_units_that_the_proof_expects(kind: str) -> None:
+    rng, size = random.Random(kind), SIZES.get(kind, 1)
+    for _ in range(100):
+        transposed = rng.random() < 0.5
+        swizzles = ((1,) if kind == "tf32" else (0, 2, 4, 6)) if transposed else (0, 1, 2, 4, 6)
+        bits = rng.choice(swizzles) << 61 | rng.randrange(8) << 49 | 1 << 46
+        bits |= rng.randrange(1 << 10) << 32 | rng.randrange(1 << 10) << 16 | rng.randrange(1 << 14)
+        rows = rng.choice((16, 64, 128, 256))
+        matrix = Matrix("A", rows, transposed, size=size, tensor=True)
+        of = shared_matrix(bits)
+        words = of.words_along_rows(rows, kind) if transposed else of.words(rows)
+        got = units_of((bits & 0x3FFF) * UNIT, fields_of(bits, matrix), matrix)
+        assert np.array_equal(np.unique(got), np.unique(words // UNIT * UNIT))
+
+
+# ------------------------------------------------------------------------------ kernels of the DSL
+
+
+def complete(k: KernelBuilder, *arrays: Any) -> None:
+    boxes, module = k.tma.boxes(), k.build()
+    names = [p.name for p in module.kernels[0].params if p.name in boxes]
+    maps = {name: boxes[name].of(array) for name, array in zip(names, arrays, strict=True)}
+    result = prove_shared(module, block=k.threads, params=maps)
+    assert result.complete, result.report()
+    assert result.tensor_memory
+    assert not result.unfenced
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "turned", "swizzles"),
+    [
+        (f16, (64, 128), (False, True), ("128B", "128B")),
+        (bf16, (128, 96), (True, True), ("128B", "64B")),
+        (f16, (256, 8), (False, True), ("64B", "32B")),
+        (f32, (64, 64), (False, True), ("128B", "64B")),
+        ("e4m3", (32, 16), (True, True), ("128B", "32B")),
+    ],
+)
+def test_products_of_the_dsl_are_proved(dtype: Any, sizes: Any, turned: Any, swizzles: Any) -> None:
+    inner, columns = sizes
+    a, b = products_of.integers((128, inner), dtype, 0), products_of.integers((inner, columns), dtype, 1)
+    left, right = (np.ascontiguousarray(x.T) if turn else x for x, turn in zip((a, b), turned, strict=True))
+    if isinstance(dtype, str):
+        left, right = left.view(np.uint8), right.view(np.uint8)
+    c = np.zeros((128, columns), np.float32)
+    complete(products_of.product(dtype, sizes, turned, swizzles), left, right, c)
+
+
+def test_rings_in_tensor_memory_of_the_dsl_are_proved() -> None:
+    a, b, c, _ = products_of.of_persistent()
+    complete(products_of.persistent(), a, b, c)
+    q, key, v = (products_of.integers(shape, f16, 0) for shape in ((128, 64), (64, 64), (64, 32)))
+    complete(products_of.chained(), q, key, v, np.zeros((128, 32), np.float32))
+
+
+@pytest.mark.parametrize("columns", [128, 256])
+def test_pairs_of_the_dsl_are_proved(columns: int) -> None:
+    complete(products_of.paired(columns), *products_of.of_pair(columns))
+
+
+@pytest.mark.parametrize(
+    ("form", "columns", "pair"), [("nvf4", 192, False), ("mxf8", 128, False), ("nvf4", 256, True)]
+)
+def test_products_with_scale_factors_of_the_dsl_are_proved(form: str, columns: int, pair: bool) -> None:
+    rows, depth = 128 * (1 + pair), 256 if form == "mxf8" else 512
+    a, of_a, _ = products_of.quantised(form, "e4m3", rows, depth, 0)
+    b, of_b, _ = products_of.quantised(form, "e5m2", columns, depth, 1)
+    c = np.zeros((rows, columns), np.float32)
+    complete(products_of.scaled(form, columns, pair), a, b, c, of_a, of_b)
