@@ -42,11 +42,14 @@ def config_of(head_dim: int = 16, head_dim_v: int | None = None, **how: Any) -> 
 
 
 def kernel(config: AttentionConfig, *, apart: bool = True) -> KernelConfig:
-    """The kernel, of which O leaves through a tile of its own (`apart`) or through that of Q."""
+    """The kernel, of which O leaves through a tile of its own (`apart`), besides two of Q, or through the one
+    of Q.
+    """
     built = config.kernel()
     assert isinstance(built.tiling, WgmmaTiling)
     assert built.scheduler == config.scheduler
-    return replace(built, tiling=replace(built.tiling, separate_output=apart))
+    tiling = replace(built.tiling, separate_output=apart, query_stages=1 + apart)
+    return replace(built, tiling=tiling)
 
 
 def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> Any:
