@@ -83,6 +83,7 @@ def store_outputs(
             assert isinstance(outputs, WarpgroupOutputs)
             outputs.start_store(work, cta, pipeline.stores)
             if nonfinite is not None:
+                assert isinstance(was_cleared, Value)  # mapped kernels have `ClearedValues`
                 with k.when(was_cleared, uniform=True):
                     pipeline.stores.wait_written(meet=False)
                     nonfinite.restore(cta, t.block_q, pipeline.cleared(cta), Team(work.role), v_scale)

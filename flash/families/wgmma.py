@@ -63,8 +63,8 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages, has two tiles of Q, or keeps the bounds of a window besides those
-# of a part of the keys or from part to part of the problem, and where its threads copy each row.
+# Where the producer also finds keys in pages, has two tiles of Q, or keeps the bounds of a window besides
+# those of a part of the keys or from part to part of the problem, and where its threads copy each row.
 _REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
 _REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (64, 144)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
@@ -93,7 +93,8 @@ class WgmmaTiling:
 
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
     their rows in pages, `separate_output` whether O has a tile of its own even if it has room in that of Q,
-    `query_stages` how many tiles of Q shared memory holds, one unless O has a tile of its own, `gathers` whether the threads of the producer copy each row of K and V from its page
+    `query_stages` how many tiles of Q shared memory holds, one unless O has a tile of its own, `gathers`
+    whether the threads of the producer copy each row of K and V from its page
     (`flash/device/gathered_pipeline.py`), as no boxes of tensor copies have the rows of a tile, `by_rows`
     whether maxima of all tiles are taken although sums of weights could say which are needed, so that the
     bits of a row depend on no other row of its warp (`flash/problem/row_bits.py`).
