@@ -378,7 +378,7 @@ def test_sections_of_mirrored_rounds_are_as_wide_as_they_end_first() -> None:
         x = view(zeros.copy(), "array")
         return width_of_sections(config.kernel(), check(config, x, x, x, None), Device(132, cache_mib << 20))
 
-    # Three quarters of 60 MiB hold K and V of 90 heads, half a MiB each; with 88 of these, all 256 end earlier.
+    # Three quarters of 60 MiB hold K and V of 90 heads, half a MiB each; with 88, all 256 end earlier.
     assert [width(name, 60) for name in ("grid", "static", "mirrored")] == [90, 90, 88]
     assert [width(name, 44) for name in ("grid", "mirrored")] == [66, 66]
     assert width("mirrored", 60, window=(500, None)) == 90
