@@ -115,13 +115,7 @@ def cases() -> Iterator[Case]:
 def _persistent(head_dim: int, scheduler: Scheduler, *, causal: bool) -> Case:
     """The kernel of short launches for Hopper, with blocks of 128 queries and tiles of 128 keys."""
     config = AttentionConfig(
-        head_dim,
-        dtype="f16",
-        causal=causal,
-        target=WGMMA_TARGET,
-        block_q=128,
-        tile=128,
-        scheduler=scheduler,
+        head_dim, dtype="f16", causal=causal, target=WGMMA_TARGET, block_q=128, tile=128, scheduler=scheduler
     )
     return Case(config, WGMMA_TARGET)
 

@@ -6,7 +6,8 @@ GPU's own. With causality they do not: dealt round-robin they end later than in 
 when one has ended. Mirrored rounds even that out where the parts are sorted, the longest first, over several
 rounds; they are sorted in each section of heads whose K and V have room in the cache. Sections that are an
 even number of whole rounds, or nearly, end the most evenly: of widths that have room a launch takes the one
-that ends first. Whether it ends before a grid is computed from the tiles of keys of all parts.
+that ends first, where Q and O overlap. Whether it ends before a grid is computed from the tiles of keys of
+all parts.
 `tools/cta_order.py --schedulers` has the whole model, docs/tuning.md its figures next to those of an H200.
 
 What a block costs beside its tiles follows `benchmarks/measure/launch_model.py`: in a grid three tiles (2.97
@@ -48,6 +49,7 @@ _OF_BLOCK: Final = (
     3.0  # tiles that a block costs in a grid beside its own, where a persistent CTA has two of Q
 )
 _OVERLAPPED: Final = 2.0  # of these, those that a persistent CTA hides
+_CLEARLY: Final = 0.95  # of the time of a grid: within as much as that the model and an H200 differed
 _FEW_ROUNDS: Final = 8
 _WIDTHS: Final = 64  # widths of sections that are compared
 _MOST_PARTS: Final = 1 << 18  # of all comparisons together, which take the host some milliseconds
@@ -113,13 +115,21 @@ def _mirrored_ends_first(
 ) -> bool:
     """Whether mirrored rounds end before a grid; `sizes` are rows of queries, keys, and heads of a group, and
     `width` heads are a section. A grid of many rounds, whose CTAs take a while to go through, is said to take
-    as long as its work spread evenly and its shortest part, which is the last to begin.
+    as long as its work spread evenly and its shortest part, which is the last to begin. Mirrored rounds do by
+    what an H200 agrees with, or clearly by what overlaps in kernels that no clock has timed.
     """
     tiles, slots = _tiles_and_slots(kernel, sizes, multiprocessors)
-    costs = _costs_of_block(kernel)[0] + costs_in_order(tiles, heads, width)
-    few = costs.size <= _FEW_ROUNDS * slots
-    grid = time_of_grid(costs.tolist(), slots) if few else costs.sum() / slots + costs.min()
-    return mirrored(kernel, sizes, heads, width, multiprocessors)[0] <= grid
+
+    def ends_of_grid(of_block: float) -> float:
+        costs = of_block + costs_in_order(tiles, heads, width)
+        few = costs.size <= _FEW_ROUNDS * slots
+        return float(time_of_grid(costs.tolist(), slots) if few else costs.sum() / slots + costs.min())
+
+    in_widest = OVERHEAD + costs_in_order(tiles, heads, width)
+    if time_mirrored(in_widest, slots, HIDDEN * OVERHEAD) <= ends_of_grid(OVERHEAD):
+        return True
+    ends = mirrored(kernel, sizes, heads, width, multiprocessors)[0]
+    return _overlaps(kernel) and ends <= _CLEARLY * ends_of_grid(_OF_BLOCK)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -130,9 +140,9 @@ def mirrored(
     with which they do.
     """
     tiles, slots = _tiles_and_slots(kernel, sizes, multiprocessors)
-    of_block, hidden = _costs_of_block(kernel)
+    of_block, hidden = (_OF_BLOCK, _OVERLAPPED) if _overlaps(kernel) else (OVERHEAD, HIDDEN * OVERHEAD)
     group = 1 if kernel.packed else sizes[2]
-    count = min(_WIDTHS, max(_MOST_PARTS // (heads * len(tiles)), 1))
+    count = min(_WIDTHS, max(_MOST_PARTS // (heads * len(tiles)), 1)) if _overlaps(kernel) else 1
     widths = range(width, max(width - count * group, 0), -group)
     times = (time_mirrored(of_block + costs_in_order(tiles, heads, n), slots, hidden) for n in widths)
     return min(zip(times, widths, strict=True), key=lambda one: (one[0], -one[1]))
@@ -151,11 +161,10 @@ def _tiles_and_slots(
     return tiles, multiprocessors * max(resources.ctas_per_sm, 1)
 
 
-def _costs_of_block(kernel: KernelConfig) -> tuple[float, float]:
-    """The cost of a block in a grid beside its tiles, and how much of it a persistent CTA hides, in tiles."""
+def _overlaps(kernel: KernelConfig) -> bool:
+    """Whether the next Q comes, and O leaves, while a persistent CTA of the kernel computes."""
     _, tiling = scheduled(MIRRORED, kernel.tiling, kernel.features.cached, kernel.target)
-    overlaps = isinstance(tiling, WgmmaTiling) and tiling.query_stages > 1
-    return (_OF_BLOCK, _OVERLAPPED) if overlaps else (OVERHEAD, HIDDEN * OVERHEAD)
+    return isinstance(tiling, WgmmaTiling) and tiling.query_stages > 1
 
 
 def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:
