@@ -5,6 +5,7 @@ keys have parts of it, else through a tile in shared memory.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Final, Protocol
 
 from flash.device.box_rows import BoxRows
@@ -12,9 +13,9 @@ from flash.device.cleared_values import ClearedValues
 from flash.device.cta import Cta
 from flash.device.parameters import ScoreArray
 from flash.device.stored_sums import LaneColumns, store_sums
-from flash.device.team import Team
+from flash.device.team import Team, WarpgroupTeam
 from flash.device.work_tiles import WorkTile
-from flash.families.wgmma import WGMMA_ROWS
+from flash.families.wgmma import WARPGROUP, WGMMA_ROWS
 from ptxgen.dsl import Role, Value, marked
 from ptxgen.dsl.hopper import Accumulator, AsyncStores, BoxTile
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP
@@ -84,9 +85,12 @@ def store_outputs(
             outputs.start_store(work, cta, pipeline.stores)
             if nonfinite is not None:
                 assert isinstance(was_cleared, Value)  # mapped kernels have `ClearedValues`
-                with k.when(was_cleared, uniform=True):
+                with k.when(was_cleared):
                     pipeline.stores.wait_written(meet=False)
-                    nonfinite.restore(cta, t.block_q, pipeline.cleared(cta), Team(work.role), v_scale)
+                team, cleared = WarpgroupTeam(work.role, pipeline.stores), pipeline.cleared(cta)
+                group = k.thread_id() // WARPGROUP % t.consumers
+                of_group = replace(cta, first_row=cta.first_row + k.signed(group * WGMMA_ROWS))
+                nonfinite.restore(of_group, WGMMA_ROWS, cleared, team, v_scale)
             return
         if pipeline.out is None:
             columns = outputs.lane_columns(t.head_dim_v)

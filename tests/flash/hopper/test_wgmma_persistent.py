@@ -391,3 +391,14 @@ def test_sections_of_mirrored_rounds_are_as_wide_as_they_end_first() -> None:
     assert [width(name, 60) for name in ("grid", "static", "mirrored")] == [90, 90, 88]
     assert [width(name, 44) for name in ("grid", "mirrored")] == [66, 66]
     assert width("mirrored", 60, window=(500, None)) == 90
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_accesses_and_barriers_of_warpgroups_that_store_by_themselves_are_proved(
+    head_dim: int, causal: bool
+) -> None:
+    config = AttentionConfig(head_dim, dtype="f16", target="sm_90a", causal=causal, scheduler="mirrored")
+    built = build(config.kernel())
+    assert built.proof.complete
+    assert built.global_proof.complete
