@@ -7,9 +7,14 @@ A block of a kernel with warpgroups takes a CTA the clocks of its instructions, 
   and end their blocks at about the same time: the memory of Q is free for the next block when O has left it;
 * DRAM_CLOCKS until Q comes, and where the kernel waits until O is in memory, CACHE_CLOCKS until it is.
 
-A persistent CTA prepares its barriers once. A block of n tiles of other kernels takes n iterations of the
-main loop (`issue_model`), and next to them the rows of Q and O, the last product, half of the clocks that a
-warp keeps tensor cores busy in an iteration, and half an iteration, which persistent CTAs hide.
+A persistent CTA prepares its barriers once, and its warpgroups begin a block while others finish the one
+before. What passes through DRAM while it computes does not lengthen a block (`Blocks.hidden`): O, if it has
+a tile of its own, and Q, if there are two tiles of it. A block takes at least as long as its memory, and what
+is hidden stands once beside all blocks of a CTA. No launch is shorter than Q, K, V and O once through DRAM.
+
+A block of n tiles of other kernels takes n iterations of the main loop (`issue_model`), and next to them the
+rows of Q and O, the last product, half of the clocks that a warp keeps tensor cores busy in an iteration, and
+half an iteration, which persistent CTAs hide.
 
 Which blocks run at a time, and which wait for which, is the model of `tools/cta_order.py`, which lies here.
 It knows neither clocks that change with the load, nor how long a CTA takes to begin, nor what the cache
@@ -19,6 +24,8 @@ keeps of Q and O. docs/measurements.md ("Launches and the clock") has the times 
 from __future__ import annotations
 
 import functools
+import heapq
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,8 +35,8 @@ import numpy as np
 from flash.contract.catalogue import Build
 from flash.device.cta_order import heads_per_section
 from flash.launch.key_splits import OVERHEAD
-from flash.launch.scheduler_choice import HIDDEN, time_mirrored, time_of_grid
-from flash.problem.persistence import GRID
+from flash.launch.scheduler_choice import HIDDEN, mirrored, time_mirrored, time_of_grid
+from flash.problem.persistence import GRID, MIRRORED
 from ptxgen.rates import Device
 from ptxgen.report.issue_block import BlockClocks, block_clocks
 from ptxgen.report.issue_model import Busy
@@ -44,6 +51,8 @@ CACHE_BYTES: Final = 60 << 20  # L2 of an H200, as its driver says
 # Dissecting the Nvidia Hopper GPU Architecture" (2024).
 DRAM_CLOCKS: Final = 479
 CACHE_CLOCKS: Final = 260
+_QUERIES: Final = re.compile(r"// region ring_1_q: offset \d+, (\d+) bytes")  # of all stages of Q
+_OUTPUTS: Final = "// region out:"  # O has a tile of its own
 _LEFT: Final = "cp.async.bulk.wait_group.read"  # waits until O has left shared memory
 
 
@@ -97,6 +106,20 @@ def time_static(costs: Sequence[float], slots: int) -> float:
     return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
 
 
+def time_of_tickets(costs: Sequence[float], slots: int) -> float:
+    """The time of `slots` CTAs, each of which takes the next block when it begins another one: the number of
+    a block is known one block ahead (`k.tile_scheduler`, order "ticket").
+    """
+    count = min(slots, len(costs))
+    # When a CTA begins the block that it has taken, and the cost of that.
+    begins = [(0.0, cost) for cost in costs[:count]]
+    heapq.heapify(begins)
+    for cost in costs[count:]:
+        clock, taken = begins[0]
+        heapq.heapreplace(begins, (clock + taken, cost))
+    return max(clock + taken for clock, taken in begins)
+
+
 def times_of_schedulers(
     launch: Launch, order: Order, slots: int, hidden: float, hidden_share: float = OVERHEAD
 ) -> dict[str, float]:
@@ -141,10 +164,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The clocks `of` a kernel's blocks of queries, and whether it waits until O is in memory."""
+    """The clocks `of` a kernel's blocks of queries, whether it waits until O is in memory, and which of the
+    arrays Q and O are `hidden`: of persistent CTAs, those whose rows for the next block come, or of the block
+    before leave, while a block is computed.
+    """
 
     of: BlockClocks
     awaits_rows: bool
+    hidden: str = ""
 
 
 def estimate(
@@ -152,31 +179,40 @@ def estimate(
 ) -> Estimate:
     """The estimate of a launch of a forward kernel, of which `ctas` CTAs are resident on a multiprocessor
     and whose main loop is `busy`; `block` are the clocks of its blocks (`clocks_of_blocks`), if they are
-    known. Raises `KeyError` for the scheduler "ticket", which is not in the model.
+    known.
     """
     kernel, resources = forward.config, forward.resources
     t = kernel.tiling
-    iteration = busy.clocks_of_ctas(t.computing_threads, ctas)
+    iteration, once = busy.clocks_of_ctas(t.computing_threads, ctas), 0.0
     heads = sizes.batch * sizes.heads
     group = sizes.heads // sizes.kv_heads
     one_head = sizes.keys * (t.head_dim + t.head_dim_v) * kernel.dtype.nbytes
     tiles = tuple(map(int, resources.tiles_of_blocks(sizes.queries, sizes.keys)))
-    launch = Launch(heads, group, tiles, heads_per_section(heads, group, one_head, CACHE_BYTES))
+    width = heads_per_section(heads, group, one_head, CACHE_BYTES)
+    if kernel.scheduler == MIRRORED and block is not None and "Q" in block.hidden:
+        of_head = sizes.queries, sizes.keys, group
+        width = mirrored(kernel, of_head, heads, width, device.multiprocessors)[1]
+    launch = Launch(heads, group, tiles, width)
     order = sections if kernel.hides_keys else by_head_from_first
-    memory = t.block_q * (t.head_dim * kernel.dtype.nbytes + t.head_dim_v * kernel.output.nbytes)
-    overhead = memory / device.bytes_per_clock
+    memory = {"Q": t.head_dim * kernel.dtype.nbytes, "O": t.head_dim_v * kernel.output.nbytes}
+    rows = {array: t.block_q * nbytes / device.bytes_per_clock for array, nbytes in memory.items()}
+    overhead = sum(rows.values())
     if block is None:
         overhead += busy.tensor * iteration / 2 + iteration * HIDDEN * OVERHEAD * (kernel.scheduler == GRID)
         costs = [overhead + iteration * n for n in tiles]
     else:
-        overhead += DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows
+        beside = sum(rows[array] for array in block.hidden) + DRAM_CLOCKS * ("Q" in block.hidden)
+        serial = overhead + DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows - beside
         cut = cut_tiles(launch, t.block_q, t.tile, sizes) if kernel.hides_keys else (0,) * len(tiles)
         persistent = kernel.scheduler != GRID
-        costs = [
-            overhead + block.of.clocks(n, m, persistent=persistent) for n, m in zip(tiles, cut, strict=True)
-        ]
+        once = beside + block.of.once * persistent
+        computed = [block.of.clocks(n, m, persistent=persistent) for n, m in zip(tiles, cut, strict=True)]
+        costs = [max(serial + clocks, overhead) for clocks in computed]
     slots = device.multiprocessors * ctas
-    clocks = _time(kernel.scheduler, [costs[nth] for _, nth in order(launch)], slots)
+    clocks = once + _time(kernel.scheduler, [costs[nth] for _, nth in order(launch)], slots)
+    if block is not None:
+        moved = heads * sizes.queries * sum(memory.values()) + heads // group * one_head
+        clocks = max(clocks, moved / (device.bytes_per_clock * device.multiprocessors))
     needed = resources.useful_flops(sizes.batch, sizes.heads, sizes.queries, sizes.keys)
     work = busy.tensor * iteration * heads * sum(tiles)
     return Estimate(clocks, needed, work / (slots * clocks))
@@ -187,6 +223,7 @@ def _time(scheduler: str, costs: Sequence[float], slots: int) -> float:
         "grid": lambda: time_of_grid(costs, slots),
         "static": lambda: time_static(costs, slots),
         "mirrored": lambda: time_mirrored(np.asarray(costs), slots, 0.0),
+        "ticket": lambda: time_of_tickets(costs, slots),
     }[scheduler]()
 
 
@@ -215,4 +252,12 @@ def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks |
         return None
     text = text or forward.text
     block = block_of(machine_code(text, target))
-    return None if block is None else Blocks(block_clocks(block, target, t.consumers), _LEFT not in text)
+    if block is None:
+        return None
+    hidden = ""
+    if forward.config.is_persistent:
+        queries = _QUERIES.search(text)
+        tile = t.block_q * t.score_columns * forward.config.dtype.nbytes
+        hidden += "Q" * (queries is not None and int(queries[1]) > tile)
+        hidden += "O" * (_OUTPUTS in text)
+    return Blocks(block_clocks(block, target, t.consumers), _LEFT not in text, hidden)

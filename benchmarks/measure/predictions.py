@@ -3,8 +3,8 @@
 `tools/gen_predictions.py` writes the file; a run on a GPU reads it with `predictions`, looks entries up by
 the hash of the emitted text, and prints them next to its measurements. Each entry has
 
-* `kernel` and `config`: the name of the kernel, and the arguments of its `AttentionConfig`; kernels of
-  gradients also `owner`, keys or queries;
+* `kernel` and `config`: the name of the kernel, and the arguments of its `AttentionConfig`, with tiles where
+  it has a scheduler; kernels of gradients also `owner`, keys or queries;
 * `sha256`: the hash of the emitted text;
 * `tensor_%`: the share of the clocks of the main loop in which tensor cores are busy (`issue_model`), and
   `iteration_clocks`, those in which each resident CTA goes round the loop once;
@@ -29,6 +29,7 @@ from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.contract.gradients import gradient_build
 from flash.families.wgmma import WGMMA_TARGET
+from flash.operands.dtype_names import Scheduler
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
@@ -43,6 +44,7 @@ PREDICTIONS: Final = ROOT / "benchmarks" / "results" / "predictions.json"
 TOKENS: Final = 16384  # rows of queries of a launch: batch times their number
 COLUMNS: Final = 2048  # of a row: heads times head_dim
 LENGTHS: Final = (1024, 4096, 16384)
+SHORT: Final = (128, 256, 512, 1024, 2048)  # of the persistent kernels that launches choose for them
 _ALIGNED: Final = 16  # bytes, of the arrays of gradients
 _MMA_TARGETS: Final = ("sm_80", "sm_89", "sm_120")
 _GRADIENT_TARGETS: Final = ("sm_80", "sm_90", WGMMA_TARGET, "sm_120")
@@ -61,7 +63,14 @@ class Case:
         """The kernel's config as plain data for JSON."""
         c = self.config
         words = {"head_dim": c.head_dim, "dtype": c.dtype, "causal": bool(c.causal), "target": self.on}
+        if c.scheduler != "auto":
+            words |= {"scheduler": c.scheduler, "block_q": c.block_q, "tile": c.tile}
         return words | ({"precision": c.precision} if c.dtype == "f32" else {}) | self._owner
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The numbers of queries, and of keys, of the launches that are predicted."""
+        return LENGTHS if self.config.scheduler == "auto" else SHORT
 
     @property
     def _owner(self) -> dict[str, str]:
@@ -91,6 +100,8 @@ def cases() -> Iterator[Case]:
     hopper = WGMMA_TARGET
     for d, causal in product((64, 96, 128, 192, 256), (False, True)):
         yield Case(AttentionConfig(d, dtype="f16", causal=causal, target=hopper), hopper)
+    for d, causal in product((64, 128), (False, True)):
+        yield _persistent(d, "mirrored" if causal else "static", causal=causal)
     for d, causal in product((64, 128, 256), (False, True)):
         yield Case(AttentionConfig(d, dtype="e4m3", causal=causal, target=hopper), hopper)
     for d in (64, 128):
@@ -99,6 +110,14 @@ def cases() -> Iterator[Case]:
         yield Case(AttentionConfig(d, dtype="f16", target=on), on)
     for on, d, owner in product(_GRADIENT_TARGETS, (64, 128), OWNERS):
         yield Case(AttentionConfig(d, dtype="f16"), on, owner)
+
+
+def _persistent(head_dim: int, scheduler: Scheduler, *, causal: bool) -> Case:
+    """The kernel of short launches for Hopper, with blocks of 128 queries and tiles of 128 keys."""
+    config = AttentionConfig(
+        head_dim, dtype="f16", causal=causal, target=WGMMA_TARGET, block_q=128, tile=128, scheduler=scheduler
+    )
+    return Case(config, WGMMA_TARGET)
 
 
 def predict(case: Case) -> dict[str, Any]:
@@ -117,7 +136,7 @@ def predict(case: Case) -> dict[str, Any]:
     busy, ctas = _busy(Subject.of(forward), threads, target, t.moved_bytes)
     launches = []
     device, block = device_of(case.on), clocks_of_blocks(forward, target)
-    for n in LENGTHS:
+    for n in case.lengths:
         heads = COLUMNS // case.config.head_dim
         sizes = Sizes(TOKENS // n, heads, heads, n, n)
         estimated = estimate(forward, busy, ctas, sizes, device, block)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from flash.families.wgmma import WARPGROUP
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.hopper import AsyncStores
 from ptxgen.records import dataclass
 
 
@@ -28,6 +30,26 @@ class Team:
             k.barrier()
         else:
             self.role.barrier.sync()
+
+
+@dataclass(frozen=True)
+class WarpgroupTeam(Team):
+    """The threads of each warpgroup of `role`, which meet at the barrier of its `stores`."""
+
+    stores: AsyncStores
+
+    def thread(self, k: KernelBuilder) -> Value:
+        """See `Team`."""
+        return k.thread_id() % WARPGROUP
+
+    def threads(self, k: KernelBuilder) -> int:  # noqa: ARG002
+        """See `Team`."""
+        return WARPGROUP
+
+    @marked("team: barrier")
+    def sync(self, k: KernelBuilder) -> None:  # noqa: ARG002
+        """Wait for all threads of the warpgroup, whose newest store may still be under way."""
+        self.stores.wait_read(1)
 
 
 WHOLE_CTA = Team(None)

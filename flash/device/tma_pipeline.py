@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from flash.device.cleared_values import ClearedValues
@@ -14,11 +15,11 @@ from flash.device.mask import if_seen
 from flash.device.masked_tiles import Masking, masked_tiles
 from flash.device.nonfinite import RestoredValues, hides_rows
 from flash.device.pages import PagedMatrix
-from flash.families.wgmma import WgmmaTiling
+from flash.families.wgmma import WGMMA_ROWS, WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
+from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of, stores_by_warpgroup
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
-from ptxgen.dsl.hopper import BoxTile, Corner, Ring
+from ptxgen.dsl.hopper import AsyncStores, BoxTile, Corner, PingPong, Ring
 
 _BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, columns
 
@@ -39,6 +40,8 @@ class TmaPipeline:
     values: Ring
     out: BoxTile | None
     nonfinite: RestoredValues | None  # what clears NaN and infinity in V
+    stores: AsyncStores | None = None  # of warpgroups that store O by themselves
+    ping_pong: PingPong | None = None  # the order of warpgroups that goes on from work tile to work tile
 
     def __init__(
         self, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
@@ -60,26 +63,38 @@ class TmaPipeline:
         over = self.declare_queries(t, consumer)
         clears = self.clears_copies and hides_rows(config)
         ring = functools.partial(k.tma.ring, t.stages, producer, consumer, gathered=self.gathered)
+        if t.separate_output:
+            self.declare_output(t, None)
         self.keys = ring(reworked=self.reworked, k=keys)
         self.values = ring(reworked=self.reworked or clears, v=values)
-        self.declare_output(t, over if t.output_is_over_queries else None)
+        if not t.separate_output:
+            self.declare_output(t, over if t.output_is_over_queries else None)
         self.nonfinite = ClearedValues(k, config, producer, consumer, self.values) if clears else None
 
     def declare_queries(self, t: WgmmaTiling, consumer: Role) -> BoxTile:
         """Declare the ring of Q, or its tile if Q has no tensor map; returns the tile in either case."""
         k, q = self.k, layout_of(t, self.config.dtype, "Q")
         if "Q" in mapped(self.config):
-            self.queries = k.tma.ring(1, self.producer, consumer, q=q)
+            self.queries = k.tma.ring(t.query_stages, self.producer, consumer, q=q)
             return self.queries.tile("q")
         self.queries = k.tma.tile("Q_tile", q.shape, q.dtype, swizzle=q.swizzle)
         return self.queries
 
     def declare_output(self, t: WgmmaTiling, over: BoxTile | None) -> None:
-        """Declare the tile from which O leaves, `over` memory of another one."""
+        """Declare the tile from which O leaves, `over` memory of another one. Of warpgroups that store by
+        themselves it has the rows of one, and the columns of each next to those of the one before.
+        """
         out = layout_of(t, self.config.element_of("O"), "O")
+        if stores_by_warpgroup(self.config):
+            out = replace(out, shape=(WGMMA_ROWS, t.consumers * out.columns))
         self.out = None
         if not self.config.features.splits:
             self.out = self.k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)
+
+    @contextmanager
+    def consumed(self) -> Iterator[None]:
+        """Run the body, in which consumers take all their work tiles."""
+        yield
 
     def corner(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
         """The coordinates, in an array, of a row of the CTA's head, or of its head of K and V, from `column`
@@ -197,7 +212,29 @@ class TmaPipeline:
 
 
 class PersistentPipeline(TmaPipeline):
-    """See `TmaPipeline`; stages and phases of the rings go on from work tile to work tile."""
+    """See `TmaPipeline`; stages and phases of the rings go on from work tile to work tile, and so does the
+    order of the warpgroups, of which one may begin the next work tile while another finishes its rows.
+    """
+
+    def declare(self, t: WgmmaTiling, consumer: Role) -> None:
+        """See `TmaPipeline`."""
+        super().declare(t, consumer)
+        if t.ping_pong:
+            self.ping_pong = self.k.ping_pong(consumer)
+
+    @contextmanager
+    @marked("persistent rings: consumers")
+    def consumed(self) -> Iterator[None]:
+        """See `TmaPipeline`."""
+        if stores_by_warpgroup(self.config):
+            self.stores = self.k.tma.async_stores("warpgroup")
+        if self.ping_pong is not None:
+            self.ping_pong.begin()
+        yield
+        if self.ping_pong is not None:
+            self.ping_pong.end()
+        if self.stores is not None:
+            self.stores.wait_read(meet=False)
 
     @marked("persistent rings: fill")
     def load_work_tile(self, cta: Cta, has_tiles: Value) -> None:

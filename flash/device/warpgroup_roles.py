@@ -68,7 +68,7 @@ def attention_module(
     with producer, work_tiles.each() as parameters:
         cta = Cta.of(k, config, parameters)
         pipeline.load_work_tile(cta, has_tiles(cta))
-    with consumer, work_tiles.each() as parameters:
+    with consumer, pipeline.consumed(), work_tiles.each() as parameters:
         cta = Cta.of(k, config, parameters)
         consumer_of(WorkTile(k, config, t, parameters, cta, consumer, pipeline)).run()
     return k.build(drop_unread=True)
@@ -104,7 +104,10 @@ class Consumer(ABC):
         self.cta = cta
         self.role = work.role
         self.queries = self.queries_of(work)
-        self.ping_pong = k.ping_pong(work.role) if t.ping_pong else None
+        self.ping_pong = work.pipeline.ping_pong
+        self.begins_ping_pong = t.ping_pong and self.ping_pong is None  # and ends it
+        if self.begins_ping_pong:
+            self.ping_pong = k.ping_pong(work.role)
         self.S = S
         self.O = O
         # The assembler knows that this number of the warpgroup is the same in all lanes: descriptors made of
@@ -143,13 +146,13 @@ class Consumer(ABC):
         if is_persistent:  # also where there are no keys (`PersistentPipeline.load_work_tile`)
             self.queries.acquire()
         with k.when(has_tiles(self.cta), uniform=True):
-            if self.ping_pong is not None:
+            if self.ping_pong is not None and self.begins_ping_pong:
                 self.ping_pong.begin()
             if not is_persistent:
                 self.queries.acquire()
             self.queries.prepare()
             self.walk()
-            if self.ping_pong is not None:
+            if self.ping_pong is not None and self.begins_ping_pong:
                 self.ping_pong.end()
         if self.config.begins_next:
             k.note("the grid that merges the parts may begin")

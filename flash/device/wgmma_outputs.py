@@ -5,6 +5,7 @@ keys have parts of it, else through a tile in shared memory.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Final, Protocol
 
 from flash.device.box_rows import BoxRows
@@ -12,10 +13,11 @@ from flash.device.cleared_values import ClearedValues
 from flash.device.cta import Cta
 from flash.device.parameters import ScoreArray
 from flash.device.stored_sums import LaneColumns, store_sums
-from flash.device.team import Team
+from flash.device.team import Team, WarpgroupTeam
 from flash.device.work_tiles import WorkTile
+from flash.families.wgmma import WARPGROUP, WGMMA_ROWS
 from ptxgen.dsl import Role, Value, marked
-from ptxgen.dsl.hopper import Accumulator, BoxTile
+from ptxgen.dsl.hopper import Accumulator, AsyncStores, BoxTile
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP
 from ptxgen.records import dataclass
 from ptxgen.types import s32
@@ -52,6 +54,18 @@ class WarpgroupOutputs:
         self.role.barrier.sync()  # O may lie where rows of Q, or values, of another warpgroup were
         self.sums.write(tile, self.row)
 
+    @marked("wgmma: rows of O")
+    def start_store(self, work: WorkTile, cta: Cta, stores: AsyncStores) -> None:
+        """Start storing the rows of this warpgroup from its part of the pipeline's tile, when the store of
+        the work tile before has read that.
+        """
+        columns, out = self.sums.columns, work.pipeline.out
+        assert out is not None
+        stores.wait_read()
+        tile = out.from_column(self.row // WGMMA_ROWS * columns, columns)
+        self.sums.write(tile)
+        stores.store(tile, work.pipeline.corner("O", cta, cta.first_row + work.k.signed(self.row)))
+
     def lane_columns(self, width: int) -> LaneColumns:
         """See `Outputs`."""
         return LaneColumns.of_tiles(self.in_quad.as_(s32) * 2, width)
@@ -66,6 +80,18 @@ def store_outputs(
     """
     k, t, pipeline, nonfinite = work.k, work.t, work.pipeline, work.pipeline.nonfinite
     with _findings(work) as was_cleared:
+        if pipeline.stores is not None:
+            assert isinstance(outputs, WarpgroupOutputs)
+            outputs.start_store(work, cta, pipeline.stores)
+            if nonfinite is not None:
+                assert isinstance(was_cleared, Value)  # mapped kernels have `ClearedValues`
+                with k.when(was_cleared):
+                    pipeline.stores.wait_written(meet=False)
+                team, cleared = WarpgroupTeam(work.role, pipeline.stores), pipeline.cleared(cta)
+                group = k.thread_id() // WARPGROUP % t.consumers
+                of_group = replace(cta, first_row=cta.first_row + k.signed(group * WGMMA_ROWS))
+                nonfinite.restore(of_group, WGMMA_ROWS, cleared, team, v_scale)
+            return
         if pipeline.out is None:
             columns = outputs.lane_columns(t.head_dim_v)
             store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, outputs.sums.rows_of_thread)

@@ -43,6 +43,7 @@ WGMMA_TARGET: Final = "sm_90a"
 MAP_ALIGN: Final = 16  # bytes of the address and of all strides of a tensor map
 BOX_ROWS: Final = 16  # the rows of a page are multiples of this, as those of a tile are
 LEAST_STAGES: Final = 2  # tiles of K, and of V: one is read while the next arrives
+_QUERY_STAGES: Final = (2, 1)  # tiles of Q of a persistent CTA, where O has a tile of its own
 WGMMA_ROWS: Final = 64  # rows of a warpgroup
 WARPGROUP: Final = 4 * WARP_SIZE  # threads
 WGMMA_BLOCKS_Q: Final = (64, 128, 192)
@@ -62,8 +63,8 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages, or keeps the bounds of a window besides those of a part of the
-# keys or from part to part of the problem, and where its threads copy each row.
+# Where the producer also finds keys in pages, has two tiles of Q, or keeps the bounds of a window besides
+# those of a part of the keys or from part to part of the problem, and where its threads copy each row.
 _REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
 _REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (64, 144)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
@@ -92,7 +93,8 @@ class WgmmaTiling:
 
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
     their rows in pages, `separate_output` whether O has a tile of its own even if it has room in that of Q,
-    `gathers` whether the threads of the producer copy each row of K and V from its page
+    `query_stages` how many tiles of Q shared memory holds, one unless O has a tile of its own, `gathers`
+    whether the threads of the producer copy each row of K and V from its page
     (`flash/device/gathered_pipeline.py`), as no boxes of tensor copies have the rows of a tile, `by_rows`
     whether maxima of all tiles are taken although sums of weights could say which are needed, so that the
     bits of a row depend on no other row of its warp (`flash/problem/row_bits.py`).
@@ -105,6 +107,7 @@ class WgmmaTiling:
     stages: int = 2
     in_pages: bool = False
     separate_output: bool = False
+    query_stages: int = 1
     gathers: bool = False
     by_rows: bool = False
 
@@ -183,7 +186,8 @@ class WgmmaTiling:
         """
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]
-        return (_REGISTERS_TO_WORK if self.in_pages or keeps_more else _REGISTERS)[self.consumers]
+        works = self.in_pages or keeps_more or self.query_stages > 1
+        return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.consumers]
 
     @property
     def score_columns(self) -> int:
@@ -210,9 +214,10 @@ class WgmmaTiling:
         """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, and
         their barriers.
         """
-        steps, tiles = 3, self.block_q * self.score_columns
+        steps, tiles = 3, self.query_stages * self.block_q * self.score_columns
         if not self.output_is_over_queries:
-            steps, tiles = 4, tiles + self.block_q * self.output_columns
+            tiles += self.block_q * self.output_columns
+            steps += not self.separate_output  # which comes before K, and not after the barriers of V
         tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
         return self._element_bytes * tiles + self._other_bytes + steps * _STEP_BYTES
 
@@ -405,11 +410,13 @@ class WgmmaFamily(PanelFamily[WgmmaTiling]):
 
     def persistent(self, t: WgmmaTiling, target: Target) -> WgmmaTiling:
         """See `Family`. Where shared memory has room, O leaves a persistent CTA through a tile of its own, so
-        that the next queries need not wait.
+        that the next queries need not wait for it, and there are two tiles of Q, so that they need not wait
+        for the last product of the block before.
         """
-        apart = replace(t, separate_output=True)
-        has_room = t.output_is_over_queries and apart.shared_bytes <= target.shared_per_block_optin
-        return apart if has_room else t
+        if not t.output_is_over_queries:
+            return t
+        shapes = (replace(t, separate_output=True, query_stages=stages) for stages in _QUERY_STAGES)
+        return next((one for one in shapes if one.shared_bytes <= target.shared_per_block_optin), t)
 
 
 WGMMA: Final = WgmmaFamily()

@@ -18,8 +18,14 @@ from flash.cpu.attention import attention_cpu
 from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows, PagedRows, gathered_rows
 from flash.device.cta_order import USUAL_CACHE_BYTES
-from flash.launch.checks import Geometry, grid_ctas, section
-from flash.launch.scheduler_choice import USUAL_DEVICE, USUAL_MULTIPROCESSORS, Device, ctas_at_once
+from flash.launch.checks import Geometry, grid_ctas
+from flash.launch.scheduler_choice import (
+    USUAL_DEVICE,
+    USUAL_MULTIPROCESSORS,
+    Device,
+    ctas_at_once,
+    width_of_sections,
+)
 from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
 from flash.operands.dtypes import I32
@@ -106,7 +112,7 @@ def make_plan(
         "kv_heads": geometry.kv_heads,
         "group": geometry.group,
         "splits": splits,
-        "section": section(config, geometry, cache_bytes),
+        "section": width_of_sections(config, geometry, Device(multiprocessors, cache_bytes)),
         "softmax_scale": scale,
         "pages": geometry.pages,
         **dict(geometry.operand_sizes),

@@ -4,9 +4,16 @@ A CTA that takes several parts prepares its barriers once, and copies the first 
 part before is finished. Without causality all parts cost the same, and every order is as good as the
 GPU's own. With causality they do not: dealt round-robin they end later than in a grid, whose next CTA begins
 when one has ended. Mirrored rounds even that out where the parts are sorted, the longest first, over several
-rounds; they are sorted in each section of heads whose K and V have room in the cache. Which ends first is
-computed from the tiles of keys of all parts. `tools/cta_order.py --schedulers` has the whole model,
-docs/tuning.md its figures next to those of an H200.
+rounds; they are sorted in each section of heads whose K and V have room in the cache. Sections that are an
+even number of whole rounds, or nearly, end the most evenly: of widths that have room a launch takes the one
+that ends first, where Q and O overlap. Whether it ends before a grid is computed from the tiles of keys of
+all parts.
+`tools/cta_order.py --schedulers` has the whole model, docs/tuning.md its figures next to those of an H200.
+
+What a block costs beside its tiles follows `benchmarks/measure/launch_model.py`: in a grid three tiles (2.97
+of 192x128 with head_dim 64, 3.0 of 128x128 with 128, 3.5 of 128x128 with 64), of which a persistent CTA hides
+two (1.8, 2.1 and 2.0) if the next Q comes and O leaves while it computes. For other kernels an H200 agrees
+with OVERHEAD, of which half is hidden.
 """
 
 from __future__ import annotations
@@ -22,8 +29,10 @@ from numpy.typing import NDArray
 
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import USUAL_CACHE_BYTES
+from flash.families.wgmma import WgmmaTiling
 from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.key_splits import OVERHEAD
+from flash.problem.features import Features
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import GRID, MIRRORED, STATIC, scheduled
 from flash.scores.window import Window
@@ -36,7 +45,14 @@ USUAL_MULTIPROCESSORS: Final = 132
 # The part of a CTA's work in addition to its tiles that a persistent one does while it finishes the part
 # before: barriers and tensor maps, and the way of the first tiles.
 HIDDEN: Final = 0.5
+_OF_BLOCK: Final = (
+    3.0  # tiles that a block costs in a grid beside its own, where a persistent CTA has two of Q
+)
+_OVERLAPPED: Final = 2.0  # of these, those that a persistent CTA hides
+_CLEARLY: Final = 0.95  # of the time of a grid: within as much as that the model and an H200 differed
 _FEW_ROUNDS: Final = 8
+_WIDTHS: Final = 64  # widths of sections that are compared
+_MOST_PARTS: Final = 1 << 18  # of all comparisons together, which take the host some milliseconds
 
 Costs = NDArray[np.float64]
 
@@ -65,8 +81,8 @@ def scheduled_launch(asked: str, kernel: KernelConfig, geometry: Geometry, devic
 def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
     """The scheduler of a launch with more parts than multiprocessors."""
     features = kernel.features
-    if features.varlen or features.splits or features.hides_anywhere or features.has(Window):
-        return GRID  # parts cost what only the arrays tell, or are in no order
+    if _has_unknown_costs(features) or features.splits:
+        return GRID
     if not kernel.hides_keys:
         return STATIC
     heads = (geometry.kv_heads if kernel.packed else geometry.heads) * geometry.batch
@@ -75,22 +91,80 @@ def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
     return MIRRORED if _mirrored_ends_first(kernel, sizes, heads, width, device.multiprocessors) else GRID
 
 
+def _has_unknown_costs(features: Features) -> bool:
+    """Whether blocks cost what only the arrays tell, or are in no order."""
+    return features.varlen or features.hides_anywhere or features.has(Window)
+
+
+def width_of_sections(kernel: KernelConfig, geometry: Geometry, device: Device) -> int:
+    """The number of heads in a section of a launch (`flash/device/cta_order.py`): as many as have room in the
+    cache, and for mirrored rounds the number up to that with which they end first.
+    """
+    width = section(kernel, geometry, device.cache_bytes)
+    features = kernel.features
+    if kernel.scheduler != MIRRORED or not kernel.hides_keys or _has_unknown_costs(features):
+        return width
+    heads = (geometry.kv_heads if kernel.packed else geometry.heads) * geometry.batch
+    sizes = geometry.seq_q, geometry.seq_k, geometry.group
+    return mirrored(kernel, sizes, heads, width, device.multiprocessors)[1]
+
+
 @functools.lru_cache(maxsize=1024)
 def _mirrored_ends_first(
     kernel: KernelConfig, sizes: tuple[int, int, int], heads: int, width: int, multiprocessors: int
 ) -> bool:
     """Whether mirrored rounds end before a grid; `sizes` are rows of queries, keys, and heads of a group, and
     `width` heads are a section. A grid of many rounds, whose CTAs take a while to go through, is said to take
-    as long as its work spread evenly and its shortest part, which is the last to begin.
+    as long as its work spread evenly and its shortest part, which is the last to begin. Mirrored rounds do by
+    what an H200 agrees with, or clearly by what overlaps in kernels that no clock has timed.
+    """
+    tiles, slots = _tiles_and_slots(kernel, sizes, multiprocessors)
+
+    def ends_of_grid(of_block: float) -> float:
+        costs = of_block + costs_in_order(tiles, heads, width)
+        few = costs.size <= _FEW_ROUNDS * slots
+        return float(time_of_grid(costs.tolist(), slots) if few else costs.sum() / slots + costs.min())
+
+    in_widest = OVERHEAD + costs_in_order(tiles, heads, width)
+    if time_mirrored(in_widest, slots, HIDDEN * OVERHEAD) <= ends_of_grid(OVERHEAD):
+        return True
+    ends = mirrored(kernel, sizes, heads, width, multiprocessors)[0]
+    return _overlaps(kernel) and ends <= _CLEARLY * ends_of_grid(_OF_BLOCK)
+
+
+@functools.lru_cache(maxsize=1024)
+def mirrored(
+    kernel: KernelConfig, sizes: tuple[int, int, int], heads: int, width: int, multiprocessors: int
+) -> tuple[float, int]:
+    """When mirrored rounds end, in tiles, with sections of at most `width` heads, and the width of sections
+    with which they do.
+    """
+    tiles, slots = _tiles_and_slots(kernel, sizes, multiprocessors)
+    of_block, hidden = (_OF_BLOCK, _OVERLAPPED) if _overlaps(kernel) else (OVERHEAD, HIDDEN * OVERHEAD)
+    group = 1 if kernel.packed else sizes[2]
+    count = min(_WIDTHS, max(_MOST_PARTS // (heads * len(tiles)), 1)) if _overlaps(kernel) else 1
+    widths = range(width, max(width - count * group, 0), -group)
+    times = (time_mirrored(of_block + costs_in_order(tiles, heads, n), slots, hidden) for n in widths)
+    return min(zip(times, widths, strict=True), key=lambda one: (one[0], -one[1]))
+
+
+def _tiles_and_slots(
+    kernel: KernelConfig, sizes: tuple[int, int, int], multiprocessors: int
+) -> tuple[NDArray[Any], int]:
+    """The tiles of keys of the blocks of a head, and the number of CTAs that run at once; `sizes` are rows of
+    queries, keys, and heads of a group.
     """
     t = kernel.tiling
     resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
     seq_q, seq_k, group = sizes
-    costs = OVERHEAD + costs_in_order(resources.tiles_of_blocks(seq_q, seq_k, None, group), heads, width)
-    slots = multiprocessors * max(resources.ctas_per_sm, 1)
-    few = costs.size <= _FEW_ROUNDS * slots
-    grid = time_of_grid(costs.tolist(), slots) if few else costs.sum() / slots + costs.min()
-    return time_mirrored(costs, slots, HIDDEN * OVERHEAD) <= grid
+    tiles = resources.tiles_of_blocks(seq_q, seq_k, None, group)
+    return tiles, multiprocessors * max(resources.ctas_per_sm, 1)
+
+
+def _overlaps(kernel: KernelConfig) -> bool:
+    """Whether the next Q comes, and O leaves, while a persistent CTA of the kernel computes."""
+    _, tiling = scheduled(MIRRORED, kernel.tiling, kernel.features.cached, kernel.target)
+    return isinstance(tiling, WgmmaTiling) and tiling.query_stages > 1
 
 
 def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:

@@ -1,7 +1,8 @@
 """Which tiles a launch of the kernel for Hopper has, where its config leaves block_q and tile to it: those
 that were the fastest on an H200 for these numbers of queries and keys (docs/tuning.md). Long sequences
 amortize the overhead of large blocks, short ones do not: with causality, large blocks compute more scores
-that are masked.
+that are masked. For fewer than 512 no clock has decided: of 128 or 256 rows blocks of 192 compute a third in
+vain, and by the model of launches (docs/measurements.md) blocks of 128 are 13 to 27 % faster.
 
 The length is that of the queries or of the keys, whichever are fewer. Blocks of more rows than the default
 are taken only by a launch with many of them for each multiprocessor: of few the last round leaves more
@@ -24,7 +25,7 @@ _ROUNDS: Final = 6  # of larger blocks: then the last one is at most a twelfth o
 Size = tuple[int, int] | None  # block_q and tile; None: the default
 # By the most columns, then for full and causal attention: the length from which a size is chosen.
 _FULL: Final[dict[int, dict[int, Size]]] = {
-    96: {},
+    96: {0: (128, 128), 257: None},
     128: {0: (128, 128), 2048: (192, 80)},
     192: {0: (128, 64), 1024: (128, 80), 4096: None},
     256: {0: (128, 64), 16384: None},

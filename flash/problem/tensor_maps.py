@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from flash.families.wgmma import WgmmaTiling
+from flash.families.wgmma import WGMMA_ROWS, WgmmaTiling
 from flash.operands.dtypes import DType
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl.hopper import Layout
@@ -48,9 +48,21 @@ def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
     return layout if layout.align <= of_Q.align else replace(layout, swizzle=of_Q.swizzle)
 
 
+def stores_by_warpgroup(config: KernelConfig) -> bool:
+    """Whether each consumer warpgroup stores its rows of O by itself, from a tile of its rows, and goes on
+    with the next block of queries: where O has its own memory, and a tensor copy stores every block whole.
+    """
+    t = config.family.require(config.tiling)
+    return t.separate_output and "O" in mapped(config) and not config.features.varlen
+
+
 def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
-    """The layout of what one copy moves of a tile: all, or the rows of it that are in one page."""
+    """The layout of what one copy moves of a tile: all, the rows of it that are in one page, or the rows of
+    O that a warpgroup has.
+    """
     size = config.features.page_size
+    if array == "O" and stores_by_warpgroup(config):
+        return replace(tile, shape=(WGMMA_ROWS, tile.columns))
     if array not in _OF_KEYS or not size:
         return tile
     return replace(tile, shape=(math.gcd(size, tile.rows), tile.columns))

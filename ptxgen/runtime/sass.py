@@ -398,8 +398,8 @@ def _best_paths(
 class Block:
     """The instructions of a consumer warp for a block of queries: `before` the loops over tiles of keys, with
     the scores of the first tile; `cut` once for each further tile that a mask cuts (empty without such a
-    loop); `main` for each other tile; and `after` the loops, with the last product and the stores. The first
-    `once` instructions are not repeated for the next block of a persistent CTA.
+    loop); `main` for each other tile; and `after` the loops, with the last product and the stores. A
+    persistent CTA repeats neither the first `once` instructions for its next block nor the last `ending`.
     """
 
     before: tuple[SassInstr, ...]
@@ -407,6 +407,7 @@ class Block:
     main: tuple[SassInstr, ...]
     after: tuple[SassInstr, ...]
     once: int
+    ending: int = 0
 
 
 def block_of(instrs: Sequence[SassInstr]) -> Block | None:
@@ -436,13 +437,16 @@ def block_of(instrs: Sequence[SassInstr]) -> Block | None:
         return tuple(i for block in parts for i in instrs[block : blocks[block].end])
 
     inside = [n for n, block in enumerate(path) if block in cut or block in main]
-    outer = min((min(body) for body in with_products if any(body > one for one in inner)), default=0)
+    around = [body for body in with_products if any(body > one for one in inner)]
+    outer = max(around, key=len, default=frozenset(blocks))
+    first = min(outer)
     return Block(
         of(path[: inside[0]]),
         of(block for block in path if block in cut),
         of(block for block in path if block in main),
         of(path[inside[-1] + 1 :]),
-        len(of(block for block in path if block < outer)),
+        len(of(block for block in path if block < first)) if around else 0,
+        len(of(block for block in path if block > first and block not in outer)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 
 from benchmarks.measure import launch_model, static_model
 from benchmarks.measure import predictions as predicted
-from benchmarks.measure.launch_model import H200, Blocks, Estimate, Sizes, clocks_of_blocks, estimate
+from benchmarks.measure.launch_model import (
+    H200,
+    Blocks,
+    Estimate,
+    Sizes,
+    clocks_of_blocks,
+    estimate,
+    time_of_tickets,
+)
 from benchmarks.measure.predictions import PREDICTIONS, Case, cases, predict, predictions
 from benchmarks.measure.static_model import LONG, POINTS, TENTH, Tiles
 from flash.commands.measure.record import Measurement
@@ -65,16 +74,57 @@ ROWS = 128 * (128 + 128) * 2 / (4800e9 / (132 * 1980e6))  # clocks for Q and O a
 def test_a_launch_takes_rounds_of_blocks() -> None:
     # 8 blocks of 8 tiles of each head, a head for each multiprocessor; a persistent CTA begins once.
     said = launch()
-    assert said.clocks == pytest.approx(8 * (4000 - 500 + 7 * 2000 + ROWS + launch_model.DRAM_CLOCKS))
+    assert said.clocks == pytest.approx(500 + 8 * (4000 - 500 + 7 * 2000 + ROWS + launch_model.DRAM_CLOCKS))
     assert said.tensor == pytest.approx(0.5 * 8 * 8 * 2000 / said.clocks)
     assert said.operations == 4 * 128 * 1024 * 1024 * 132
     assert said.tflops(H200) == pytest.approx(said.operations * 1980e6 / said.clocks / 1e12)
 
 
 def test_a_grid_begins_each_block_and_a_tail_leaves_multiprocessors_without_work() -> None:
-    assert launch(scheduler="grid").clocks == pytest.approx(launch().clocks + 8 * 500)
-    assert launch(heads=133).clocks == pytest.approx(launch().clocks * 9 / 8)
+    assert launch(scheduler="grid").clocks == pytest.approx(launch().clocks + 7 * 500)
+    assert launch(heads=133).clocks - 500 == pytest.approx((launch().clocks - 500) * 9 / 8)
     assert launch(heads=133).tensor < launch().tensor
+
+
+def hidden_launch(n: int, arrays: str, scheduler: str = "static", heads: int = 132) -> float:
+    """The clocks of a launch of which `arrays` pass through DRAM while blocks are computed."""
+    config = AttentionConfig(
+        128, dtype="f16", target="sm_90a", block_q=128, tile=128, causal=scheduler != "static"
+    )
+    kernel = build(replace(config, scheduler=scheduler).kernel())
+    blocks = Blocks(BLOCK, awaits_rows=False, hidden=arrays)
+    return estimate(kernel, busy(), 1, Sizes(1, heads, heads, n, n), H200, blocks).clocks
+
+
+def test_rows_that_pass_while_blocks_are_computed_stand_once_beside_a_launch() -> None:
+    computed = 500 + 8 * (4000 - 500 + 7 * 2000)
+    assert hidden_launch(1024, "QO") == pytest.approx(computed + ROWS + launch_model.DRAM_CLOCKS)
+    assert hidden_launch(1024, "O") == pytest.approx(
+        computed + 8 * (ROWS / 2 + launch_model.DRAM_CLOCKS) + ROWS / 2
+    )
+    # A block takes its memory at least, and a launch that of K and V, too: here as many rows as of Q and O.
+    assert hidden_launch(128, "QO", heads=13200) == pytest.approx(100 * 2 * ROWS, rel=0.02)
+
+
+def test_a_ticket_is_taken_when_the_block_before_begins() -> None:
+    assert time_of_tickets([3, 1, 1, 1], 2) == 4
+    assert time_of_tickets([5, 1, 1, 1], 2) == 6  # the first CTA has the third block, too
+    assert time_of_tickets([5], 2) == 5
+
+
+def test_mirrored_rounds_of_the_estimate_have_the_sections_of_a_launch() -> None:
+    times = [hidden_launch(1024, "QO", name, heads=256) for name in ("mirrored", "ticket")]
+    assert times[0] == pytest.approx(times[1], rel=0.03)
+
+
+def test_the_text_says_which_rows_are_hidden(tools: None) -> None:  # noqa: ARG001
+    def hidden(scheduler: str, head_dim: int = 64) -> str:
+        config = AttentionConfig(head_dim, dtype="f16", target="sm_90a", scheduler=scheduler)
+        blocks = clocks_of_blocks(build(config.kernel()), target("sm_90a"))
+        assert blocks is not None
+        return blocks.hidden
+
+    assert [hidden("grid"), hidden("static"), hidden("static", 256)] == ["", "QO", ""]
 
 
 def test_tiles_that_a_mask_cuts_take_their_own_clocks() -> None:
