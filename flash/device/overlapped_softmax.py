@@ -49,6 +49,11 @@ class OverlappedSoftmax(LazySoftmax):
     @marked("overlapped softmax: weigh")
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
+        self.follow(S)
+        self.exponentials(S)
+
+    def follow(self, S: Fragment) -> None:
+        """Move the shifts that the scores have outgrown, and replace the scores by exponents."""
         k = self.k
         tops = self._tops(S)
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
@@ -61,9 +66,8 @@ class OverlappedSoftmax(LazySoftmax):
                 self._move(i, top, outgrown[i])
             self._note_rests()
         self._subtract(S)
-        self._exponentials(S)
 
-    def _exponentials(self, S: Fragment) -> None:
+    def exponentials(self, S: Fragment) -> None:
         """Replace the exponents by weights, and add these to the sums."""
         for scores, row_sum in zip(S, self.row_sum, strict=True):
             total: Value = row_sum
