@@ -11,32 +11,22 @@ log-sum-exp is that of the weights before they are rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
+from flash.device.fp8_values import rounded_word, words_of
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FinishedRow, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
-from ptxgen.types import f32, u32
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
+from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
+# Added to the bytes of four weights that are not negative, carries into the signs of those of 2^LIFT and more,
+# and of NaN: 2^8 is 0x78 in e4m3.
+_CARRIES: Final = 0x0808_0808
 _SIGNS: Final = 0x8080_8080
-_TO_SIGNS: Final = 0x0808_0808
-_STEP: Final = 8  # elements of a thread's row in one register quartet of P
-BYTES_OF_WORD: Final = 4
-
-
-def steps_of(S: Fragment) -> Iterator[list[list[Var]]]:
-    """The columns of S, by rows, in steps of 32 keys."""
-    for first in range(0, S.columns, _STEP):
-        yield [row[first : first + _STEP] for row in S]
-
-
-def rounded_word(k: KernelBuilder, four: Sequence[Value]) -> Value:
-    """Four weights, rounded to e4m3, in a word, the first one lowest."""
-    low, high = (k.cvt_narrow(pair[1], pair[0], dtype="e4m3x2") for pair in (four[:2], four[2:]))
-    word: Value = k.pack([low, high])
-    return word.as_(u32)
 
 
 class LiftedSoftmax(OverlappedSoftmax):
@@ -60,40 +50,33 @@ class LiftedSoftmax(OverlappedSoftmax):
         self.keeps_sums = with_lse
         self.rounded_sum = [k.var(f32, 0.0) for _ in range(rows)]  # each lane keeps that of all lanes
 
+    @marked("fp8 softmax: weigh")
     def weigh_into(self, S: Fragment, P: Sequence[Sequence[Var]], again: Callable[[], None]) -> None:
-        """Set the words of P, four for 32 keys, to exp2(scale * S - shift) rounded to e4m3, and add the
-        weights to the sums, unrounded.
+        """Set the words of P, four for 32 keys of S, to exp2(scale * S - shift) rounded to e4m3, and add the
+        weights to the sums, before they are rounded.
 
-        S stays. Where a rounded weight is 2^LIFT or more, a shift may have to move: a warp runs what `again`
-        emits instead, which weighs S and sets P. So the bits of all rows are those of `weigh`.
+        S stays. No maxima are taken: where a rounded weight is 2^LIFT or more, a shift may have to move, and
+        the warp runs what `again` emits instead, which weighs S by its maxima and sets P. A shift moves for
+        weights above 2^LIFT alone, so that all bits are those of `weigh`.
         """
         k = self.k
-        sums: list[Value] = list(self.row_sum)
-        too_large: Value | None = None
-        for words, step in zip(P, steps_of(S), strict=True):
-            for nth, word in enumerate(words):
-                i, first = nth % S.rows, nth // S.rows * BYTES_OF_WORD
-                weights = [k.ex2(self._shifted(score, i), ftz=True) for score in step[i][first : first + 4]]
+        totals: list[Value] = list(self.row_sum)
+        carries: list[Value] = []
+        for words, elements in zip(P, words_of(S), strict=True):
+            for nth, (word, scores) in enumerate(zip(words, elements, strict=True)):
+                i = nth % S.rows
+                weights = [k.ex2(self._shifted(score, i), ftz=True) for score in scores]
                 if self.keeps_sums:
-                    for weight in weights:
-                        sums[i] = sums[i] + weight
+                    totals[i] = functools.reduce(operator.add, weights, totals[i])
                 word.set(rounded_word(k, weights))
-                carried = word + _TO_SIGNS
-                too_large = carried if too_large is None else too_large | carried
-        assert too_large is not None
-        some = ((too_large & _SIGNS) != 0) | self._has_rest
-        with k.when(k.vote(some, -1, mode="any")):
+                carries.append(word + _CARRIES)
+        is_large = (functools.reduce(operator.or_, carries) & _SIGNS) != 0
+        with k.when(k.vote(is_large | self._has_rest, -1, mode="any")):
             again()
         if self.keeps_sums:
             with k.otherwise():
-                for row_sum, total in zip(self.row_sum, sums, strict=True):
+                for row_sum, total in zip(self.row_sum, totals, strict=True):
                     row_sum.set(total)
-
-    def _shifted(self, score: Value, i: int) -> Value:
-        """A score of row i, which has no rest, less the shift, in units of log2."""
-        if self._factor is None:
-            return score - self.shift[i]
-        return self.k.fma(score, self._factor, -self.shift[i])
 
     def rescale(self, O: Fragment) -> None:
         """Multiply the outputs of each row, and the sum of its rounded weights, by the factor of the last

@@ -49,11 +49,6 @@ class OverlappedSoftmax(LazySoftmax):
     @marked("overlapped softmax: weigh")
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
-        self.follow(S)
-        self.exponentials(S)
-
-    def follow(self, S: Fragment) -> None:
-        """Move the shifts that the scores have outgrown, and replace the scores by exponents."""
         k = self.k
         tops = self._tops(S)
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
@@ -66,8 +61,9 @@ class OverlappedSoftmax(LazySoftmax):
                 self._move(i, top, outgrown[i])
             self._note_rests()
         self._subtract(S)
+        self._exponentials(S)
 
-    def exponentials(self, S: Fragment) -> None:
+    def _exponentials(self, S: Fragment) -> None:
         """Replace the exponents by weights, and add these to the sums."""
         for scores, row_sum in zip(S, self.row_sum, strict=True):
             total: Value = row_sum
@@ -87,6 +83,12 @@ class OverlappedSoftmax(LazySoftmax):
         if self._factor is None:
             return score - self.shift[i]
         return self.k.fma(score, self._factor, -self.shift[i]) - self._rest[i]
+
+    def _shifted(self, score: Value, i: int) -> Value:
+        """A score of row i, which has no rest, less the shift, in units of log2."""
+        if self._factor is None:
+            return score - self.shift[i]
+        return self.k.fma(score, self._factor, -self.shift[i])
 
     @marked("overlapped softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:

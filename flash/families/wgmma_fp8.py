@@ -41,6 +41,10 @@ _REGIONS: Final = 5  # tiles of Q, K, V, V transposed and O
 _SWIZZLE: Final = 128  # bytes of the widest swizzle, which tiles of O have
 _HALF: Final = 2  # bytes of an element of O in shared memory
 _PART: Final = 64  # columns of V in one product of wide values
+_MOST_REGISTERS: Final = 255
+# Registers of a thread whose products overlap besides its matrices: the least with which the assembler was
+# seen to spill nothing.
+_OVERLAP_REGISTERS: Final = 20
 _WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has besides those of O
 
 
@@ -53,12 +57,6 @@ class Fp8Tiling(WgmmaTiling):
     in_blocks: bool = False
 
     @property
-    def ping_pong(self) -> bool:
-        """False: a warpgroup multiplies when it is ready."""
-        import os
-        return bool(int(os.environ.get("PP","0")))
-
-    @property
     def checks_sums(self) -> bool:
         """False: a shift moves with every new maximum."""
         return False
@@ -66,14 +64,24 @@ class Fp8Tiling(WgmmaTiling):
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
         more = keeps_more or self.in_blocks or self.in_pages
-        has_least_left = more and self.output_columns == WIDTHS[-1]
+        has_least_left = self.output_columns == (WIDTHS[-1] if more else _WIDEST_AT_ONCE)
         return (_REGISTERS_WITH_ADDRESSES if has_least_left else _REGISTERS)[self.consumers]
 
     @property
     def value_part(self) -> int:
         """Columns of V in one product, which divide all."""
-        import os
-        return min(self.output_columns, int(os.environ.get('VP','64')))
+        return self.output_columns if self.output_columns <= _WIDEST_AT_ONCE else _PART
+
+    def overlaps(self, other_registers: int) -> bool:
+        """Whether products of weights with all columns of their values, and the scores of the next tile, are
+        under way together: a thread holds their sums besides O and P. `other_registers` is the number of
+        registers for features.
+        """
+        if self.value_part < self.output_columns:
+            return False
+        sums = (self.tile + self.output_columns + self.value_part + ONES) // 2
+        most = self.registers_of_roles(keeps_more=False)[1] or _MOST_REGISTERS
+        return sums + self.tile // 8 + _OVERLAP_REGISTERS + other_registers <= most
 
     @property
     def output_is_over_queries(self) -> bool:

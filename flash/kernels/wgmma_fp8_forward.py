@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 from flash.device.fp8_pipeline import Fp8Pipeline
 from flash.device.fp8_scales import BlockScales, TileScales
 from flash.device.fp8_softmax import LiftedSoftmax
-from flash.device.fp8_values import packed_weights
+from flash.device.fp8_values import rounded_word, words_of
 from flash.device.masked_tiles import Masking
 from flash.device.warpgroup_roles import Consumer, attention_module
 from flash.device.wgmma_outputs import ROWS, WarpgroupOutputs
@@ -32,7 +32,6 @@ from flash.families.wgmma import WGMMA_ROWS
 from flash.families.wgmma_fp8 import FP8, ONES, Fp8Tiling
 from flash.operands.dtypes import E4M3
 from flash.problem.kernel_config import KernelConfig
-from flash.scores.scoring import Scoring
 from ptxgen import ir
 from ptxgen.dsl import Value, Var, marked
 from ptxgen.dsl.hopper import Accumulator, Stage
@@ -71,21 +70,27 @@ class Fp8Queries(Queries):
 
 
 class Fp8Consumer(Consumer):
-    """See `Consumer`; weights of a tile are multiplied while those of the next one are computed. Sums of
-    P V of a tile are in `part` and `last_part`.
+    """See `Consumer`. If registers allow, weights of a tile are multiplied together with the queries and keys
+    of the next one, else before it is taken. Sums of P V of a tile are in `parts`, by columns of V.
     """
 
     queries_of: ClassVar[type[Queries]] = Fp8Queries
     softmax: LiftedSoftmax
 
+    @marked("wgmma fp8: begin")
     def __init__(self, work: WorkTile) -> None:
-        k, t, config = work.k, work.t, work.config
-        t = FP8.require(t)
+        k, t, config = work.k, FP8.require(work.t), work.config
         self.value_part = t.value_part
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
-        self.part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)
-        self.last_part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part + ONES, zero=False)
+        part = last_part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part + ONES, zero=False)
+        count = t.output_columns // t.value_part
+        if count > 1:
+            part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)
+        self.parts = [part] * (count - 1) + [last_part]
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
+        self.overlaps = t.overlaps(config.features.registers)
+        if not self.overlaps:
+            self.ping_pong = None
         self.scales: BlockScales | None = None  # if blocks of rows have scales of their own
         if config.features.scale_block:
             first_row = self.cta.first_row + k.signed(self.group_row)
@@ -98,81 +103,63 @@ class Fp8Consumer(Consumer):
 
     def walk(self) -> None:
         """See `Consumer`."""
-        self.first()
+        if not self.overlaps:
+            self.each_tile(self.take)
+            return
+        self._weigh_tile(-self.cta.tiles, Masking.FULL)
         self.each_tile(self.next, after_last=True)
-        self.last()
+        self._multiply_values()
 
-    @marked("wgmma fp8: first tile")
-    def first(self) -> None:
-        """Compute scores and weights of the last tile of keys, which comes first."""
-        k, n = self.k, -self.cta.tiles
-        scales = self._scales_of(n)
-        key = self.work.pipeline.keys.acquire()
-        k.note("S = Q K^T")
-        self._start_scores(key)
-        k.wgmma.wait()
-        key.release()
-        self.weigh(n, Masking.FULL, self._scoring(scales))
-        self._pack(scales)
+    @marked("wgmma fp8: take tile")
+    def take(self, n: Value, masking: Masking) -> None:
+        """Compute scores and weights of the tile of keys with -n - 1 tiles before it, and multiply the
+        weights with its values.
+        """
+        self._weigh_tile(n, masking)
+        self._multiply_values()
 
     @marked("wgmma fp8: next tile")
     def next(self, n: Value, masking: Masking) -> None:
         """Compute scores and weights of the tile of keys with -n - 1 tiles before it, and multiply the
         previous tile's weights with its values.
         """
-        k, softmax, pipeline = self.k, self.softmax, self.work.pipeline
-        scales = self._scales_of(n)
+        k, pipeline = self.k, self.work.pipeline
+        of_tile = None if self.scales is None else self.scales.of_tile(-1 - n)
+        value = pipeline.values.acquire()
         key = pipeline.keys.acquire()
-        k.note("S = Q K^T, and P V of the tile before, its sums from zero on")
+        k.note("O += P V of the tile before, its sums from zero on, and S = Q K^T")
         with nullcontext() if self.ping_pong is None else self.ping_pong.exclusive():
-            value = pipeline.values.acquire()
             self._start_part(value, 0)
             self._start_scores(key)
         k.wgmma.wait(1)
-        self._add_part(0)
-        for part in range(1, self.parts):
-            self._start_part(value, part)
-            k.wgmma.wait()
-            self._add_part(part)
-        if self.parts == 1:
-            k.wgmma.wait()
         value.release()
+        self._add_part(0)
+        k.wgmma.wait()
         key.release()
-        scoring = self._scoring(scales)
-        if scoring is not None or self.cta.after_softmax:
-            self.weigh(n, masking, scoring)
-            self._rescale_and_pack(scales)
-            return
-        S = self.S.rows_of_thread
-        self.scores.finish(S, n, masking, None)
-        k.note("P = exp2(scale * S - shift), if no weight is too large")
+        self._weigh(n, masking, of_tile)
 
-        def again() -> None:
-            softmax.weigh(S)
-            self._rescale_and_pack(scales)
+    @marked("wgmma fp8: scores")
+    def _weigh_tile(self, n: Value, masking: Masking) -> None:
+        """Compute scores and weights of a tile of keys, with no other product under way."""
+        k = self.k
+        of_tile = None if self.scales is None else self.scales.of_tile(-1 - n)
+        key = self.work.pipeline.keys.acquire()
+        k.note("S = Q K^T")
+        self._start_scores(key)
+        k.wgmma.wait()
+        key.release()
+        self._weigh(n, masking, of_tile)
 
-        softmax.weigh_into(S, self.P, again)
-
-    def _rescale_and_pack(self, scales: TileScales | None) -> None:
-        """Rescale O, where a shift has moved, and round P."""
-        self.softmax.rescale(self.O.rows_of_thread)
-        self._pack(scales)
-
-    @marked("wgmma fp8: last values")
-    def last(self) -> None:
-        """Multiply the weights of the tile taken last with its values."""
+    @marked("wgmma fp8: values")
+    def _multiply_values(self) -> None:
+        """Multiply the weights in P with their values, some columns of them after others."""
         value = self.work.pipeline.values.acquire()
-        self.k.note("O += P V")
-        for part in range(self.parts):
+        self.k.note("O += P V, the sums of the tile from zero on")
+        for part in range(len(self.parts)):
             self._start_part(value, part)
             self.k.wgmma.wait()
             self._add_part(part)
         value.release()
-
-    @property
-    def parts(self) -> int:
-        """Products of the weights of a tile."""
-        return self.O.columns // self.value_part
 
     def _start_scores(self, key: Stage) -> None:
         """Start computing S = Q Kᵀ."""
@@ -180,46 +167,56 @@ class Fp8Consumer(Consumer):
         q = self.queries.tile.part(self.group_row, WGMMA_ROWS).as_fp8(kind)
         self.S.set(q @ key.k.T.as_fp8(kind))
 
-    def _sums(self, part: int) -> Accumulator:
-        """The sums of a product of the weights of a tile."""
-        return self.last_part if part == self.parts - 1 else self.part
-
     def _start_part(self, value: Stage, part: int) -> None:
         """Start multiplying P with some columns of its values; the sums begin at zero."""
-        sums = self._sums(part)
+        sums = self.parts[part]
         columns = value.v.part(part * self.value_part, sums.columns)
         sums.set(self.k.wgmma.registers(self.P, E4M3.name) @ columns.T.as_fp8(self.config.dtype.name))
 
     def _add_part(self, part: int) -> None:
-        """Add the sums of a product to those of O and of rounded weights."""
+        """Add the sums of a product to those of O, and of the rounded weights."""
         first, weighed = part * self.value_part // QUAD_LANES, self.value_part // QUAD_LANES
-        for i, terms in enumerate(self._sums(part).rows_of_thread):
-            self._add(self.O.rows_of_thread.row(i)[first:], terms[:weighed], scaled=self.scales is not None)
-            self._add([self.softmax.rounded_sum[i]], terms[weighed:])
+        for i, terms in enumerate(self.parts[part].rows_of_thread):
+            sums = self.O.rows_of_thread.row(i)[first : first + weighed]
+            self._add(sums, terms[:weighed], scaled=self.scales is not None)
+            if terms[weighed:]:
+                self._add([self.softmax.rounded_sum[i]], terms[weighed : weighed + 1])
 
     def _add(self, sums: Sequence[Var], terms: Sequence[Value], *, scaled: bool = False) -> None:
         """Add terms, or terms times the scale of their values, to as many sums."""
         k = self.k
-        for total, term in zip(sums, terms, strict=False):
+        for total, term in zip(sums, terms, strict=True):
             if scaled:
                 k.fma(term, self.value_scale, total, into=total)
             else:
                 k.add(total, term, into=total)
 
-    def _scales_of(self, n: Value) -> TileScales | None:
-        """The scales of the tile of keys with -n - 1 tiles before it, if tiles have some."""
-        return None if self.scales is None else self.scales.of_tile(-1 - n)
-
-    def _scoring(self, of_tile: TileScales | None) -> Scoring | None:
-        """The scoring of the products in S."""
-        if self.scales is None or of_tile is None:
-            return self.cta.scoring
-        return self.scales.take(self.S.rows_of_thread, of_tile)
-
-    def _pack(self, of_tile: TileScales | None) -> None:
-        """Round P to e4m3, into the registers from which the next product reads it."""
-        for words, rounded in zip(self.P, packed_weights(self.k, self.S.rows_of_thread), strict=True):
-            for word, value in zip(words, rounded, strict=True):
-                word.set(value)
-        if of_tile is not None:
+    def _weigh(self, n: Value, masking: Masking, of_tile: TileScales | None) -> None:
+        """Replace P by the weights of the tile whose scores are in S, and rescale O where a shift moves. In
+        tiles that a mask cuts shifts move often.
+        """
+        S, scoring = self.S.rows_of_thread, self.cta.scoring
+        if self.scales is not None and of_tile is not None:
+            scoring = self.scales.take(S, of_tile)
             self.value_scale.set(of_tile.values)
+        if masking.hides or scoring is not None or self.cta.after_softmax:
+            self.weigh(n, masking, scoring)
+            self._rescale_and_round()
+            return
+        self.scores.finish(S, n, masking, scoring)
+
+        def again() -> None:
+            self.softmax.weigh(S)
+            self._rescale_and_round()
+
+        self.k.note("P = exp2(scale * S - shift), if it is small")
+        self.softmax.weigh_into(S, self.P, again)
+
+    def _rescale_and_round(self) -> None:
+        """Rescale O, where a shift has moved, and round P to e4m3, into the registers from which the product
+        reads it.
+        """
+        for words, elements in zip(self.P, words_of(self.S.rows_of_thread), strict=True):
+            for word, four in zip(words, elements, strict=True):
+                word.set(rounded_word(self.k, four))
+        self.softmax.rescale(self.O.rows_of_thread)
