@@ -83,6 +83,12 @@ class Fp8Tiling(WgmmaTiling):
         most = self.registers_of_roles(keeps_more=False)[1] or _MOST_REGISTERS
         return sums + self.tile // 8 + _OVERLAP_REGISTERS + other_registers <= most
 
+    def takes_maxima(self, other_registers: int) -> bool:
+        """Whether maxima of all tiles are taken, as wide values leave no registers for scores besides their
+        weights and `other_registers` for features.
+        """
+        return self.value_part < self.output_columns and other_registers > 0
+
     @property
     def output_is_over_queries(self) -> bool:
         """False: elements of O are wider than those of Q."""

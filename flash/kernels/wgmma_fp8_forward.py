@@ -32,6 +32,7 @@ from flash.families.wgmma import WGMMA_ROWS
 from flash.families.wgmma_fp8 import FP8, ONES, Fp8Tiling
 from flash.operands.dtypes import E4M3
 from flash.problem.kernel_config import KernelConfig
+from flash.problem.outputs import MAX_LOGIT
 from ptxgen import ir
 from ptxgen.dsl import Value, Var, marked
 from ptxgen.dsl.hopper import Accumulator, Stage
@@ -40,6 +41,7 @@ from ptxgen.types import f32, s32, u32
 
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 32 weights
 _KEYS: Final = 32  # keys of these weights
+_OUTPUT_REGISTERS: Final = 4  # registers of a thread for an output of two rows besides O
 
 
 def wgmma_fp8_attention_forward(config: KernelConfig, t: Fp8Tiling) -> ir.Module:
@@ -88,7 +90,10 @@ class Fp8Consumer(Consumer):
             part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)
         self.parts = [part] * (count - 1) + [last_part]
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
-        self.overlaps = t.overlaps(config.features.registers)
+        outputs = config.return_lse + (MAX_LOGIT in config.outputs)
+        others = config.features.registers + outputs * _OUTPUT_REGISTERS
+        self.overlaps = t.overlaps(others)
+        self.takes_maxima = t.takes_maxima(others)
         if not self.overlaps:
             self.ping_pong = None
         self.scales: BlockScales | None = None  # if blocks of rows have scales of their own
@@ -199,7 +204,7 @@ class Fp8Consumer(Consumer):
         if self.scales is not None and of_tile is not None:
             scoring = self.scales.take(S, of_tile)
             self.value_scale.set(of_tile.values)
-        if masking.hides or scoring is not None or self.cta.after_softmax:
+        if self.takes_maxima or masking.hides or scoring is not None or self.cta.after_softmax:
             self.weigh(n, masking, scoring)
             self._rescale_and_round()
             return
