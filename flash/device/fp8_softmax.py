@@ -19,12 +19,12 @@ from typing import ClassVar, Final
 from flash.device.fp8_values import rounded_word, words_of
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FinishedRow, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
-# Added to the bytes of four weights that are not negative, carries into the signs of those of 2^LIFT and more,
-# and of NaN: 2^8 is 0x78 in e4m3.
+# Added to the bytes of four weights that are not negative, it carries into the signs of those of 2^LIFT and
+# more, and of NaN: 2^8 is 0x78 in e4m3.
 _CARRIES: Final = 0x0808_0808
 _SIGNS: Final = 0x8080_8080
 
@@ -51,7 +51,7 @@ class LiftedSoftmax(OverlappedSoftmax):
         self.rounded_sum = [k.var(f32, 0.0) for _ in range(rows)]  # each lane keeps that of all lanes
 
     @marked("fp8 softmax: weigh")
-    def weigh_into(self, S: Fragment, P: Sequence[Sequence[Var]], again: Callable[[], None]) -> None:
+    def weigh_into(self, S: Fragment, P: Fragment, again: Callable[[], None]) -> None:
         """Set the words of P, four for 32 keys of S, to exp2(scale * S - shift) rounded to e4m3, and add the
         weights to the sums, before they are rounded.
 

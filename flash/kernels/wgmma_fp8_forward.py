@@ -11,6 +11,10 @@ softmax has scaled the largest of a row to 2^8.
 `wgmma` of fp8 keeps 13 bits after the leading bit of a sum and truncates the others
 (`ptxgen/isa/tensor_core.py`). A sum over all keys would lose much of what each tile adds to it: so the sums
 of each tile start at zero, and are added to O in f32.
+
+Where registers allow, the product of a tile's weights is under way together with the scores of the next tile,
+and the warpgroups alternate: while one multiplies, the other computes exponentials. In tiles that no mask cuts
+no maxima are taken: the rounded weights say whether a shift moves (`LiftedSoftmax.weigh_into`).
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ from flash.operands.dtypes import E4M3
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import MAX_LOGIT
 from ptxgen import ir
-from ptxgen.dsl import Value, Var, marked
-from ptxgen.dsl.hopper import Accumulator, Stage
+from ptxgen.dsl import Fragment, Value, Var, marked
+from ptxgen.dsl.hopper import Stage
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
 from ptxgen.types import f32, s32, u32
 
@@ -93,7 +97,6 @@ class Fp8Consumer(Consumer):
         outputs = config.return_lse + (MAX_LOGIT in config.outputs)
         others = config.features.registers + outputs * _OUTPUT_REGISTERS
         self.overlaps = t.overlaps(others)
-        self.takes_maxima = t.takes_maxima(others)
         if not self.overlaps:
             self.ping_pong = None
         self.scales: BlockScales | None = None  # if blocks of rows have scales of their own
@@ -103,7 +106,7 @@ class Fp8Consumer(Consumer):
             self.value_scale = k.var(f32, 0.0)  # of the tile whose weights are in P
         scale, sinks = self.softmax_arguments(None if self.scales is None else self.scales.scale)
         self.softmax = LiftedSoftmax(k, len(ROWS), QUAD, scale, sinks, with_lse=config.return_lse)
-        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // _KEYS)]
+        self.P = Fragment(k, t.tile // _KEYS, _WORDS, u32, None)
         self.outputs = WarpgroupOutputs(self.O, self.role, self.group_row, self.in_quad)
 
     def walk(self) -> None:
@@ -176,7 +179,7 @@ class Fp8Consumer(Consumer):
         """Start multiplying P with some columns of its values; the sums begin at zero."""
         sums = self.parts[part]
         columns = value.v.part(part * self.value_part, sums.columns)
-        sums.set(self.k.wgmma.registers(self.P, E4M3.name) @ columns.T.as_fp8(self.config.dtype.name))
+        sums.set(self.k.wgmma.registers([*self.P], E4M3.name) @ columns.T.as_fp8(self.config.dtype.name))
 
     def _add_part(self, part: int) -> None:
         """Add the sums of a product to those of O, and of the rounded weights."""
@@ -204,7 +207,7 @@ class Fp8Consumer(Consumer):
         if self.scales is not None and of_tile is not None:
             scoring = self.scales.take(S, of_tile)
             self.value_scale.set(of_tile.values)
-        if self.takes_maxima or masking.hides or scoring is not None or self.cta.after_softmax:
+        if masking.hides or scoring is not None or self.cta.after_softmax:
             self.weigh(n, masking, scoring)
             self._rescale_and_round()
             return
