@@ -31,7 +31,7 @@ from ptxgen.target import Target
 FP8_TILES: Final = (64, 128)
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
-# Registers of these threads where values have as many columns as one product takes, whose sums a consumer keeps
+# Registers of these threads where values have as many columns as one product takes, whose sums a thread keeps
 # besides those of O and S, or the most that there are.
 _REGISTERS_FILLED: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones after the columns of V in a transposed tile, the least that `wgmma` takes

@@ -12,9 +12,9 @@ softmax has scaled the largest of a row to 2^8.
 (`ptxgen/isa/tensor_core.py`). A sum over all keys would lose much of what each tile adds to it: so the sums
 of each tile start at zero, and are added to O in f32.
 
-Where registers allow, the product of a tile's weights is under way together with the scores of the next tile,
-and the warpgroups alternate: while one multiplies, the other computes exponentials. In tiles that no mask cuts
-no maxima are taken: the rounded weights say whether a shift moves (`LiftedSoftmax.weigh_into`).
+Where registers allow, the product of a tile's weights is under way together with the scores of the next one,
+and warpgroups alternate: while one multiplies, the other computes exponentials. In tiles that no mask cuts no
+maxima are taken: the rounded weights say whether a shift moves (`LiftedSoftmax.weigh_into`).
 """
 
 from __future__ import annotations
