@@ -11,15 +11,22 @@ log-sum-exp is that of the weights before they are rounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
+from flash.device.fp8_values import rounded_word, words_of
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FinishedRow, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
+# Added to the bytes of four weights that are not negative, it carries into the signs of those of 2^LIFT and
+# more, and of NaN: 2^8 is 0x78 in e4m3.
+_CARRIES: Final = 0x0808_0808
+_SIGNS: Final = 0x8080_8080
 
 
 class LiftedSoftmax(OverlappedSoftmax):
@@ -42,6 +49,34 @@ class LiftedSoftmax(OverlappedSoftmax):
         super().__init__(k, rows, distances, scale, LIFT, sinks, sinks_last=True)
         self.keeps_sums = with_lse
         self.rounded_sum = [k.var(f32, 0.0) for _ in range(rows)]  # each lane keeps that of all lanes
+
+    @marked("fp8 softmax: weigh")
+    def weigh_into(self, S: Fragment, P: Fragment, again: Callable[[], None]) -> None:
+        """Set the words of P, four for 32 keys of S, to exp2(scale * S - shift) rounded to e4m3, and add the
+        weights to the sums, before they are rounded.
+
+        S stays. No maxima are taken: where a rounded weight is 2^LIFT or more, a shift may have to move, and
+        the warp runs what `again` emits instead, which weighs S by its maxima and sets P. A shift moves for
+        weights above 2^LIFT alone, so that all bits are those of `weigh`.
+        """
+        k = self.k
+        totals: list[Value] = list(self.row_sum)
+        carries: list[Value] = []
+        for words, elements in zip(P, words_of(S), strict=True):
+            for nth, (word, scores) in enumerate(zip(words, elements, strict=True)):
+                i = nth % S.rows
+                weights = [k.ex2(self._shifted(score, i), ftz=True) for score in scores]
+                if self.keeps_sums:
+                    totals[i] = functools.reduce(operator.add, weights, totals[i])
+                word.set(rounded_word(k, weights))
+                carries.append(word + _CARRIES)
+        is_large = (functools.reduce(operator.or_, carries) & _SIGNS) != 0
+        with k.when(k.vote(is_large | self._has_rest, -1, mode="any")):
+            again()
+        if self.keeps_sums:
+            with k.otherwise():
+                for row_sum, total in zip(self.row_sum, totals, strict=True):
+                    row_sum.set(total)
 
     def rescale(self, O: Fragment) -> None:
         """Multiply the outputs of each row, and the sum of its rounded weights, by the factor of the last

@@ -9,13 +9,13 @@ the order in which `ldmatrix.trans` and `prmt` give the keys of V, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.families.wgmma_fp8 import ONES
 from flash.operands.dtypes import DType
-from ptxgen.dsl import Fragment, KernelBuilder, Role, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Role, Value, Var, marked
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
@@ -97,17 +97,18 @@ class Fp8Values:
             k.stmatrix(to.plus_bytes(across * layout.row_bytes), in_new_order, num="x4", space="shared")
 
 
-def packed_weights(k: KernelBuilder, S: Fragment) -> list[list[Value]]:
-    """The weights of two rows of a thread, rounded to e4m3, as the registers of the left operand of a
-    product with transposed tiles: four for each 32 keys. `S` has for each 8 keys two of each row.
+def words_of(S: Fragment) -> Iterator[list[list[Var]]]:
+    """The elements of S, for each 8 keys two of each of two rows of a thread, by the registers of the left
+    operand of a product with transposed tiles: four for each 32 keys, four elements each. The first and the
+    third are of row 0, the others of row 1.
     """
     rows = [list(S.row(i)) for i in range(2)]
-    steps = range(0, len(rows[0]), _STEP)
-    return [[_word(k, row[at : at + 4]) for at in (n, n + 4) for row in rows] for n in steps]
+    for n in range(0, len(rows[0]), _STEP):
+        yield [row[at : at + 4] for at in (n, n + 4) for row in rows]
 
 
-def _word(k: KernelBuilder, four: Sequence[Value]) -> Value:
-    """Four weights, rounded, in a word, the first one lowest."""
+def rounded_word(k: KernelBuilder, four: Sequence[Value]) -> Value:
+    """Four weights, rounded to e4m3, in a word, the first one lowest."""
     low, high = (k.cvt_narrow(pair[1], pair[0], dtype="e4m3x2") for pair in (four[:2], four[2:]))
     word: Value = k.pack([low, high])
     return word.as_(u32)

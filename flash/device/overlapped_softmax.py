@@ -84,6 +84,12 @@ class OverlappedSoftmax(LazySoftmax):
             return score - self.shift[i]
         return self.k.fma(score, self._factor, -self.shift[i]) - self._rest[i]
 
+    def _shifted(self, score: Value, i: int) -> Value:
+        """A score of row i, which has no rest, less the shift, in units of log2."""
+        if self._factor is None:
+            return score - self.shift[i]
+        return self.k.fma(score, self._factor, -self.shift[i])
+
     @marked("overlapped softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:
         """Move the shift of row i to its maximum, `top`, less `lift`, if that has outgrown it."""

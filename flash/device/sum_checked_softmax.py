@@ -47,12 +47,6 @@ class SumCheckedSoftmax(OverlappedSoftmax):
             self, sums, chain([self._has_rest], (_is_too_large(self, of_row) for of_row in sums)), again
         )
 
-    def _shifted(self, score: Value, i: int) -> Value:
-        """A score of row i, which has no rest, less the shift, in units of log2."""
-        if self._factor is None:
-            return score - self.shift[i]
-        return self.k.fma(score, self._factor, -self.shift[i])
-
 
 class SumCheckedLazySoftmax(LazySoftmax):
     """A fused `LazySoftmax` that also weighs scores into other registers."""

@@ -31,16 +31,19 @@ from ptxgen.target import Target
 FP8_TILES: Final = (64, 128)
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
-# Registers of these threads in kernels with the widest values that have scales of blocks of rows, keys in
-# pages, a window and parts of the keys, or the largest score of each head as an output: a consumer keeps
-# addresses, bounds or maxima for them besides O.
-_REGISTERS_WITH_ADDRESSES: Final = _REGISTERS | {2: (40, 232)}
+# Registers of these threads where values have as many columns as one product takes, whose sums a thread keeps
+# besides those of O and S, or the most that there are.
+_REGISTERS_FILLED: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones after the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of this many bytes
 _REGIONS: Final = 5  # tiles of Q, K, V, V transposed and O
 _SWIZZLE: Final = 128  # bytes of the widest swizzle, which tiles of O have
 _HALF: Final = 2  # bytes of an element of O in shared memory
 _PART: Final = 64  # columns of V in one product of wide values
+_MOST_REGISTERS: Final = 255
+# Registers of a thread whose products overlap besides its matrices: the least with which the assembler was
+# seen to spill nothing.
+_OVERLAP_REGISTERS: Final = 20
 _WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has besides those of O
 
 
@@ -53,25 +56,30 @@ class Fp8Tiling(WgmmaTiling):
     in_blocks: bool = False
 
     @property
-    def ping_pong(self) -> bool:
-        """False: a warpgroup multiplies when it is ready."""
-        return False
-
-    @property
     def checks_sums(self) -> bool:
         """False: a shift moves with every new maximum."""
         return False
 
-    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
         """Registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
-        more = keeps_more or self.in_blocks or self.in_pages
-        has_least_left = more and self.output_columns == WIDTHS[-1]
-        return (_REGISTERS_WITH_ADDRESSES if has_least_left else _REGISTERS)[self.consumers]
+        fills = self.output_columns in (WIDTHS[-1], _WIDEST_AT_ONCE)
+        return (_REGISTERS_FILLED if fills else _REGISTERS)[self.consumers]
 
     @property
     def value_part(self) -> int:
         """Columns of V in one product, which divide all."""
         return self.output_columns if self.output_columns <= _WIDEST_AT_ONCE else _PART
+
+    def overlaps(self, other_registers: int) -> bool:
+        """Whether products of weights with all columns of their values, and the scores of the next tile, are
+        under way together: a thread holds their sums besides O and P. `other_registers` is the number of
+        registers for features.
+        """
+        if self.value_part < self.output_columns:
+            return False
+        sums = (self.tile + self.output_columns + self.value_part + ONES) // 2
+        most = self.registers_of_roles(keeps_more=False)[1] or _MOST_REGISTERS
+        return sums + self.tile // 8 + _OVERLAP_REGISTERS + other_registers <= most
 
     @property
     def output_is_over_queries(self) -> bool:

@@ -187,6 +187,30 @@ _NOT_DONE = f"{_E4M3} has one kernel, which does not do this:"
 _OR_ELSE = "; or convert Q, K and V to 'bf16'"
 
 
+@pytest.mark.ptxas
+@pytest.mark.parametrize(("head_dim", "how"), [(128, {}), nightly(64, {}), nightly(128, {"causal": True})])
+def test_values_and_the_next_scores_are_multiplied_together_without_maxima(
+    head_dim: int, how: dict[str, Any], assembler: Assembler
+) -> None:
+    path = main_loop_of(AttentionConfig(head_dim, dtype="e4m3", target="sm_90a", **how), assembler).path
+    products = [at for at, one in enumerate(path) if one.name == "QGMMA"]
+    waits = [at for at, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR")]
+    exponentials = [at for at, one in enumerate(path) if one.opcode.startswith("MUFU.EX2")]
+    assert products[-1] < waits[0]
+    assert waits[-1] < exponentials[0]
+    assert [one.opcode.split(".")[1] for one in path if one.name == "BAR"] == ["SYNC", "ARV"]
+    assert not {one.name for one in path} & {"FMNMX", "PRMT", "SHFL", "R2UR"}
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_shifts_move_in_tiles_that_no_mask_cuts(return_lse: bool) -> None:
+    config = config_of(return_lse=return_lse)
+    q, k, v = arrays_of(config, 64, 300)
+    growth = np.linspace(0.1, 8, 300)[::-1, None]  # tiles are taken from the last to the first
+    k[...] = (k.astype("f4") * growth).astype(k.dtype)
+    check(config, (q, k, v))
+
+
 @pytest.mark.parametrize(
     ("backend", "dtype"),
     [
