@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ptxgen import collector
+from ptxgen.check.verify import require_valid
 from ptxgen.collector import uncollected
 from ptxgen.errors import ParseError
 from ptxgen.interpreter import launch, run
@@ -89,3 +90,12 @@ def test_a_program_is_made_without_the_collector(monkeypatch: pytest.MonkeyPatch
     assert out.tolist() == [3]
     assert seen == {"link": {False}, "segments": {False}, "Writer": {False}}
     assert gc.isenabled()
+
+
+def test_nothing_of_a_verified_module_waits_for_the_collector() -> None:
+    module = parse(TEXT)
+    require_valid(module)
+    gc.collect()
+    gc.disable()
+    require_valid(module)
+    assert gc.collect() == 0

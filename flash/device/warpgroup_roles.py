@@ -71,7 +71,7 @@ def attention_module(
     with consumer, pipeline.consumed(), work_tiles.each() as parameters:
         cta = Cta.of(k, config, parameters)
         consumer_of(WorkTile(k, config, t, parameters, cta, consumer, pipeline)).run()
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 @marked("wgmma: whether there is a tile")

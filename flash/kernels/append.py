@@ -136,7 +136,7 @@ def append_kernel(config: AppendConfig) -> ir.Module:
         query = k.max(nth - new_rows, 0)
         with k.when((nth >= new_rows) & (query < parameters.counts["q_rows"])):
             _rotate_query(k, config, parameters, query, lane)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 @dataclass(frozen=True)

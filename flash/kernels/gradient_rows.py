@@ -33,7 +33,7 @@ def deltas(config: GradientConfig) -> ir.Module:
 
     block = part.first_row, config.tiling.block, of_rows, None
     sum_rows(k, O, dO, config.dtype.scalar, *block, write_first)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 def rounded_sums(config: GradientConfig) -> ir.Module:
@@ -65,7 +65,7 @@ def rounded_sums(config: GradientConfig) -> ir.Module:
                         loaded = k.load(Pointer(at, "global", f32, n * F32_BYTES), width)
                         result += loaded if isinstance(loaded, tuple) else [loaded]
                     _store(k, to, [x * part.parameters.scale for x in result], dtype)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 def _store(k: KernelBuilder, to: Value, values: list[Value], dtype: ScalarType) -> None:

@@ -170,7 +170,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
         if config.return_lse:
             with k.when(lane == 0):
                 k.store(pointers["LSE"].plus(k.cvt(nth, dtype=u64) * F32_BYTES), lse)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 @marked("merge: sums")

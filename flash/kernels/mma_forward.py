@@ -74,7 +74,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     short = has_registers and not divides
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     MmaForward(k, config, t).run()
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 class _Tile(NamedTuple):

@@ -59,7 +59,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             of.pairs.advance()
         of.write_terms()
     cta.store_sums(parameters)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 class _Cta:

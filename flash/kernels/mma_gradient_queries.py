@@ -41,7 +41,7 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
         cta.pairs.advance()
     cta.write_terms()
     cta.store_sum(parameters)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 class _Cta:

@@ -107,7 +107,7 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         for into, more in zip(total.all(), dP.all(), strict=True):
             k.add(into, more, into=into)
     _store(k, parameters, part, me, total, (my_query, rows, keys))
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 def _itself(coordinates: ScoreCoordinates) -> ScoreCoordinates:

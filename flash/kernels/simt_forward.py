@@ -104,7 +104,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
         k.note("the grid that merges the parts may begin")
         k.griddepcontrol_launch_dependents()
     _store(k, t, cta, me, softmax, O, tops)
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 def _if_seen(

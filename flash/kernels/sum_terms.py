@@ -91,7 +91,7 @@ def sum_kernel(config: SumConfig) -> ir.Module:
             else:
                 rounded = k.cvt(whole, dtype=config.dtype.scalar, rnd="rn")
                 k.store(Pointer(at, "global", b16), rounded.as_(b16))
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 def _wide(k: KernelBuilder, indices: list[Value]) -> list[Value]:

@@ -55,7 +55,7 @@ def wgmma_gradient_of_keys(config: GradientConfig) -> ir.Module:
     with pipeline.consumer:
         part = KeysPart.of(k, config, parameters, again=True, number=number)
         _Consumer(k, config, pipeline, part, parameters.longest("k"), sums).run()
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 @marked("wgmma gradient of keys: order")

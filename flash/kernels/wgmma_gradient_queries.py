@@ -42,7 +42,7 @@ def wgmma_gradient_of_queries(config: GradientConfig) -> ir.Module:
     with pipeline.consumer:
         part = QueriesPart.of(k, config, parameters, again=True)
         _Consumer(k, config, pipeline, row_deltas, part, parameters.longest("q")).run()
-    return k.build(drop_unread=True)
+    return k.finish()
 
 
 def _tiles(k: KernelBuilder, config: GradientConfig, part: QueriesPart) -> WalkedTiles:

@@ -36,4 +36,4 @@ def wgmma_rounded_sums(config: GradientConfig) -> ir.Module:
     to = corner_of(dQ_map, "dQ", part.parameters, part.batch, part.head, part.first_row)
     matrix = part.parameters.rows(k, "dQ", part.batch, part.head)
     store_rows(k, config, WHOLE_CTA, out, to, (matrix, part.first_row))
-    return k.build(drop_unread=True)
+    return k.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, overload
 
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
@@ -294,6 +294,31 @@ class KernelBuilder(Roles):
         )
         functions, texts = tuple(self._functions.values()), tuple(self._texts.values())
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header), functions, texts)
+
+    def finish(self) -> ir.Module:
+        """The module of `build(drop_unread=True)`, after which the builder and its values are of no use: they
+        refer to each other and to all instructions, which are freed with the module then, and would wait for
+        Python's garbage collector otherwise. Raises what `build` raises; later uses of the builder raise
+        `ConfigError`.
+        """
+        module = self.build(drop_unread=True)
+        name = self.name
+        self.__dict__.clear()
+        self.name = name
+        self.__class__ = _Finished  # type: ignore[assignment]
+        return module
+
+
+class _Finished:
+    """What a builder is after `finish`."""
+
+    name: str
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        raise ConfigError(
+            f"kernel {self.name!r}: {attribute} of a builder that is finished; use it before k.finish(), or "
+            "end with k.build(), after which a kernel may grow"
+        )
 
 
 def _check_comment(caller: str, text: object) -> None:

@@ -1,15 +1,21 @@
-"""`KernelBuilder.build(drop_unread=True)`: a text without instructions whose results nothing reads."""
+"""`KernelBuilder.build(drop_unread=True)`, a text without instructions whose results nothing reads, and
+`KernelBuilder.finish`, which lets go of them.
+"""
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from dsl.kernels import builder, opcodes
+from error_texts import refused
 
 from ptxgen.dsl import KernelBuilder, Pointer
+from ptxgen.errors import ConfigError
 from ptxgen.interpreter import run
 from ptxgen.text import render
 from ptxgen.types import s32, u32, u64
@@ -110,3 +116,45 @@ def test_a_kernel_computes_the_same_without_them() -> None:
     x = np.zeros(32, np.uint32)
     run(k.build(drop_unread=True), grid=1, block=32, args=[x])
     assert x.tolist() == [2 * i for i in range(32)]
+
+
+def squares() -> KernelBuilder:
+    """A kernel that stores the squares of the thread numbers and computes a sum that nothing reads."""
+    k = builder("squares", threads=64)
+    out, x = k.pointer("out", u32), k.thread_id()
+    k.add(x, 1)
+    k.st(out.element(x), k.mul(x, x))
+    return k
+
+
+def test_a_finished_kernel_is_freed_without_the_collector() -> None:
+    builders, modules = [], []
+    gc.collect()
+    gc.disable()
+    try:
+        for last in (KernelBuilder.finish, lambda k: k.build(drop_unread=True)):
+            k = squares()
+            builders.append(weakref.ref(k.warp))
+            modules.append(last(k))
+            del k
+        assert [kept() is None for kept in builders] == [True, False]
+    finally:
+        gc.enable()
+    assert render(modules[0]) == render(modules[1])
+    out = np.zeros(64, np.uint32)
+    run(modules[0], grid=1, block=64, args=[out])
+    assert out.tolist() == [n * n for n in range(64)]
+
+
+def test_nothing_is_added_to_a_finished_kernel() -> None:
+    k = squares()
+    x = k.thread_id()
+    k.finish()
+    says = (
+        "kernel 'squares': {} of a builder that is finished; use it before k.finish(), or end with "
+        "k.build(), after which a kernel may grow"
+    )
+    with refused(ConfigError, says.format("thread_id")):
+        k.thread_id()
+    with refused(ConfigError, says.format("emit")):
+        _ = x + 1

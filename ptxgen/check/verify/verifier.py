@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ptxgen.check.flow import Block, blocks, reverse_post_order
@@ -38,6 +39,7 @@ from ptxgen.ir import (
     Operand,
     Pragma,
     Reg,
+    RegisterRange,
     Symbol,
     Targets,
     TensorAddress,
@@ -137,6 +139,7 @@ class _BodyCheck:
         self.others = [s for s in body.body or () if s.__class__ is not Instr]
         self.labels = Counter(s.name for s in self.others if isinstance(s, Label))
         self.symbols = Symbols(module, body, self.others, suggestions)
+        self._class_of = functools.partial(_class_of, self.known, self.ranges)
         self.kinds = PartKinds(self.ranges.values(), self._class_of)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
         self.latest: dict[tuple[object, ...], Shape] = {}  # by opcode and classes of operands
@@ -228,13 +231,6 @@ class _BodyCheck:
 
     def _as_declared(self, names: Iterable[str]) -> tuple[Reg, ...]:
         return tuple([Reg(name, self.known[name]) for name in names])
-
-    def _class_of(self, name: str) -> str | None:
-        """The class of a register as the body declares it, or as it was used first if it is not declared."""
-        known = self.known.get(name)
-        if known is None and (declaration := range_of(name, self.ranges)) is not None:
-            known = self.known[name] = declaration.declared
-        return known
 
     def _guarded(self, instr: Instr, writes: Sequence[Reg], reads: Sequence[Reg], uses: Uses) -> None:
         """Record the reads and writes of an instruction under a guard, or after guarded writes."""
@@ -475,3 +471,13 @@ def _needs(gate: Gate) -> str:
 
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
+
+
+def _class_of(known: dict[str, str], ranges: Mapping[str, RegisterRange], name: str) -> str | None:
+    """The class of a register as a body declares it, or as it was used first if it is not declared. `known`
+    has the classes by name, and grows; `ranges` has the declared ranges by prefix.
+    """
+    declared = known.get(name)
+    if declared is None and (declaration := range_of(name, ranges)) is not None:
+        declared = known[name] = declaration.declared
+    return declared
