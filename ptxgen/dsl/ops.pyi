@@ -6365,7 +6365,7 @@ class Ops:
     def tcgen05_fence_after(
         self,
     ) -> None:
-        """Order all later asynchronous operations on tensor memory behind earlier synchronisation of threads. `tcgen05.fence::after_thread_sync`"""
+        """Order all later asynchronous operations on tensor memory after earlier synchronisation of threads. `tcgen05.fence::after_thread_sync`"""
     def tcgen05_fence_before(
         self,
     ) -> None:

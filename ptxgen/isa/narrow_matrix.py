@@ -69,8 +69,8 @@ _PROVIDERS: Final = {
 
 @inst(
     "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.<accumulator>.atype.btype.<accumulator> "
-    "d:<held>, a:b32*4, b:b32*2, c:<held>",
-    each("accumulator held", ("f32", "f32*4"), ("f16", "b32*2")),
+    "d:<registers>, a:b32*4, b:b32*2, c:<registers>",
+    each("accumulator registers", ("f32", "f32*4"), ("f16", "b32*2")),
     name="mma_f8f6f4_<accumulator>",
     atype=_TYPES,
     btype=_TYPES,
@@ -144,8 +144,8 @@ def _multiplied(
     right = elements_of_cells(of.kind, of.b, _matrices(warps, layouts.b, b, np.uint8))
     old = _matrices(warps, layouts.c, c, np.uint16 if of.d == "f16" else np.uint32)
     sums = multiply_add(of, left, right, old, scales=scales)
-    held: Any = np.uint32 if of.d == "f16" else np.float32
-    return warps.as_registers(layouts.d, scattered(layouts.d, sums.reshape(-1).view(held)))
+    type: Any = np.uint32 if of.d == "f16" else np.float32
+    return warps.as_registers(layouts.d, scattered(layouts.d, sums.reshape(-1).view(type)))
 
 
 def _matrices(warps: ActiveWarps, layout: Layout, registers: Registers, type: Any) -> Lanes:
@@ -167,9 +167,9 @@ def _scales(
     byte = _number(machine, warps, matrix, "byte", numbers[0], range(0, _CELL, blocks))
     thread = _number(machine, warps, matrix, "thread", numbers[1], range(of.threads))
     lanes = of.first + of.apart * thread[:, None]
-    held = _by_warp(warps, register).view(np.uint8).reshape(-1, WARP, _CELL)
-    warp = np.arange(len(held))[:, None, None]
-    scales: Lanes = held[warp, lanes[:, :, None], byte[:, None, None] + np.arange(blocks)]
+    scale_bytes = _by_warp(warps, register).view(np.uint8).reshape(-1, WARP, _CELL)
+    warp = np.arange(len(scale_bytes))[:, None, None]
+    scales: Lanes = scale_bytes[warp, lanes[:, :, None], byte[:, None, None] + np.arange(blocks)]
     return scales
 
 

@@ -3,12 +3,12 @@ Instructions").
 
 Every form of the manual is a row, so that texts with them are read, verified and printed. The interpreter
 refuses a kernel with a form that no public program shows at work by name: products with sparse matrices
-(`.sp`), with B kept in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`,
+(`.sp`), with B held in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`,
 and copies that unpack elements.
 
 Of the forms of a product, A is in shared memory, behind a descriptor, or in tensor memory; a sparse product
 has the address of its metadata before the instruction descriptor. What products and copies compute is in
-`ptxgen.isa.tcgen05_work`; the machine decides when, between the instruction and the commit behind it.
+`ptxgen.isa.tcgen05_work`; the machine decides when, between the instruction and the commit that follows it.
 """
 
 from __future__ import annotations
@@ -228,15 +228,15 @@ _COLLECTED: Final = tuple(f"collector::a::{use}" for use in ("fill", "use", "las
 _COLLECTED_B: Final = tuple(
     f"collector::b{n}::{use}" for n in range(4) for use in ("fill", "use", "lastuse", "discard")
 )
-_BEHIND: Final = ("", "a:u64", "in shared memory, as the descriptor a says")
-_HELD: Final = ("_tmem", "[a:u32]", "in tensor memory")
-_A: Final = each("held a_is where", _BEHIND, _HELD)
+_A_IN_SHARED: Final = ("", "a:u64", "in shared memory, as the descriptor a says")
+_A_IN_TENSOR: Final = ("_tmem", "[a:u32]", "in tensor memory")
+_A: Final = each("tmem a_is where", _A_IN_SHARED, _A_IN_TENSOR)
 _DENSE: Final = each("sp sparse metadata which", ("", "", "", ""))
 _SPARSE: Final = each("sp sparse metadata which", (".sp", "_sp", " [metadata:u32],", ", which is sparse,"))
-# With .ashift the rows of A move down by one, and A is in tensor memory and not kept for later products.
+# With .ashift the rows of A move down by one, and A is in tensor memory and not reused by later products.
 _UNSHIFTED: Final = each("shift coll", ("", _COLLECTED))
 _SHIFTED: Final = each(
-    "held a_is where shift coll",
+    "tmem a_is where shift coll",
     ("_tmem_ashift", "[a:u32]", "in tensor memory, its rows moved down by one", ".ashift", _COLLECTED[2:]),
 )
 _LANES: Final = each("mask", "", " mask:b32*nm,")
@@ -253,7 +253,7 @@ _MMA: Final = (
     "[d:u32], <a_is>, b:u64,<metadata> idesc:u32,<mask> use:pred<scale>"
 )
 _MMA_ROW: Final[dict[str, Any]] = {
-    "name": "tcgen05_mma<sparse><held>",
+    "name": "tcgen05_mma<sparse><tmem>",
     "ptx": (8, 6),
     "group": _GROUPS,
     "counts": {"nm": lambda m: 4 * int(m["group"][-1])},
@@ -278,10 +278,10 @@ def tcgen05_mma(
     *,
     group: str,
     kind: str,
-    held: str,
+    tmem: str,
 ) -> tuple[()]:
     """Start a product."""
-    plan = TensorProduct(kind.removeprefix("kind::"), bool(held), group == _PAIR, scale)
+    plan = TensorProduct(kind.removeprefix("kind::"), bool(tmem), group == _PAIR, scale)
     machine.start_tensor(plan, (d, a, b, idesc, use, *mask), pair=group == _PAIR)
     return ()
 
@@ -336,7 +336,7 @@ _BLOCK_SCALE: Final = (
     "[d:u32], <a_is>, b:u64,<metadata> idesc:u32, [scales_a:u32], [scales_b:u32], use:pred"
 )
 _BLOCK_SCALE_ROW: Final[dict[str, Any]] = {
-    "name": "tcgen05_mma_block_scale<sparse><held>",
+    "name": "tcgen05_mma_block_scale<sparse><tmem>",
     "group": _GROUPS,
     "coll": _COLLECTED,
     "section": f"{TCGEN05}: tcgen05.mma<sp>",
@@ -360,11 +360,11 @@ def tcgen05_mma_block_scale(
     *,
     group: str,
     kind: str,
-    held: str,
+    tmem: str,
     vec: str = "",
 ) -> tuple[()]:
     """Start a product of scaled blocks."""
-    plan = ScaledProduct(kind, vec, bool(held), group == _PAIR)
+    plan = ScaledProduct(kind, vec, bool(tmem), group == _PAIR)
     machine.start_tensor(plan, (d, a, b, idesc, scales_a, scales_b, use), pair=group == _PAIR)
     return ()
 
@@ -379,7 +379,7 @@ def tcgen05_mma_block_scale_refused() -> None:
     "[d:u32], <a_is>, b:u64,<metadata> idesc:u32, use:pred{, zero_columns:u64}",
     _A,
     _DENSE + _SPARSE,
-    name="tcgen05_mma_ws<sparse><held>",
+    name="tcgen05_mma_ws<sparse><tmem>",
     kind=_KINDS,
     coll=_COLLECTED_B,
     unmodelled="products that keep B in the tensor cores are not modelled",
@@ -474,7 +474,7 @@ def tcgen05_commit(
     each(
         "side what",
         ("before", "all earlier asynchronous operations on tensor memory before later synchronisation"),
-        ("after", "all later asynchronous operations on tensor memory behind earlier synchronisation"),
+        ("after", "all later asynchronous operations on tensor memory after earlier synchronisation"),
     ),
     name="tcgen05_fence_<side>",
     section=f"{TCGEN05}: tcgen05.fence",

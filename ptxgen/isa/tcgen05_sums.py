@@ -36,7 +36,7 @@ _BIAS_UE8M0: Final = 127
 _NAN_UE8M0: Final = 0xFF
 _BIAS_F64: Final = 1023
 _SIGNLESS: Final = np.uint8(0x7F)  # ue4m3 is e4m3 whose sign is ignored
-_PAIRED: Final = ("mxf4", "mxf4nvf4")  # the kinds whose elements are two in a byte
+PAIRED_KINDS: Final = ("mxf4", "mxf4nvf4")  # the kinds whose elements are two in a byte
 # The bits of D's elements by D's type.
 _BITS: Final[dict[str, Any]] = {"f16": np.uint16, "f32": np.uint32, "s32": np.uint32}
 
@@ -66,7 +66,7 @@ def multiply_add(
         return _integers(of, a, b, start)
     how = adder(_SM, "tcgen05", of.a)
     c = start.view(np.float16 if of.d == "f16" else np.float32)
-    if scales is not None and of.kind in _PAIRED:
+    if scales is not None and of.kind in PAIRED_KINDS:
         of_fp4: Lanes = _sums_of_fp4(of, a, b, c, *scales).view(bits)
         return of_fp4
     left, right = (
@@ -143,11 +143,11 @@ def _sums_of_fp4(of: Product, a: Lanes, b: Lanes, c: Lanes, scales_a: Lanes, sca
     for k in range(0, of.k, _AT_ONCE):
         of_k, s = slice(k, k + _AT_ONCE), k // per_factor
         # The sums are exact in f32.
-        part = np.matmul(left[..., of_k], right[..., of_k].swapaxes(-1, -2)).astype(np.float64)
-        part *= values_a[..., s, None]
-        part *= values_b[..., None, :, s]
-        part *= power
-        total += np.trunc(part, out=part)
+        products = np.matmul(left[..., of_k], right[..., of_k].swapaxes(-1, -2)).astype(np.float64)
+        products *= values_a[..., s, None]
+        products *= values_b[..., None, :, s]
+        products *= power
+        total += np.trunc(products, out=products)
     total /= power
     total += 0.0  # no sum is -0
     sums = truncated_f32(_FP4, total)
@@ -168,7 +168,7 @@ def elements_of_words(kind: str, type: str, words: Lanes, *, along_rows: bool = 
     bytes.
     """
     elements: Lanes = np.ascontiguousarray(words).view(f"u{SIZES.get(type, 1)}")
-    if kind in _PAIRED:
+    if kind in PAIRED_KINDS:
         elements = _unpaired(elements)
     elif type in _WIDTHS:
         width = _WIDTHS[type]
@@ -186,7 +186,7 @@ def elements_of_cells(kind: str, type: str, cells: Lanes) -> Lanes:
     memory, this is assumed).
     """
     elements: Lanes = np.ascontiguousarray(cells).view(f"u{SIZES.get(type, 1)}")
-    if kind in _PAIRED:
+    if kind in PAIRED_KINDS:
         return _unpaired(elements)
     width = _WIDTHS.get(type)
     if width is None:

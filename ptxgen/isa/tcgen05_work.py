@@ -17,7 +17,7 @@ import numpy as np
 from ptxgen.errors import DescriptorError
 from ptxgen.isa.descriptors import SIZES, shared_matrix
 from ptxgen.isa.mma_descriptor import Product, product_of
-from ptxgen.isa.tcgen05_sums import elements_of_cells, elements_of_words, multiply_add
+from ptxgen.isa.tcgen05_sums import PAIRED_KINDS, elements_of_cells, elements_of_words, multiply_add
 from ptxgen.isa.tensor_agent import Box, Columns, Memories, Operation
 from ptxgen.isa.tensor_memory import (
     COLUMNS,
@@ -26,12 +26,14 @@ from ptxgen.isa.tensor_memory import (
     GROUPS,
     LANES,
     QUARTER,
+    SCALES_ADDRESS,
     PairCells,
     cells_of_a,
     cells_of_a_in_pair,
     cells_of_d,
     cells_of_scales,
     columns_of_d,
+    columns_of_scales,
     groups_of_rows,
     lanes_of_copy,
     scales_in,
@@ -43,11 +45,8 @@ if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
 
 _CELL: Final = 4  # bytes
-_ADDRESS: Final = 0x3FFFFFFF  # bits of the address of scale factors; those above number their byte again
-_ROWS_OF_SCALES: Final = 32  # in a column
 _WORD: Final = 8
 _CHUNK: Final = 16
-_PAIRED: Final = ("mxf4", "mxf4nvf4")  # kinds with two elements in a byte
 # By kind and size of a block: the scale factors of a row in one product.
 FACTORS: Final = {
     **{("mxf8f6f4", vec): 1 for vec in ("", "scale_vec::1X", "block32")},
@@ -59,9 +58,9 @@ FACTORS: Final = {
 _Factors = Callable[[Memories], tuple["Lanes", "Lanes"]]
 
 
-class _Behind(NamedTuple):
+class _SharedMatrix(NamedTuple):
     """A matrix in shared memory: the numbers of its 8-byte words, as the functions of descriptors have them,
-    the bytes from the lowest to behind the highest, and the numbers of its units of 16 bytes.
+    the bytes from the lowest to one past the highest, and the numbers of its units of 16 bytes.
     """
 
     words: Lanes
@@ -82,14 +81,16 @@ class _Behind(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _behind(descriptor: int, rows: int, nbytes: int, type: str, along_rows: bool = False) -> _Behind:
+def _described_matrix(
+    descriptor: int, rows: int, nbytes: int, type: str, along_rows: bool = False
+) -> _SharedMatrix:
     """The matrix that a descriptor describes, of rows of `nbytes` bytes, or of columns if its rows lie along
     M or N. Raises `DescriptorError`.
     """
     of = shared_matrix(descriptor)
     at = of.words_along_rows(rows, type) if along_rows else of.words(rows, nbytes)
     chunks = np.unique(at // _CHUNK)
-    return _Behind(at // _WORD, along_rows, int(at.min()), int(at.max()) + _WORD, chunks)
+    return _SharedMatrix(at // _WORD, along_rows, int(at.min()), int(at.max()) + _WORD, chunks)
 
 
 @lru_cache(maxsize=256)
@@ -109,20 +110,21 @@ def _product(kind: str, idesc: int, group: int) -> Product:
 
 @dataclass(frozen=True, slots=True)
 class TensorProduct:
-    """A form of `tcgen05.mma` without scale factors: A is `held` in tensor memory or behind a descriptor, in
-    one CTA or a `pair`; D is divided by 2 to the power of `lowered` first.
+    """A form of `tcgen05.mma` without scale factors: with `a_in_tensor` A is in tensor memory, otherwise in
+    shared memory, behind a descriptor; one CTA multiplies or a `pair`; D is divided by 2 to the power of
+    `lowered` first.
     """
 
     kind: str
-    held: bool
+    a_in_tensor: bool
     pair: bool
     lowered: int = 0
 
     def __call__(self, d: int, a: int, b: int, idesc: int, use: int, *mask: int) -> Operation:
         """The product with these operands. Raises `ValueError` for wrong ones."""
         of = _product(self.kind, idesc, 1 + self.pair)
-        kept = _kept(mask) if any(mask) else None
-        return _Matrices(of, self.held, d, a, b).operation(bool(use), self.lowered, kept)
+        masked = _masked_lanes(mask) if any(mask) else None
+        return _Matrices(of, self.a_in_tensor, d, a, b).operation(bool(use), self.lowered, masked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class ScaledProduct:
 
     kind: str
     vec: str
-    held: bool
+    a_in_tensor: bool
     pair: bool
 
     def __call__(
@@ -140,11 +142,11 @@ class ScaledProduct:
         """The product with these operands. Raises `ValueError` for wrong ones."""
         of = _product(self.kind, idesc, 1 + self.pair)
         count = FACTORS[self.kind, self.vec]
-        matrices = _Matrices(of, self.held, d, a, b)
+        matrices = _Matrices(of, self.a_in_tensor, d, a, b)
         sides, columns = [], []
         for name, address, rows, first in (
-            ("A", scales_a & _ADDRESS, of.m // of.group, of.scale_bytes[0]),
-            ("B", scales_b & _ADDRESS, of.n, of.scale_bytes[1]),
+            ("A", scales_a & SCALES_ADDRESS, of.m // of.group, of.scale_bytes[0]),
+            ("B", scales_b & SCALES_ADDRESS, of.n, of.scale_bytes[1]),
         ):
             lane, column = split_address(address)
             if lane or first + count > _CELL:
@@ -155,7 +157,7 @@ class ScaledProduct:
             sides.append(partial(_scales, rows, column, first, count))
             groups = tuple(range(0, GROUPS, 1 if rows > GROUP else QUARTER // GROUP))
             what = f"the scale factors of {name}"
-            columns.append(Columns(column, -(-rows // _ROWS_OF_SCALES), what, groups))
+            columns.append(Columns(column, columns_of_scales(rows), what, groups))
         operation = matrices.operation(
             bool(use), factors=lambda memories: (sides[0](memories), sides[1](memories))
         )
@@ -168,8 +170,8 @@ def _scales(rows: int, column: int, first: int, count: int, memories: Memories) 
     return scales_in(memories.tensor[of.lane[0], of.column[0] + column], first, count)
 
 
-def _kept(mask: Sequence[int]) -> Lanes:
-    """Which lanes of each CTA keep what they have, bool `[ctas, lanes]`."""
+def _masked_lanes(mask: Sequence[int]) -> Lanes:
+    """Which lanes of D the masks keep from being written, bool `[ctas, lanes]`."""
     words = np.array(mask, np.uint32).view(np.uint8)
     return np.unpackbits(words, bitorder="little").astype(np.bool_).reshape(-1, LANES)
 
@@ -177,43 +179,43 @@ def _kept(mask: Sequence[int]) -> Lanes:
 class _Matrices:
     """The matrices of one product, with the addresses of D and A and the descriptors of A and B."""
 
-    def __init__(self, of: Product, held: bool, d: int, a: int, b: int) -> None:
+    def __init__(self, of: Product, a_in_tensor: bool, d: int, a: int, b: int) -> None:
         self._of = of
         self._d = d
         self._rows = of.m // of.group  # of A in each CTA
-        self._nbytes = of.k // 2 if of.kind in _PAIRED else of.k * SIZES.get(of.a, 1)
-        self._places = [self._start("D", d, columns_of_d(of))]
+        self._nbytes = of.k // 2 if of.kind in PAIRED_KINDS else of.k * SIZES.get(of.a, 1)
+        self._columns = [self._start("D", d, columns_of_d(of))]
         self._a = a
-        self._left = None if held else _behind(a, self._rows, self._nbytes, of.a, of.m_major)
-        if held:
-            self._places.append(self._start("A", a, self._nbytes // _CELL))
-        self._right = _behind(b, of.n // of.group, self._nbytes, of.b, of.n_major)
+        self._left = None if a_in_tensor else _described_matrix(a, self._rows, self._nbytes, of.a, of.m_major)
+        if a_in_tensor:
+            self._columns.append(self._start("A", a, self._nbytes // _CELL))
+        self._right = _described_matrix(b, of.n // of.group, self._nbytes, of.b, of.n_major)
 
     def operation(
-        self, use: bool, lowered: int = 0, kept: Lanes | None = None, factors: _Factors | None = None
+        self, use: bool, lowered: int = 0, masked: Lanes | None = None, factors: _Factors | None = None
     ) -> Operation:
         """The product; with `use`, D is added."""
         boxes = [self._right.box("B")]
         if self._left is not None:
             boxes.append(self._left.box("A"))
-        run = partial(self._run, use, lowered, kept, factors)
-        d, *a = self._places
-        if kept is not None:
-            lost: Lanes = np.logical_and.reduce(kept.reshape(len(kept), GROUPS, GROUP), axis=(0, 2))
-            d = d._replace(groups=tuple(g for g in d.groups if not lost[g]))
-        spread = partial(self._spread, use, kept, factors)
+        run = partial(self._run, use, lowered, masked, factors)
+        d, *a = self._columns
+        if masked is not None:
+            unwritten: Lanes = np.logical_and.reduce(masked.reshape(len(masked), GROUPS, GROUP), axis=(0, 2))
+            d = d._replace(groups=tuple(g for g in d.groups if not unwritten[g]))
+        spread = partial(self._spread, use, masked, factors)
         of = self._of
         columns = (d._replace(reads=use, writes=True), *a)
         return Operation(run, spread, columns, tuple(boxes), of.m * of.n * of.k)
 
     def _spread(
-        self, use: bool, kept: Lanes | None, factors: _Factors | None, ctas: tuple[Memories, ...]
+        self, use: bool, masked: Lanes | None, factors: _Factors | None, ctas: tuple[Memories, ...]
     ) -> None:
         """Make the rows and columns of D undefined whose operands have undefined bits."""
         of = self._of
-        right = np.concatenate([self._lost(self._right, c.shared, of.n // of.group) for c in ctas])
+        right = np.concatenate([self._undefined_rows(self._right, c.shared, of.n // of.group) for c in ctas])
         for rank, cta in enumerate(ctas):
-            rows, columns = self._lost_rows_of_a(cta), right
+            rows, columns = self._undefined_rows_of_a(cta), right
             if factors is not None:
                 a, b = factors(cta)
                 rows, columns = rows | a.any(axis=1), columns | b.any(axis=1)
@@ -221,38 +223,38 @@ class _Matrices:
             bits = cta.tensor.reshape(-1)
             old = bits[index]
             new = np.where(rows[:, None] | columns, np.uint32(0xFFFFFFFF), old if use else np.uint32(0))
-            bits[index] = new if kept is None else np.where(kept[rank][index // COLUMNS], old, new)
+            bits[index] = new if masked is None else np.where(masked[rank][index // COLUMNS], old, new)
 
-    def _lost_rows_of_a(self, cta: Memories) -> Lanes:
+    def _undefined_rows_of_a(self, cta: Memories) -> Lanes:
         """Which rows of A have undefined bits."""
         if self._left is not None:
-            return self._lost(self._left, cta.shared, self._rows)
+            return self._undefined_rows(self._left, cta.shared, self._rows)
         lane, column = split_address(self._a)
         copies = (
             (cells_of_a(self._rows, self._nbytes),)
             if self._of.group == 1
             else cells_of_a_in_pair(self._rows, self._nbytes)
         )
-        lost: Lanes = np.logical_or.reduce(
+        undefined: Lanes = np.logical_or.reduce(
             [(cta.tensor[c.lane + lane, c.column + column] != 0).any(axis=1) for c in copies]
         )
-        return lost
+        return undefined
 
-    def _lost(self, matrix: _Behind, bits: Lanes, rows: int) -> Lanes:
+    def _undefined_rows(self, matrix: _SharedMatrix, bits: Lanes, rows: int) -> Lanes:
         """Which rows of A, or columns of B, behind a descriptor have undefined bits; or share a word with one
-        that has some, if they lie side by side.
+        that has some, if rows share words.
         """
         words = matrix.read(bits) != 0
         if matrix.along_rows:
             return np.repeat(words.any(axis=0), rows // words.shape[1])
-        lost: Lanes = words.any(axis=1)
-        return lost
+        undefined: Lanes = words.any(axis=1)
+        return undefined
 
     def _run(
         self,
         use: bool,
         lowered: int,
-        kept: Lanes | None,
+        masked: Lanes | None,
         factors: _Factors | None,
         ctas: tuple[Memories, ...],
     ) -> None:
@@ -270,8 +272,8 @@ class _Matrices:
                 # The right half of D's columns is computed from the second copy of A.
                 other = multiply_add(of, sides[1], right, start, scales=scales, lowered=lowered)
                 new = np.concatenate([new[:, : of.n // 2], other[:, of.n // 2 :]], axis=1)
-            if kept is not None:
-                new = np.where(kept[rank][index // COLUMNS], old, new)
+            if masked is not None:
+                new = np.where(masked[rank][index // COLUMNS], old, new)
             cells[index] = new
 
     def _index(self, rank: int) -> Lanes:
@@ -281,7 +283,7 @@ class _Matrices:
         return index
 
     def _start(self, name: str, address: int, columns: int) -> Columns:
-        """The columns of D or A in tensor memory."""
+        """The columns of D or A in tensor memory. Raises `DescriptorError` for a wrong first lane."""
         lane, column = split_address(address)
         halves = self._of.m == LANES // 2
         if lane not in ((0, 16) if halves else (0,)):
@@ -307,7 +309,7 @@ class _Matrices:
             sides.append(elements_of_cells(of.kind, of.a, words))
         return tuple(sides)
 
-    def _elements(self, matrix: _Behind, shared: Lanes, type: str) -> Lanes:
+    def _elements(self, matrix: _SharedMatrix, shared: Lanes, type: str) -> Lanes:
         """The bits of the elements of A or B behind a descriptor, `[rows, K]`."""
         return elements_of_words(self._of.kind, type, matrix.read(shared), along_rows=matrix.along_rows)
 
@@ -332,7 +334,7 @@ def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
             f"tcgen05.cp of {shape} reaches lane {lanes.max()} from {d:#x} on, and tensor memory has {LANES} "
             "lanes"
         )
-    matrix = _behind(descriptor, rows, nbytes, "u8")
+    matrix = _described_matrix(descriptor, rows, nbytes, "u8")
     groups = tuple(np.unique(lanes // GROUP).tolist())
     columns = Columns(column, nbytes // _CELL, "the copy", groups, reads=False, writes=True)
     box = matrix.box("the matrix")
@@ -340,7 +342,7 @@ def copy(shape: str, warps: str, d: int, descriptor: int) -> Operation:
     return Operation(run, run, (columns,), (box,))
 
 
-def _copied(lanes: Lanes, column: int, matrix: _Behind, ctas: tuple[Memories, ...]) -> None:
+def _copied(lanes: Lanes, column: int, matrix: _SharedMatrix, ctas: tuple[Memories, ...]) -> None:
     for cta in ctas:
         words = np.ascontiguousarray(matrix.read(cta.shared)).view(np.uint32)
         cta.tensor[lanes, column : column + words.shape[1]] = words[:, None, :]

@@ -71,7 +71,9 @@ def cp_async_bulk_tensor_load(
 
 _BOX: Final = "global.shared::cta{.tile}.bulk_group"
 _REDUCED_BOX: Final = "global.shared::cta.op{.tile}.bulk_group"
-_PART: Final = "Start copying from src the part of the box at the map's coordinates that is inside the tensor"
+_STORED_PART: Final = (
+    "Start copying from src the part of the box at the map's coordinates that is inside the tensor"
+)
 
 
 @inst(
@@ -87,7 +89,7 @@ _PART: Final = "Start copying from src the part of the box at the map's coordina
                 _BOX,
                 None,
                 ", [src:u32]",
-                f"{_PART}{IN_GROUP}",
+                f"{_STORED_PART}{IN_GROUP}",
             ),
             (
                 "cp_reduce_async_bulk_tensor<hinted>",

@@ -29,6 +29,9 @@ QUARTER: Final = 32  # lanes that a warp may load and store
 GROUP: Final = 16  # lanes that the smaller shapes of loads, stores and products have of a quarter
 GROUPS: Final = LANES // GROUP
 ALLOCATIONS: Final = (32, 64, 128, 256, 512)  # columns that `tcgen05.alloc` takes
+SCALES_ADDRESS: Final = (
+    0x3FFFFFFF  # bits of the address of scale factors; those above number their byte again
+)
 _CELL: Final = 4  # bytes
 _LANE: Final = 16  # the lowest bit of the lane in an address
 _COLUMN: Final = (1 << _LANE) - 1
@@ -128,8 +131,8 @@ def cells_of_d(m: int, n: int, *, group: int = 1, ws: bool = False, sparse: bool
     elif group == 1 and m == 64 and not ws:  # F
         lane = _spread_over_quarters(i)
     elif group == 1 and ws and m in (32, 64):  # G, E
-        part, column = np.divmod(j, n * m // LANES)
-        lane = i + m * part
+        group_of_lanes, column = np.divmod(j, n * m // LANES)
+        lane = i + m * group_of_lanes
     else:
         raise DescriptorError(
             f"tcgen05.mma{'.ws' if ws else ''}.cta_group::{group}: "
@@ -170,6 +173,11 @@ def cells_of_scales(rows: int) -> Cells:
     """
     quarter, r = np.ogrid[:4, :rows]
     return Cells(*_spread(QUARTER * quarter + r % QUARTER, r // QUARTER))
+
+
+def columns_of_scales(rows: int) -> int:
+    """The columns that the scale factors of rows of A, or columns of B, take."""
+    return -(-rows // QUARTER)
 
 
 def scales_in(cells_: Lanes, first: int, count: int) -> Lanes:

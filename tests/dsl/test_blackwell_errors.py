@@ -93,9 +93,9 @@ def test_memory_is_allocated_once_before_the_roles() -> None:
     storing, _, _ = roles(k)
     k.tensor_memory(64)
     again = (
-        "kernel 'blackwell': tensor_memory: the kernel has its tensor memory, and has given up the permit to "
-        "allocate more (tcgen05.relinquish_alloc_permit); ask for all columns in one call, and divide them "
-        "by its rings"
+        "kernel 'blackwell': tensor_memory: the kernel has called k.tensor_memory before, and has given up "
+        "the permit to allocate more (tcgen05.relinquish_alloc_permit); ask for all columns in one call, and "
+        "divide them by its rings"
     )
     with refused(ConfigError, again):
         k.tensor_memory(64)

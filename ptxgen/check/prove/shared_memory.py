@@ -39,7 +39,7 @@ from ptxgen.check.prove.program.variable_addresses import GENERIC
 from ptxgen.check.prove.proxies import unfenced_reads
 from ptxgen.check.prove.subject import Judged, Subject, judged, merged
 from ptxgen.check.prove.tensor_memory.allocations import Allocations
-from ptxgen.check.prove.tensor_memory.judging import TensorMemoryProver, what_of
+from ptxgen.check.prove.tensor_memory.judging import TensorMemoryProver, operation_of
 from ptxgen.check.prove.tensor_memory.order import Order
 from ptxgen.check.prove.verdicts import UNKNOWN, Proof
 from ptxgen.check.verify.budget import declaration_problems, static_shared_bytes
@@ -84,7 +84,7 @@ def shared_proof(
     convergence = [*prover.convergence(), *subject.left_out(is_site)]
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
     barriers += subject.left_out(lambda i: bool(kind_of(i)))
-    tensor_memory += subject.left_out(lambda i: bool(what_of(i)))
+    tensor_memory += subject.left_out(lambda i: bool(operation_of(i)))
     problems = tuple(_problems(subject.module, kernel, dynamic))
     threads = (shape.x, shape.y, shape.z)
     return Proof(
@@ -283,7 +283,7 @@ class _Prover:
     @property
     def has_tensor_memory(self) -> bool:
         """Whether an instruction uses tensor memory."""
-        return any(what_of(i) for b in self._graph.order for i in self._graph.blocks[b].instrs)
+        return any(operation_of(i) for b in self._graph.order for i in self._graph.blocks[b].instrs)
 
     @cached_property
     def _order(self) -> Order:

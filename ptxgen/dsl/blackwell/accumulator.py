@@ -170,8 +170,8 @@ class Accumulator(TensorMatrix):
                     if within not in chunks:
                         chunks[within] = tile.pointer(row, within)
                     at = chunks[within].plus_bytes(slab * layout.slab_bytes)
-                    part = values[column - first : column - first + wide]
-                    words, type = (part, f32) if dtype is f32 else (packed(k, part, dtype), u32)
+                    chunk = values[column - first : column - first + wide]
+                    words, type = (chunk, f32) if dtype is f32 else (packed(k, chunk, dtype), u32)
                     k.store(Pointer(at.value, "shared", type, at.offset), words)
             k.note_write(tile.extent)
 

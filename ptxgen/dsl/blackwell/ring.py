@@ -50,7 +50,7 @@ class TensorRing(RingMemory):
     and which products of the consumer read or add to.
 
     The side of products has one arrival, that of a commit, and the side of threads one of each warp, in a
-    pair of CTAs of both. `tcgen05.fence` stands on both sides of each, where tensor memory of other threads
+    pair of CTAs of both. A `tcgen05.fence` comes before and after each, where tensor memory of other threads
     is concerned (PTX ISA, "tcgen05.fence").
     """
 
@@ -80,12 +80,12 @@ class TensorRing(RingMemory):
         self.rows = LANES
         self._shapes: dict[str, _Shape] = {}
         width = 0
-        for matrix, given in matrices.items():
+        for matrix, form in matrices.items():
             if matrix.startswith("_") or hasattr(TensorStage, matrix):
                 raise ConfigError(
                     f"{caller}: a matrix cannot be called {matrix!r}, a word of stages; rename it"
                 )
-            columns, dtype = _checked(caller, matrix, given, LANES * memory.cta_group)
+            columns, dtype = _checked(caller, matrix, form, LANES * memory.cta_group)
             needed = columns * dtype.nbytes // CELL if dtype else columns
             self._shapes[matrix] = _Shape(columns, dtype, needed, width)
             width += needed
@@ -277,11 +277,11 @@ class TensorStage:
         self.is_open = False
 
 
-def _checked(caller: str, name: str, given: Any, rows: int) -> tuple[int, ScalarType | None]:
+def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarType | None]:
     """The columns of a matrix, and its type, None for sums."""
-    shape, dtype = given, None
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], tuple):
-        shape, dtype = given
+    shape, dtype = form, None
+    if isinstance(form, tuple) and len(form) == 2 and isinstance(form[0], tuple):
+        shape, dtype = form
     step = _COLUMN_STEP * rows // LANES if dtype is None else STEP
     right = isinstance(shape, tuple) and len(shape) == 2 and shape[0] == rows and dtype in (None, f16, bf16)
     columns = shape[1] if right else None
@@ -289,6 +289,6 @@ def _checked(caller: str, name: str, given: Any, rows: int) -> tuple[int, Scalar
         raise ConfigError(
             f"{caller}: expected matrix {name!r} as ({rows}, columns) for sums, in multiples of "
             f"{_COLUMN_STEP * rows // LANES} columns up to {MOST_COLUMNS}, or as (({rows}, columns), f16 or "
-            f"bf16) for an operand, in multiples of {STEP}; got {shown(given)}"
+            f"bf16) for an operand, in multiples of {STEP}; got {shown(form)}"
         )
     return columns, dtype

@@ -87,8 +87,8 @@ def format_of(caller: str, scales: tuple[Scales, Scales] | None) -> Format | Non
     """
     if scales is None:
         return None
-    given: Any = scales
-    if not isinstance(given, tuple) or [type(one) for one in given] != [Scales, Scales]:
+    pair: Any = scales
+    if not isinstance(pair, tuple) or [type(one) for one in pair] != [Scales, Scales]:
         raise TypeMismatchError(
             f"{caller}: scales must be a pair of the scale factors of a and of b, got {shown(scales)}"
         )

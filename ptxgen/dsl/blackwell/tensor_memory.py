@@ -1,4 +1,4 @@
-"""The tensor memory of a kernel (`k.tensor_memory`): its allocation, and what lies in it."""
+"""The tensor memory of a kernel (`k.tensor_memory`): its allocation, its rings and its scale factors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TensorMemory:
     last: PTX ISA, "TensorCore 5th Generation Family Instructions": "Tensor Memory", "tcgen05.alloc".
 
     With `cta_group` 2 the two CTAs of a cluster multiply together: one thread of the even CTA starts products
-    of both. `k.tensor_memory` makes it.
+    of both. `k.tensor_memory` returns it.
     """
 
     def __init__(self, k: Roles, cluster: Cluster, columns: int, cta_group: int) -> None:
@@ -75,7 +75,7 @@ class TensorMemory:
     ) -> TensorRing:
         """A ring of `stages` stages in tensor memory, each with the matrices that are named: sums, such as
         `ring(2, multiplying, storing, c=(128, 128))`, or with a type left operands of products, such as
-        `p=((128, 64), f16)`. It is made before the first role begins.
+        `p=((128, 64), f16)`. It is declared before the first role begins.
 
         The products of the thread that runs the `producer` fill a stage, and all threads of the `consumer`
         load it; with `written` the threads of the `producer` store to it, and products of the `consumer`
@@ -104,9 +104,9 @@ class TensorMemory:
                 f"{caller}: expected a positive number of rows, and factors in multiples of {CELL}, got "
                 f"{shown(rows)} and {shown(factors)}"
             )
-        made = Scales(self, rows, factors, form)
-        made.at = self.address(self.take(caller, made.columns))
-        return made
+        scales = Scales(self, rows, factors, form)
+        scales.at = self.address(self.take(caller, scales.columns))
+        return scales
 
     def take(self, caller: str, columns: int) -> int:
         """Allot columns; returns the first. Raises `ConfigError` if fewer are left."""
@@ -213,8 +213,9 @@ def _check(caller: str, k: Roles, cluster: Cluster, columns: object, cta_group: 
         )
     if k.ends:
         raise ConfigError(
-            f"{caller}: the kernel has its tensor memory, and has given up the permit to allocate more "
-            "(tcgen05.relinquish_alloc_permit); ask for all columns in one call, and divide them by its rings"
+            f"{caller}: the kernel has called k.tensor_memory before, and has given up the permit "
+            "to allocate more (tcgen05.relinquish_alloc_permit); ask for all columns in one call, and divide "
+            "them by its rings"
         )
     if not is_count(columns) or columns not in ALLOCATIONS:
         raise ConfigError(

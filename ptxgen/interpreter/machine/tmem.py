@@ -120,10 +120,10 @@ class TmemMachine(BulkMachine):
 
     def finish_tensor(self) -> None:
         """Raise `TrapError` at the end of all threads if a CTA has not freed its tensor memory."""
-        kept = None if self.tensor is None else self.tensor.allocator.finish()
-        if kept is not None:
-            self.at = kept[0]
-            raise TrapError(kept[1])
+        unfreed = None if self.tensor is None else self.tensor.allocator.finish()
+        if unfreed is not None:
+            self.at = unfreed[0]
+            raise TrapError(unfreed[1])
 
     # ---------------------------------------------------------------------------- loads and stores
 
@@ -155,7 +155,7 @@ class TmemMachine(BulkMachine):
 
     def wait_for_cells(self, way: str) -> None:
         """Complete the stores of each warp to tensor memory if `way` is "st", or its loads if it is "ld": a
-        load is complete at once, as whoever reads its registers waits for it.
+        load is complete at once, as an instruction that reads its registers waits for it.
         """
         for ids, _ in self._warps():
             warp = int(ids[0]) // WARP
@@ -198,11 +198,12 @@ class TmemMachine(BulkMachine):
         if (addresses[active] != address).any():
             other = int(addresses[active][addresses[active] != address][0])
             self._start_of(lane).refuse(
-                f"the threads of a warp give one address of tensor memory, got {address:#x} and {other:#x}"
+                f"expected one address of tensor memory for all threads of a warp, got {address:#x} "
+                f"and {other:#x}"
             )
         row, column = split_address(address)
         quarter = warp % (self.batch.width // WARP) % _WARPS * QUARTER
-        lanes, parts = extents(of)
+        lanes, runs = extents(of)
         if row < quarter or row + lanes > quarter + QUARTER:
             self._start_of(lane).refuse(
                 f"reaches lanes {row} to {row + lanes - 1} of tensor memory at {address:#x}, but warp "
@@ -213,7 +214,7 @@ class TmemMachine(BulkMachine):
                 f"reaches lanes {row} to {row + lanes - 1} of tensor memory at {address:#x}, and this shape "
                 f"begins at lane 0 or {lanes} of a warp's {QUARTER}"
             )
-        for begin, count in parts:
+        for begin, count in runs:
             self._check_columns(lane, warp * WARP // self.batch.width, column + begin, count)
 
     def _check_columns(self, lane: int, cta: int, first: int, count: int, what: str = "") -> None:
@@ -323,6 +324,6 @@ class TmemMachine(BulkMachine):
         different = wide[wide != wide[0]]
         if len(different):
             self._start_of(int(self.selection.ids[active[0]])).refuse(
-                f"the threads of a warp give one {what}, got {wide[0]:#x} and {different[0]:#x}"
+                f"expected one {what} for all threads of a warp, got {wide[0]:#x} and {different[0]:#x}"
             )
         return int(wide[0])

@@ -42,8 +42,8 @@ def unpaired(batch: Batch) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a warp, given by its active lanes, asks for with instruction `at`: `columns` to allocate, or those
-    from `first` on to free. `done` is called when it has got them.
+    """What a warp, named by its active lanes, asks for with instruction `at`: `columns` to allocate, or those
+    from `first` on to free. `done` is called when they are allocated.
     """
 
     what: str
@@ -62,7 +62,7 @@ class _Cta:
     allocations: dict[int, tuple[int, int]] = field(default_factory=dict)  # columns and instruction, by first
     largest: int = COLUMNS  # columns that the next allocation may have
     relinquished: bool = False
-    # By instruction: a warp that frees columns does not stand behind those that wait for them.
+    # By instruction: a warp that frees columns does not queue after those that wait for them.
     requests: dict[str, deque[Request]] = field(
         default_factory=lambda: {what: deque() for what in (FREE, RELINQUISH, ALLOCATE)}
     )

@@ -2,7 +2,7 @@
 of warps.
 
 Those of one thread or warp complete in the order in which they have started, whatever their shapes. Without a
-schedule each completes when a commit behind it must arrive at its mbarrier, or when the warp waits for its
+schedule each completes when a later commit must arrive at its mbarrier, or when the warp waits for its
 stores; a schedule also draws a time for each of them, at once or some instructions later.
 """
 
@@ -37,28 +37,30 @@ class TensorQueues:
     def __init__(self, delays: Delays | None) -> None:
         self._delays = delays
         self._of: dict[int, _Queue] = {}
-        self._due: list[tuple[int, int, int]] = []  # a time, who, and how many of its operations
+        self._due: list[
+            tuple[int, int, int]
+        ] = []  # a time, the thread or warp, and the number of its operations
 
-    def start(self, who: int, action: Action) -> None:
-        """Have an operation of a thread or warp done behind its earlier ones."""
-        queue = self._of.setdefault(who, _Queue())
+    def start(self, owner: int, action: Action) -> None:
+        """Have an operation of a thread or warp done after its earlier ones."""
+        queue = self._of.setdefault(owner, _Queue())
         queue.actions.append(action)
         queue.started += 1
         if self._delays is None:
             return
         due = self._delays.draw(_LATE)
         if due <= self._delays.now:
-            self.complete(who, queue.started)
+            self.complete(owner, queue.started)
         else:
-            self._due.append((due, who, queue.started))
+            self._due.append((due, owner, queue.started))
 
-    def started(self, who: int) -> int:
+    def started(self, owner: int) -> int:
         """The number of operations that a thread or warp has started so far."""
-        return self._of[who].started if who in self._of else 0
+        return self._of[owner].started if owner in self._of else 0
 
-    def complete(self, who: int, count: int) -> None:
+    def complete(self, owner: int, count: int) -> None:
         """Do the first `count` operations of a thread or warp, as far as they are not done."""
-        queue = self._of.get(who)
+        queue = self._of.get(owner)
         while queue is not None and queue.started - len(queue.actions) < count:
             queue.actions.popleft()()
 
@@ -71,5 +73,5 @@ class TensorQueues:
         due = [entry for entry in self._due if entry[0] <= now]
         if due:
             self._due = [entry for entry in self._due if entry[0] > now]
-            for _, who, count in due:
-                self.complete(who, count)
+            for _, owner, count in due:
+                self.complete(owner, count)

@@ -1,10 +1,10 @@
-"""What the manual asks for beyond what GPUs are known to need: the order of tensor memory by its letter (PTX
+"""The order of accesses to tensor memory that the manual asks for, beyond what GPUs are known to need (PTX
 ISA, "TensorCore 5th Generation Family Instructions: Memory Consistency Model").
 
-Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` finds ordered, these are found:
+Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` takes for ordered, these are reported:
 
-* those of two threads without `tcgen05.fence::before_thread_sync` behind the first, unless a commit stands
-  there, and `tcgen05.fence::after_thread_sync` before the second;
+* those of two threads without `tcgen05.fence::before_thread_sync` after the first, unless a commit
+  follows it, and `tcgen05.fence::after_thread_sync` before the second;
 * a load without `tcgen05.wait::ld` before the write of another thread or of a product;
 * two operations of one thread that the manual does not order: all but products with the same D and shape, and
   a copy before a product.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-NO_FENCE_BEFORE: Final = "its thread has executed no tcgen05.fence::before_thread_sync behind it"
+NO_FENCE_BEFORE: Final = "its thread has executed no tcgen05.fence::before_thread_sync after it"
 NO_FENCE_AFTER: Final = (
     "this thread has executed no tcgen05.fence::after_thread_sync since the two were ordered"
 )

@@ -6,8 +6,8 @@ each unit, the shadow has the stamp of the last write, and of the last read by e
 by the twin of each warp.
 
 A product or copy is an operation of the twin of its thread's warp. It comes after what its thread comes after
-when it starts, and after the earlier operations of the thread, which run in order; it is over for whoever
-comes after the wait for an mbarrier at which a later `tcgen05.commit` of the thread arrives. A store is
+when it starts, and after the earlier operations of the thread, which run in order; it is over for threads
+that come after the wait for an mbarrier at which a later `tcgen05.commit` of the thread arrives. A store is
 pending until its warp executes `tcgen05.wait::st`. A load is over at once: an instruction that reads its
 registers waits for it.
 """
@@ -81,14 +81,14 @@ class TensorRaces:
         return conflicts
 
     def wait(self, lane: int) -> None:
-        """Record that a warp has waited for its stores, which count as made now."""
+        """Record that a warp has waited for its stores, which count as executed now."""
         warp = lane // WARP
         for units in self._stores.pop(warp, ()):
             stamps = self._written[units]
             mine = (stamps >= PENDING) & ((stamps & LANE_MASK) // WARP == warp)
             clock = int(self._clocks.clock[warp]) << CLOCK
-            made = clock | stamps & (INSTR_MASK << INSTR | LANE_MASK)
-            self._written[units] = np.where(mine, made, stamps)
+            stamp_now = clock | stamps & (INSTR_MASK << INSTR | LANE_MASK)
+            self._written[units] = np.where(mine, stamp_now, stamps)
 
     def free(self, lane: int, units: Lanes) -> list[Conflict]:
         """The conflicts of the end of an allocation; nothing has written the units after it."""

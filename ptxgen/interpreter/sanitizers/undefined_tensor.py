@@ -25,7 +25,7 @@ _CHUNK: Final = 16  # bytes
 
 
 class OtherMemory(Protocol):
-    """What follows the undefined bits of the other memory of the batch."""
+    """The undefined bits of the other memory of the batch: what tensor memory needs of it."""
 
     moved: bool  # whether the instruction has met undefined bits outside of registers
 
@@ -38,41 +38,43 @@ class OtherMemory(Protocol):
 
 class UndefinedTensor:
     """The undefined bits of the cells of all CTAs, which the batch numbers in order of CTAs, lanes and
-    columns, and the numbers of their origins, 0 for cells that nothing has written. `places` has the other
-    memory.
+    columns, and the numbers of their origins, 0 for cells that nothing has written. `other` follows the
+    other memory.
     """
 
-    def __init__(self, places: OtherMemory, ctas: int, stride: int) -> None:
-        self._places = places
+    def __init__(self, other: OtherMemory, ctas: int, stride: int) -> None:
+        self._other = other
         self._stride = stride
         self.bits: Lanes = np.full((ctas, LANES, COLUMNS), 0xFFFFFFFF, np.uint32)
         self.origins: Lanes = np.zeros((ctas, LANES, COLUMNS), np.int32)
 
     def allocates(self, cta: int, first: int, columns: int) -> None:
-        """A CTA has got columns, which are undefined."""
+        """Record that a CTA has allocated columns, which are undefined."""
         for array, value in ((self.bits, 0xFFFFFFFF), (self.origins, 0)):
             array[cta, :, first : first + columns] = value
 
     def loads(self, index: Lanes) -> None:
-        """Warps load cells."""
-        if not self._places.moved:
-            self._places.moved = bool(self.bits.reshape(-1)[index].any())
+        """Record whether warps load cells with undefined bits."""
+        if not self._other.moved:
+            self._other.moved = bool(self.bits.reshape(-1)[index].any())
 
     def stores(self, index: Lanes) -> None:
-        """Warps have stored cells; they count as defined until the undefined bits of the registers follow."""
+        """Record that warps have stored cells; they count as defined until `store` records the
+        undefined bits of the registers.
+        """
         self.bits.reshape(-1)[index] = 0
 
     def load(self, index: Lanes) -> tuple[Lanes, Lanes]:
         """The undefined bits of cells, `[registers, lanes]`, and for each lane the origin of one of them."""
         bits = self.bits.reshape(-1)[index]
         origins = np.where(bits != 0, self.origins.reshape(-1)[index], 0).max(axis=0)
-        lost = (bits != 0).any(axis=0)
-        unborn = lost & (origins == 0)
-        if unborn.any():
-            lane = int(unborn.argmax())
+        undefined = (bits != 0).any(axis=0)
+        unwritten = undefined & (origins == 0)
+        if unwritten.any():
+            lane = int(unwritten.argmax())
             cell = int(index[int((bits[:, lane] != 0).argmax()), lane])
-            origins = np.where(unborn, self._unwritten(cell), origins)
-        return bits, np.where(lost, origins, 0).astype(np.int32)
+            origins = np.where(unwritten, self._unwritten(cell), origins)
+        return bits, np.where(undefined, origins, 0).astype(np.int32)
 
     def store(self, index: Lanes, bits: Lanes, origins: Lanes) -> None:
         """Record the undefined bits of stored registers, `[registers, lanes]`, and each lane's origin."""
@@ -80,7 +82,7 @@ class UndefinedTensor:
         self.origins.reshape(-1)[index] = np.where(bits != 0, origins, 0)
 
     def starts(self, ctas: tuple[int, ...], operation: Operation, shared: UndefinedMemory) -> None:
-        """An operation on the memories of some CTAs has started."""
+        """Carry undefined bits through an operation on the memories of some CTAs, as it starts."""
         origin = self._undefined_operand(ctas, operation, shared)
         if not origin:
             for bits in self._written(self.bits, ctas, operation):
@@ -132,9 +134,9 @@ class UndefinedTensor:
                 if bits.any():
                     row, byte = (int(i[0]) for i in np.nonzero(bits))
                     position = int(chunks[row]) * _CHUNK + byte
-                    return int(shared.origins[position // 4]) or self._places.unwritten_shared(position)
+                    return int(shared.origins[position // 4]) or self._other.unwritten_shared(position)
         return 0
 
     def _unwritten(self, cell: int) -> int:
         lane, column = divmod(cell % (LANES * COLUMNS), COLUMNS)
-        return self._places.unwritten_tensor(lane << 16 | column)
+        return self._other.unwritten_tensor(lane << 16 | column)

@@ -121,8 +121,8 @@ class TensorWatch(TensorObserver):
     def _judge(self, at: int, lane: int, conflicts: list[Conflict]) -> None:
         """Report the conflicts of an access, of the kinds asked for."""
         watch = self._watch
-        found = [(c, self._lacking(c)) for c in conflicts] or self.races.lacking
-        for c, lacking in found:
+        reports = [(c, self._lacking(c)) for c in conflicts] or self.races.lacking
+        for c, lacking in reports:
             if watch.wants(c.kind):
                 cta, address = address_of(c.unit)
                 watch.faults.memory(at, c, "tensor", address, lane, cta, region="", lacking=lacking)

@@ -170,7 +170,7 @@ $end:
 # ---------------------------------------- mistakes
 
 SIZE: Final = "wanted 32, 64, 128, 256 or 512 columns of tensor memory, got"
-COUNT: Final = "the threads of a warp give one number of columns, got"
+COUNT: Final = "expected one number of columns for all threads of a warp, got"
 TAKEN: Final = (
     "but the CTA has allocated columns 0 to 63; give the address that tcgen05.alloc has written, and its "
     "number of columns"
@@ -194,7 +194,7 @@ MISTAKES: Final = (
     (f"{allocated(64, 0)}\n{FREE} 64, 64;", f"frees 64 columns of tensor memory at 0x40, {TAKEN}"),
     (
         f"{allocated(64, 0)}\n{FREE} %r0, 64;",
-        "the threads of a warp give one address of tensor memory, got 0x0 and 0x1",
+        "expected one address of tensor memory for all threads of a warp, got 0x0 and 0x1",
     ),
     (
         f"{allocated(64, 0)}\n{freed(64, 0)}\n{FREE} %r10, 64;",

@@ -243,7 +243,7 @@ MISTAKES: Final = (
     (
         f"{WHERE}and.b32 %r3, {THREAD}, 1;\nadd.u32 %r2, %r2, %r3;\n"
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r9}, [%r2];",
-        "the threads of a warp give one address of tensor memory, got 0x0 and 0x1",
+        "expected one address of tensor memory for all threads of a warp, got 0x0 and 0x1",
         0,
     ),
 )

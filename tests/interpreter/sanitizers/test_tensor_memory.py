@@ -314,7 +314,7 @@ def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: b
     text, got = strict(WRITE, BEFORE if fence else "", "bar.sync 0;", AFTER, start, wait())
     wanted = (
         f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x200000 was written by thread (32, 0, 0) in "
-        f"{located(text, STORE)}; its thread has executed no tcgen05.fence::before_thread_sync behind it"
+        f"{located(text, STORE)}; its thread has executed no tcgen05.fence::before_thread_sync after it"
     )
     assert got == [wanted] * (not fence)
 

@@ -43,7 +43,7 @@ _NO_CLUSTER: Final = "the number of CTAs of its cluster is not known (.reqnctape
 _NO_ALLOCATION: Final = "its address is not computed from that of an allocation"
 
 
-def what_of(instr: Instr) -> str:
+def operation_of(instr: Instr) -> str:
     """The second word of an instruction on tensor memory that gets a verdict; empty for any other."""
     first, _, rest = instr.opcode.partition(".")
     what = rest.partition(".")[0]
@@ -86,10 +86,10 @@ class TensorMemoryProver:
             InstrSite(block, position, instr)
             for block in sorted(graph.order)
             for position, instr in enumerate(graph.blocks[block].instrs)
-            if what_of(instr)
+            if operation_of(instr)
         ]
         self._freeing = {
-            site[:2]: self._freed_by(site) for site in self._sites if what_of(site.instr) == "dealloc"
+            site[:2]: self._freed_by(site) for site in self._sites if operation_of(site.instr) == "dealloc"
         }
 
     def run(self) -> Iterator[Judged]:
@@ -108,7 +108,7 @@ class TensorMemoryProver:
 
     def _findings(self, site: InstrSite) -> Iterator[Finding]:
         shape = shape_of(site.instr)
-        what = what_of(site.instr)
+        what = operation_of(site.instr)
         if shape.complaints or shape.op is None or shape.op.row.unmodelled:
             yield Finding(
                 UNKNOWN, shape.op.row.unmodelled if shape.op else "the instruction is not in the table"
@@ -189,7 +189,7 @@ class TensorMemoryProver:
     def _permitted(self, of: Allocation) -> Finding:
         """Whether no promise to allocate no more comes before an allocation."""
         for site in self._sites:
-            if what_of(site.instr) != "relinquish_alloc_permit" or self._order.is_before(of.site, site):
+            if operation_of(site.instr) != "relinquish_alloc_permit" or self._order.is_before(of.site, site):
                 continue
             verdict = UNKNOWN
             if self._order.is_before(site, of.site) and self._order.warps(site):

@@ -1,8 +1,8 @@
-"""What threads of a CTA have done before others do something, as barriers of all threads say.
+"""The order of instructions among the threads of a CTA that barriers of all threads prove.
 
 Where the launch alone decides which barriers of all threads come, in loops and under conditions, all threads
-come to the same ones in the same order. So an instruction that no way leads to from such a barrier has been
-executed, by whichever thread, before any thread goes on behind the barrier.
+come to the same ones in the same order. So an instruction to which no path leads from such a barrier has been
+executed by all of its threads before any thread passes the barrier.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Order:
         )
 
     def leads_to(self, one: InstrSite, other: InstrSite) -> bool:
-        """Whether a way leads from behind an instruction to another one."""
+        """Whether a path leads from the end of an instruction to another one."""
         if one.block == other.block and one.position < other.position:
             return True
         leading = self._graph.leading(other.block)
@@ -114,7 +114,7 @@ class Order:
     def _of_cta(self) -> list[_Barrier]:
         """The barriers of all threads whose number no other barrier has."""
         others: set[int] = set()
-        found: list[tuple[int, InstrSite]] = []
+        of_all: list[tuple[int, InstrSite]] = []
         for barrier in barriers_of(self._graph, self._search.values):
             if barrier is None or barrier.number.kind != "const":
                 return []
@@ -122,10 +122,10 @@ class Order:
             instr = self._graph.blocks[barrier.block].instrs[barrier.position]
             site = InstrSite(barrier.block, barrier.position, instr)
             if waits_for_all(instr, self._shape.threads) and self._is_for_all(site):
-                found.append((number, site))
+                of_all.append((number, site))
             else:
                 others.add(number)
-        return [_Barrier(site, site) for number, site in found if number not in others]
+        return [_Barrier(site, site) for number, site in of_all if number not in others]
 
     def _of_cluster(self) -> list[_Barrier]:
         """The barriers of clusters, each arrival with its wait."""

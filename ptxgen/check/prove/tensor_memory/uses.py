@@ -13,12 +13,19 @@ from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Address, Instr, IntImm
 from ptxgen.isa.mma_descriptor import Product
 from ptxgen.isa.tcgen05_work import FACTORS
-from ptxgen.isa.tensor_memory import COPIES, LANES, QUARTER, cells, columns_of_d, lanes_of_copy
+from ptxgen.isa.tensor_memory import (
+    COPIES,
+    LANES,
+    QUARTER,
+    SCALES_ADDRESS,
+    cells,
+    columns_of_d,
+    columns_of_scales,
+    lanes_of_copy,
+)
 
 _COLUMN_BYTES: Final = 4
 _A_COLUMNS: Final = 8  # 32 bytes of each row along K
-_ROWS_OF_SCALES: Final = 32  # in a column
-_SCALES_BITS: Final = 0x3FFFFFFF  # of the address of scale factors; those above number their byte again
 _HALF: Final = 16  # lanes
 REGISTER_USES: Final = ("ld", "st")
 AGENT_USES: Final = ("mma", "cp")
@@ -85,8 +92,8 @@ def uses_of_product(instr: Instr, product: Product) -> Iterator[Use]:
             if byte + count > _COLUMN_BYTES:
                 wrong = f"{count} factors of a row do not fit in a column of 4 bytes from byte {byte} on"
             what = f"scale factors of {name.upper()}"
-            last = -(-rows // _ROWS_OF_SCALES) - 1
-            yield Use(what, scales, 0, last, QUARTER, mask=_SCALES_BITS, wrong=wrong)
+            last = columns_of_scales(rows) - 1
+            yield Use(what, scales, 0, last, QUARTER, mask=SCALES_ADDRESS, wrong=wrong)
 
 
 def _vector(instr: Instr) -> str:
