@@ -116,6 +116,7 @@ f16x2: Final = ScalarType("f16x2", 32, "x", "b32", "uint32")
 bf16x2: Final = ScalarType("bf16x2", 32, "x", "b32", "uint32")
 f32: Final = ScalarType("f32", 32, "f", "f32", "float32")
 f64: Final = ScalarType("f64", 64, "f", "f64", "float64")
+PAIRS: Final = {f16: f16x2, bf16: bf16x2}  # the types of two elements in 32 bits
 
 # The type of an operand that must be in a register declared `.b8`, as that of no value in a kernel in Python
 # is: of a `mov` that packs or unpacks bytes. In the syntax of rows it is called `byte`.

@@ -23,7 +23,7 @@ from ptxgen.dsl.source_regions import marked
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16, f16x2, f32, u32
+from ptxgen.types import PAIRS, ScalarType, b32, bf16, f32, u32
 
 _BEYOND_SHARED: Final = 1 << 24  # bytes
 
@@ -78,7 +78,6 @@ def fragment_columns(columns: int) -> list[int]:
 Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # the tiles of Q, K and V
 Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
-_PAIRS: Final = {bf16: bf16x2, f16: f16x2}
 _A_REGISTERS: Final = 4  # of a lane, for operand A
 STEP_PAIRS: Final = 2  # of neighbouring columns of a lane's fragment of P, in a step of _DEPTH keys
 STEP_COLUMNS: Final = STEP_PAIRS * LANE_COLUMNS
@@ -147,8 +146,8 @@ class MmaOutputs:
     ) -> None:
         self.k = k
         self.t = t
-        self.pair = _PAIRS[dtype]
-        self.output_pair = _PAIRS[output or dtype]
+        self.pair = PAIRS[dtype]
+        self.output_pair = PAIRS[output or dtype]
         self.multiply = k.mma_f32_bf16 if dtype is bf16 else k.mma_f32_f16
         self.me = me
         # V is read transposed: the order of its 8 x 8 matrices is that of Q.

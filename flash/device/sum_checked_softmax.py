@@ -17,8 +17,7 @@ from flash.device.lazy_softmax import LARGE_BASE, LazySoftmax
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.polynomial_exp2 import polynomial_exp2
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
-from ptxgen.dsl.matrices.products import PAIRS
-from ptxgen.types import ScalarType, u32
+from ptxgen.types import PAIRS, ScalarType, u32
 
 _PAIR: Final = 2  # neighbouring columns of a row, which a word holds
 _BY_POLYNOMIAL: Final = 2  # the first exponential of `by_polynomial` that is a polynomial

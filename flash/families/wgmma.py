@@ -126,11 +126,6 @@ class WgmmaTiling:
         return self.block_q // WGMMA_ROWS
 
     @property
-    def keys_of_consumer(self) -> int:
-        """Keys of a tile whose scores a consumer computes."""
-        return self.tile
-
-    @property
     def row_step(self) -> int:
         """Distance in rows between the two rows of S that a thread has."""
         return _ROW_STEP

@@ -22,7 +22,7 @@ from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.target import WARP_SIZE, Target
-from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s64, u16, u32, u64
+from ptxgen.types import f32, s64, u16, u32, u64
 
 WARPS: Final = 4  # warps of a CTA, each with one row
 THREADS: Final = WARPS * WARP_SIZE
@@ -30,7 +30,6 @@ MAX_ROWS: Final = 2**31 - 1
 _LANES: Final = [16, 8, 4, 2, 1]  # butterfly distances that join a warp
 _AT_ONCE: Final = 4  # parts whose loads are in flight together
 _WIDEST: Final = 4  # columns of an access
-_PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 _ROWS: Final = "batch * heads * seq_q"
 MERGED_LSE: Final = Operand(
     "LSE",

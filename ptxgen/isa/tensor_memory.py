@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 LANES: Final = 128
 COLUMNS: Final = 512
 QUARTER: Final = 32  # lanes that a warp may load and store
+QUARTERS: Final = LANES // QUARTER  # of each the warps with one number modulo 4
 GROUP: Final = 16  # lanes that the smaller shapes of loads, stores and products have of a quarter
 GROUPS: Final = LANES // GROUP
 ALLOCATIONS: Final = (32, 64, 128, 256, 512)  # columns that `tcgen05.alloc` takes
-SCALES_ADDRESS: Final = (
-    0x3FFFFFFF  # bits of the address of scale factors; those above number their byte again
-)
+SCALES_ADDRESS: Final = 0x3FFFFFFF  # bits of an address of scale factors; those above number a byte
 _CELL: Final = 4  # bytes
 _LANE: Final = 16  # the lowest bit of the lane in an address
 _COLUMN: Final = (1 << _LANE) - 1
@@ -95,14 +94,6 @@ def cells(shape: str, num: int, split: int = 0, *, packed: bool = False) -> Cell
         lane, column, further = t % 16, r, split * (t // 16)
     column = (2 * column if packed else column) + further
     return Cells(*_spread(lane, column))
-
-
-def may_touch(warp: int, address: int, shape: str) -> bool:
-    """Whether a warp may load and store a shape at an address: it begins in the quarter of the lanes that is
-    the warp's, at its first lane or, if the shape has 16 lanes, in its middle.
-    """
-    lane, _ = split_address(address)
-    return lane // QUARTER == warp % 4 and lane % (QUARTER if shape == "32x32b" else 16) == 0
 
 
 # ---------------------------------------- products

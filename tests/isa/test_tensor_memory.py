@@ -23,7 +23,6 @@ from ptxgen.isa.tensor_memory import (
     cells_of_scales,
     columns_of_d,
     lanes_of_copy,
-    may_touch,
     scales_in,
     split_address,
 )
@@ -67,12 +66,7 @@ def test_packed_registers_have_two_columns_each() -> None:
     assert halves.lane[0].tolist() == [*range(16), *range(16)]
 
 
-def test_a_warp_may_touch_its_quarter_of_the_lanes() -> None:
-    for warp in range(8):
-        quarter = [lane for lane in range(128) if may_touch(warp, lane << 16 | 7, "32x32b")]
-        assert quarter == [32 * (warp % 4)]
-        halves = [lane for lane in range(128) if may_touch(warp, lane << 16 | 7, "16x128b")]
-        assert halves == [32 * (warp % 4), 32 * (warp % 4) + 16]
+def test_an_address_has_a_lane_and_a_column() -> None:
     assert split_address(0x00600123) == (96, 0x123)
 
 

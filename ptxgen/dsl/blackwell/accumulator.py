@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from ptxgen.dsl.blackwell.cells import (
     CELL,
-    PAIRS,
     TensorMatrix,
     columns_after,
     load_row,
@@ -27,7 +26,7 @@ from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.isa.mma_descriptor import Product
 from ptxgen.tensormap import CHUNK
-from ptxgen.types import f32, pred, u32
+from ptxgen.types import PAIRS, f32, pred, u32
 
 _PIECE: Final = 32  # columns that `write` has in registers at once
 

@@ -12,10 +12,9 @@ from ptxgen.dsl.values import Pointer, Scalar, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.isa.tensor_memory import LANES
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16, f16x2, f32, u32
+from ptxgen.types import PAIRS, ScalarType, b32, f32, u32
 
 CELL: Final = 4  # bytes of a lane and a column
-PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 _MOST_REGISTERS: Final = 128  # of one load or store
 _LOG_LANES_OF_WARP: Final = 21  # 32 lanes, in the upper half of an address
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
-from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, moved
+from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, matrix_descriptor, moved
 from ptxgen.dsl.hopper.tiles import BoxTile
-from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.descriptors import OF_MAPS, SharedMatrix
-from ptxgen.types import ScalarType, bf16, f16, f32, u8, u64
+from ptxgen.types import ScalarType, bf16, f16, f32, u8
 
 FP4: Final = "e2m1"  # elements of four bits, two in a byte of u8
-_ADDRESS_BITS: Final = 0x3FFF  # of a descriptor, in units of 16 bytes
 _UNIT: Final = 16  # bytes; also those of a row of scale factors that `tcgen05.cp` copies
-_UNIT_SHIFT: Final = 4
 # The kind of product and the name of the elements, by the type in memory.
 _KINDS: Final = {f16: ("f16", "f16"), bf16: ("f16", "bf16"), f32: ("tf32", "tf32")}
 
@@ -69,14 +66,15 @@ def descriptor(of: Operand, *, k_is_rows: bool) -> Value:
     """The matrix descriptor of the beginning of an operand for `tcgen05.mma`, u64; `k_is_rows`: the rows of
     the tile in memory are the K dimension of the product (PTX ISA, "Shared memory descriptor").
     """
-    return moved(_descriptor(of.at, _fields(of.layout, k_is_rows=k_is_rows)), of.offset)
+    return moved(matrix_descriptor(of.at, _fields(of.layout, k_is_rows=k_is_rows).bits), of.offset)
 
 
 def scales_descriptor(tile: BoxTile) -> Value:
     """The matrix descriptor of a tile of scale factors for `tcgen05.cp`: rows of 16 bytes one after another,
     without a swizzle.
     """
-    return _descriptor(tile.at(0), SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _UNIT, 0, OF_MAPS["none"]))
+    fields = SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _UNIT, 0, OF_MAPS["none"])
+    return matrix_descriptor(tile.at(0), fields.bits)
 
 
 def is_packed(operand: Operand) -> bool:
@@ -88,10 +86,3 @@ def _fields(layout: Layout, *, k_is_rows: bool) -> SharedMatrix:
     """What a descriptor says of a layout, but for the address."""
     leading = layout.slab_bytes if k_is_rows else _UNIT  # K-major: not used
     return SharedMatrix(0, leading, SWIZZLE_ROWS * layout.row_bytes, 0, OF_MAPS[layout.swizzle])
-
-
-def _descriptor(at: TilePointer, fields: SharedMatrix) -> Value:
-    k = at.tile.k
-    start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
-    result: Value = k.or_(k.cvt(start, dtype=u64), fields.bits)
-    return result

@@ -11,7 +11,7 @@ from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, Products
 from ptxgen.dsl.hopper.role import Role
-from ptxgen.dsl.hopper.stage import Cursor, RingMemory
+from ptxgen.dsl.hopper.stage import Cursor, RingMemory, StepStage
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -230,16 +230,17 @@ class TensorRing(RingMemory):
         return tuple(self._shapes)
 
 
-class TensorStage:
+class TensorStage(StepStage):
     """A stage of a ring in tensor memory that one role uses: `stage.c` is its matrix `c`."""
 
-    __slots__ = ("_kind", "_matrices", "index", "is_open", "ring")
+    __slots__ = ("_matrices", "index")
+
+    ring: TensorRing
 
     def __init__(self, ring: TensorRing, kind: str, index: Value | int) -> None:
+        super().__init__(kind)
         self.ring = ring
         self.index = index
-        self.is_open = True
-        self._kind = kind
         # All at once: what a branch computes is undefined after it.
         self._matrices = {name: ring.matrix(name, self) for name in ring.names}
 
@@ -263,18 +264,6 @@ class TensorStage:
                 f"{self.ring.name!r} {sides[not products]} it; the other role of the ring "
                 f"{'starts products' if products else 'loads and stores'}"
             )
-
-    def use(self, what: str) -> None:
-        """Raise `TypeMismatchError` for a use after the end of the step."""
-        if not self.is_open:
-            raise TypeMismatchError(
-                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
-                f"have it; move the use into 'with ring.{self._kind}() as stage:'"
-            )
-
-    def close(self) -> None:
-        """Refuse any later use of this stage."""
-        self.is_open = False
 
 
 def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarType | None]:

@@ -32,7 +32,7 @@ class TensorMemory:
     last: PTX ISA, "TensorCore 5th Generation Family Instructions": "Tensor Memory", "tcgen05.alloc".
 
     With `cta_group` 2 the two CTAs of a cluster multiply together: one thread of the even CTA starts products
-    of both. `k.tensor_memory` returns it.
+    of both; `is_even` tells whether it is this one, and is None without pairs. `k.tensor_memory` returns it.
     """
 
     def __init__(self, k: Roles, cluster: Cluster, columns: int, cta_group: int) -> None:
@@ -48,7 +48,7 @@ class TensorMemory:
         self.account = k.account
         k.add_role_user(self, "tensor memory")
         self.true = k.mov(0, type=u32) == 0
-        self._is_even = cluster.rank() == 0 if self.spans_cluster else None
+        self.is_even = cluster.rank() == 0 if self.spans_cluster else None
         self._allocates = k.warp_index == 0
         at = k.scratch(1, u32, _REGION)
         with k.when(self._allocates, uniform="warp"):
@@ -143,7 +143,7 @@ class TensorMemory:
         """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
         self._issuing += 1
         try:
-            with self.k.when(role.leads if self._is_even is None else role.leads & self._is_even):
+            with self.k.when(role.leads if self.is_even is None else role.leads & self.is_even):
                 yield
         finally:
             self._issuing -= 1
@@ -161,11 +161,6 @@ class TensorMemory:
     def origin(self) -> Origin:
         """The line of kernel source being executed."""
         return self.k.origin()
-
-    @property
-    def is_even(self) -> Value | None:
-        """Whether this CTA is the one of its pair whose thread starts products; None without pairs."""
-        return self._is_even
 
     def commit(self, barrier: TilePointer) -> None:
         """Arrive at a barrier, in a pair at that of each CTA, when all products and copies that this thread

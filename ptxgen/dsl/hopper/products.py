@@ -114,10 +114,7 @@ class Operand:
         """The matrix descriptor of the beginning of this operand, u64; `k_is_rows`: the rows of the tile in
         memory are the K dimension of the product.
         """
-        k, at = self.k, self.at
-        start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
-        descriptor = k.or_(k.cvt(start, dtype=u64), self.layout.fields(transposed=k_is_rows))
-        return moved(descriptor, self.offset)
+        return moved(matrix_descriptor(self.at, self.layout.fields(transposed=k_is_rows)), self.offset)
 
 
 @dataclass(frozen=True)
@@ -198,6 +195,16 @@ def product(a: Operand | RegisterOperand, b: object) -> Product:
                 "of a multiple of 32 bytes, or with swizzle='128B'"
             )
     return Product(a, b)
+
+
+def matrix_descriptor(at: TilePointer, fields: int) -> Value:
+    """A matrix descriptor of these fields, u64, with an address in shared memory (PTX ISA, "Matrix descriptor
+    format").
+    """
+    k = at.tile.k
+    start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
+    descriptor: Value = k.or_(k.cvt(start, dtype=u64), fields)
+    return descriptor
 
 
 def moved(descriptor: Value, nbytes: int) -> Value:

@@ -174,25 +174,45 @@ class RingMemory:
         self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
 
 
-class Stage:
+class StepStage:
+    """A stage of a ring, which one role uses in a step of a `kind`, such as "fill", and not after its end."""
+
+    __slots__ = ("_kind", "is_open", "ring")
+
+    ring: RingMemory
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.is_open = True
+
+    def use(self, what: str) -> None:
+        """Raise `TypeMismatchError` for a use after the end of the step."""
+        if not self.is_open:
+            raise TypeMismatchError(
+                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
+                f"have it; move the use into 'with ring.{self._kind}() as stage:'"
+            )
+
+    def close(self) -> None:
+        """Refuse any later use of this stage."""
+        self.is_open = False
+
+
+class Stage(StepStage):
     """A stage of a ring that one role uses: `stage.a` is its tile `a`."""
 
-    __slots__ = (
-        *("_depth", "_parity", "_tiles", "_kind"),
-        *("empty", "full", "index", "is_open", "loaded", "ready", "ring"),
-    )
+    __slots__ = (*("_depth", "_parity", "_tiles"), *("empty", "full", "index", "loaded", "ready"))
 
     def __init__(self, ring: RingMemory, kind: str, index: Value | int, parity: Value | None = None) -> None:
+        super().__init__(kind)
         self.ring = ring
         self.index = index
         self.loaded: set[str] = set()
-        self.is_open = True
         self.full = ring.barrier(index, 0)
         self.empty = ring.barrier(index, ring.parts * ring.stages)
         self.ready = self.full
         if ring.reworked:
             self.ready = ring.barrier(index, barriers_of_stage(ring.parts) * ring.stages)
-        self._kind = kind
         self._parity = parity
         self._depth = ring.k.block_depth
         # All at once: what a branch computes is undefined after it.
@@ -225,14 +245,6 @@ class Stage:
                 f"below {self.ring.parts}, got {shown(part)}"
             )
         self.ring.wait(self.arrival(part), self._parity)
-
-    def use(self, what: str) -> None:
-        """Raise `TypeMismatchError` for a use after the end of the step."""
-        if not self.is_open:
-            raise TypeMismatchError(
-                f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
-                f"have it; move the use into 'with ring.{self._kind}() as stage:'"
-            )
 
     def note_load(self, name: str) -> None:
         """Note that a tile is loaded. Raises `ConfigError` outside of `fill`, and for a second load."""
@@ -290,10 +302,6 @@ class Stage:
         k.pending_reads.released(self, f"a stage of ring {ring.name!r}", k.origin(), k.block_path)
         ring.arrive(self.empty)
         self.close()
-
-    def close(self) -> None:
-        """Refuse any later use of this stage."""
-        self.is_open = False
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u8, u32
+from ptxgen.types import PAIRS, ScalarType, f32, u8, u32
 
 _PINNED: Final = "k.wgmma"  # the region that a pinned wait never writes; no tile can have this name
 _MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
@@ -41,7 +41,6 @@ _CORE: Final = 8  # rows and columns of a core matrix
 _QUAD: Final = 4  # lanes that share the rows of their elements
 _WARP_ROWS: Final = (WARPGROUP - 1) * 2 * _CORE  # the first rows of the warps: 0, 16, 32 and 48
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements of 16 bits
-_PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 
 
 class Wgmma:
@@ -123,7 +122,7 @@ class Wgmma:
         fits = all(len(step) == _WORDS and all(map(_is_word, step)) for step in steps)
         if steps and fits and isinstance(dtype, str) and dtype in FP8:
             return RegisterOperand(u8, steps, dtype)
-        if not steps or not fits or dtype not in _PAIRS:
+        if not steps or not fits or dtype not in PAIRS:
             raise TypeMismatchError(
                 f"wgmma.registers: it takes four values of 32 bits for each {STEP} columns, of f16 or "
                 f"bf16, or for each {2 * STEP} of fp8, got {shown(words)} and {shown(dtype)}"
@@ -263,7 +262,7 @@ class Accumulator:
 
     def packed(self, dtype: ScalarType) -> RegisterOperand:
         """The elements, rounded to f16 or bf16, as the left operand of a further product, 64 rows."""
-        if dtype not in _PAIRS or self.rows != WGMMA_ROWS or self.columns % STEP:
+        if dtype not in PAIRS or self.rows != WGMMA_ROWS or self.columns % STEP:
             raise ConfigError(
                 f"accumulator.packed: 64 rows and columns of a multiple of {STEP} as f16 or bf16, got "
                 f"{self.rows} x {self.columns} and {shown(dtype)}"
@@ -277,7 +276,7 @@ class Accumulator:
     def _word(self, part: int, index: int, dtype: ScalarType) -> Value:
         """Elements `index` and `index` + 1 of a part, rounded, in 32 bits, the first one lowest."""
         low, high = self[part, index], self[part, index + 1]
-        packed: Value = self.k.cvt(high, low, rnd="rn", dtype=_PAIRS[dtype])
+        packed: Value = self.k.cvt(high, low, rnd="rn", dtype=PAIRS[dtype])
         return packed.as_(u32)
 
     def pairs(self) -> Iterator[tuple[int, int, tuple[AccumulatorVar, AccumulatorVar]]]:
@@ -320,7 +319,7 @@ class Accumulator:
         dtype = tile.layout.dtype
         known = is_int(row) and row % WGMMA_ROWS == 0 and 0 <= row <= tile.rows - self.rows
         if (
-            dtype not in (f32, *_PAIRS)
+            dtype not in (f32, *PAIRS)
             or tile.columns != self.columns
             or not (known or isinstance(row, Value))
         ):
@@ -329,7 +328,7 @@ class Accumulator:
                 f"the row be a multiple of {WGMMA_ROWS} in it, got {tile!r} and row {shown(row)}"
             )
         with self.k.placed():
-            if dtype in _PAIRS and self.columns % STEP == 0:
+            if dtype in PAIRS and self.columns % STEP == 0:
                 self._write_matrices(tile, row, dtype)
             else:
                 at = _TileAddresses(tile, self.row + row, self.column)
@@ -358,7 +357,7 @@ class Accumulator:
         With `rows_left` (u32) only that many rows are stored. `columns` is an int, a u32 or an s32 value.
         """
         k = self.k
-        if at.dtype not in (f32, *_PAIRS):
+        if at.dtype not in (f32, *PAIRS):
             raise TypeMismatchError(
                 f"accumulator.store: the pointer must be of f16, bf16 or f32, got {shown(at)}"
             )
@@ -445,7 +444,7 @@ class Accumulator:
         if dtype is f32:
             k.store(at, list(pair))
             return
-        packed: Value = k.cvt(pair[1], pair[0], rnd="rn", dtype=_PAIRS[dtype])
+        packed: Value = k.cvt(pair[1], pair[0], rnd="rn", dtype=PAIRS[dtype])
         k.store(Pointer(at.base, at.space, u32, at.offset), packed.as_(u32))
 
 

@@ -20,10 +20,9 @@ from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, s8, s32, u8
+from ptxgen.types import PAIRS, ScalarType, bf16, f16, f32, s8, s32, u8
 
 _DEPTH_BYTES: Final = CHUNK_BYTES * BLOCK_CHUNKS  # of a row of A, for one `mma`
-PAIRS: Final = {f16: f16x2, bf16: bf16x2}  # the types of operands that registers hold, and of pairs
 _RESULTS: Final = {f16: f32, bf16: f32, f32: f32, s8: s32, u8: s32}  # what products of a type are
 
 

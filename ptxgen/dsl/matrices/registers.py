@@ -12,7 +12,6 @@ from ptxgen.dsl.control import Control
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.matrices.layout import Layout
 from ptxgen.dsl.matrices.products import (
-    PAIRS,
     Operand,
     depth_of,
     is_multiplied,
@@ -25,7 +24,7 @@ from ptxgen.dsl.matrices.staged import StagedTile
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.dsl.values import Scalar, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
-from ptxgen.types import ScalarType, f32, s32
+from ptxgen.types import PAIRS, ScalarType, f32, s32
 
 Elements: TypeAlias = Sequence[Sequence[Value]]
 

@@ -28,7 +28,7 @@ from ptxgen.interpreter.machine.tmem_late import TensorQueues
 from ptxgen.interpreter.machine.tmem_shapes import extents, offsets
 from ptxgen.isa import mbarrier_word
 from ptxgen.isa.tensor_agent import Memories
-from ptxgen.isa.tensor_memory import COLUMNS, LANES, QUARTER, split_address
+from ptxgen.isa.tensor_memory import COLUMNS, LANES, QUARTER, QUARTERS, split_address
 from ptxgen.types import b32
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_WARPS: Final = LANES // QUARTER
 TENSOR_BYTES: Final = 4 * LANES * COLUMNS  # of a CTA
 
 
@@ -202,7 +201,7 @@ class TmemMachine(BulkMachine):
                 f"and {other:#x}"
             )
         row, column = split_address(address)
-        quarter = warp % (self.batch.width // WARP) % _WARPS * QUARTER
+        quarter = warp % (self.batch.width // WARP) % QUARTERS * QUARTER
         lanes, runs = extents(of)
         if row < quarter or row + lanes > quarter + QUARTER:
             self._start_of(lane).refuse(

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Shadows = "Mapping[str, Shadow | None]"
-
 _CHUNK: Final = 16  # bytes of a unit of a box
 # Instructions that read memory only: whether they are executed may depend on anything.
 _HARMLESS: Final = PURE | {Effect.READ}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-WAIT_FOR_COMMIT: Final = "this thread has not waited for the mbarrier of a tcgen05.commit behind it"
+WAIT_FOR_COMMIT: Final = "this thread has not waited for the mbarrier of a tcgen05.commit after it"
 
 # The sanitizers that look for each kind of report.
 _OF_KIND: Final = {

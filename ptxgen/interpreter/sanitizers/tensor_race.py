@@ -31,7 +31,7 @@ from ptxgen.interpreter.sanitizers.stamps import (
     LANE_MASK,
     PENDING,
 )
-from ptxgen.isa.tensor_memory import COLUMNS, GROUP, GROUPS, LANES, QUARTER
+from ptxgen.isa.tensor_memory import COLUMNS, GROUP, GROUPS, QUARTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 UNITS: Final = GROUPS * COLUMNS  # of a CTA
-_WARPS: Final = LANES // QUARTER  # warps after which the next one reaches the same lanes
 
 
 class TensorRaces:
@@ -59,7 +58,9 @@ class TensorRaces:
         self._of_cta = batch.width // WARP
         units = batch.ctas * UNITS
         self._written: Lanes = np.zeros(units, np.int64)
-        self._loaded: Lanes = np.zeros((-(-self._of_cta // _WARPS), units), np.int64)  # by one of four warps
+        self._loaded: Lanes = np.zeros(
+            (-(-self._of_cta // QUARTERS), units), np.int64
+        )  # by one of four warps
         self._used: dict[int, Lanes] = {}  # the last reads by the twin of each warp
         self._stores: dict[int, list[Lanes]] = {}  # by warp, the units of stores that it has not waited for
 
@@ -68,7 +69,7 @@ class TensorRaces:
         self.lacking = []
         stamps = self._written[units]
         conflicts = self._pending(units, stamps) or self._unordered(lane, units, stamps, "was written by")
-        self._loaded[lane // WARP % self._of_cta // _WARPS, units] = self._now(lane, at)
+        self._loaded[lane // WARP % self._of_cta // QUARTERS, units] = self._now(lane, at)
         return conflicts
 
     def store(self, lane: int, units: Lanes, at: int) -> list[Conflict]:

@@ -194,6 +194,6 @@ def test_an_mbarrier_must_be_there() -> None:
         f"{commits}there is no mbarrier: mbarrier.init must come first\nbefore that, kernel k: the sanitizer "
         f"reports 2 problems:\n  {at(text, 'tcgen05.dealloc')}race: tensor address 0x0 was written by thread "
         f"(0, 0, 0) in {located(text, 'tcgen05.mma', 3)}; this thread has not waited for the mbarrier of a "
-        f"tcgen05.commit behind it\n  {commits}sync: shared address 0x0 (buf): the arrival may still be "
+        f"tcgen05.commit after it\n  {commits}sync: shared address 0x0 (buf): the arrival may still be "
         "under way when all threads have ended: none has waited for it"
     )

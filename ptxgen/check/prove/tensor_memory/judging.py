@@ -29,13 +29,12 @@ from ptxgen.check.prove.tensor_memory.uses import Use, use_of_copy, use_of_regis
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Address, Instr, Special
-from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS, LANES, QUARTER
+from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS, LANES, QUARTER, QUARTERS
 from ptxgen.types import u16, u32
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _NAME: Final = "tensor memory"
-_QUARTERS: Final = LANES // QUARTER
 _LANE: Final = 16  # the lowest bit of the lane in an address
 _PAIR: Final = 2  # CTAs
 _JUDGED: Final = ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "mma", "cp", "commit")
@@ -337,7 +336,7 @@ class TensorMemoryProver:
         lane = (addresses >> _LANE) - (addresses >> 2 * _LANE - 1 << _LANE)  # signed
         column = addresses & (1 << _LANE) - 1
         column = column - begins
-        quarter = table.columns[THREAD] // WARP % _QUARTERS * QUARTER if use.by_warp else np.zeros_like(lane)
+        quarter = table.columns[THREAD] // WARP % QUARTERS * QUARTER if use.by_warp else np.zeros_like(lane)
         outside = (column + use.first < 0) | (column + use.last >= of.columns)
         misplaced = ~np.isin(lane - quarter, use.starts)
         if exactly:

@@ -27,8 +27,6 @@ from ptxgen.isa.tensor_memory import (
 _COLUMN_BYTES: Final = 4
 _A_COLUMNS: Final = 8  # 32 bytes of each row along K
 _HALF: Final = 16  # lanes
-REGISTER_USES: Final = ("ld", "st")
-AGENT_USES: Final = ("mma", "cp")
 
 
 class Use(NamedTuple):
