@@ -31,8 +31,8 @@ from ptxgen.target import Target
 FP8_TILES: Final = (64, 128)
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
-# Registers of these threads where values have as many columns as one product takes, whose sums a thread keeps
-# besides those of O and S, or the most that there are.
+# Registers of these threads where O and what goes with it fill them: if values have as many columns as one
+# product takes, whose sums a thread holds besides those of O and S, and if they have the most columns.
 _REGISTERS_FILLED: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones after the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of this many bytes
@@ -41,8 +41,8 @@ _SWIZZLE: Final = 128  # bytes of the widest swizzle, which tiles of O have
 _HALF: Final = 2  # bytes of an element of O in shared memory
 _PART: Final = 64  # columns of V in one product of wide values
 _MOST_REGISTERS: Final = 255
-# Registers of a thread whose products overlap besides its matrices: the least with which the assembler was
-# seen to spill nothing.
+# Registers that a thread whose products overlap needs besides those of its matrices: the fewest with which
+# the assembler has spilled nothing.
 _OVERLAP_REGISTERS: Final = 20
 _WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has besides those of O
 

@@ -36,7 +36,7 @@ _NONE: Final[dict[str, ArrayView]] = {}
 
 
 class Checked(NamedTuple):
-    """What the checks of a call found: its geometry, whether its output has no rows, and the launches of
+    """The results of the checks of a call: its geometry, whether its output has no rows, and the launches of
     calls like it on a GPU, by what else these depend on.
     """
 

@@ -7,13 +7,13 @@ when one has ended. Mirrored rounds even that out where the parts are sorted, th
 rounds; they are sorted in each section of heads whose K and V have room in the cache. Sections that are an
 even number of whole rounds, or nearly, end the most evenly: of widths that have room a launch takes the one
 that ends first, where Q and O overlap. Whether it ends before a grid is computed from the tiles of keys of
-all parts.
-`tools/cta_order.py --schedulers` has the whole model, docs/tuning.md its figures next to those of an H200.
+all parts. `tools/cta_order.py --schedulers` has the whole model, docs/tuning.md its figures next to those of
+an H200.
 
-What a block costs beside its tiles follows `benchmarks/measure/launch_model.py`: in a grid three tiles (2.97
-of 192x128 with head_dim 64, 3.0 of 128x128 with 128, 3.5 of 128x128 with 64), of which a persistent CTA hides
-two (1.8, 2.1 and 2.0) if the next Q comes and O leaves while it computes. For other kernels an H200 agrees
-with OVERHEAD, of which half is hidden.
+What a block costs in addition to its tiles follows `benchmarks/measure/launch_model.py`: in a grid three tiles
+(2.97 of 192x128 with head_dim 64, 3.0 of 128x128 with 128, 3.5 of 128x128 with 64), of which a persistent CTA
+hides two (1.8, 2.1 and 2.0) if the next Q comes and O leaves while it computes. For other kernels an H200
+agrees with OVERHEAD, of which half is hidden.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ USUAL_MULTIPROCESSORS: Final = 132
 # The part of a CTA's work in addition to its tiles that a persistent one does while it finishes the part
 # before: barriers and tensor maps, and the way of the first tiles.
 HIDDEN: Final = 0.5
-_OF_BLOCK: Final = (
-    3.0  # tiles that a block costs in a grid beside its own, where a persistent CTA has two of Q
-)
+# Tiles that a block of a grid costs in addition to its own, if a persistent CTA has two tiles of Q.
+_OF_BLOCK: Final = 3.0
 _OVERLAPPED: Final = 2.0  # of these, those that a persistent CTA hides
-_CLEARLY: Final = 0.95  # of the time of a grid: within as much as that the model and an H200 differed
+_CLEARLY: Final = 0.95  # of the time of a grid; the model and an H200 have differed by no more
 _FEW_ROUNDS: Final = 8
-_WIDTHS: Final = 64  # widths of sections that are compared
+_WIDTHS: Final = 64  # the most widths of sections that a launch compares
 _MOST_PARTS: Final = 1 << 18  # of all comparisons together, which take the host some milliseconds
 
 Costs = NDArray[np.float64]
@@ -115,8 +114,9 @@ def _mirrored_ends_first(
 ) -> bool:
     """Whether mirrored rounds end before a grid; `sizes` are rows of queries, keys, and heads of a group, and
     `width` heads are a section. A grid of many rounds, whose CTAs take a while to go through, is said to take
-    as long as its work spread evenly and its shortest part, which is the last to begin. Mirrored rounds do by
-    what an H200 agrees with, or clearly by what overlaps in kernels that no clock has timed.
+    as long as its work spread evenly and its shortest part, which is the last to begin. Mirrored rounds
+    are chosen if they end first by the costs that an H200 agrees with, or clearly first by those of kernels
+    whose Q and O overlap, which no GPU has timed.
     """
     tiles, slots = _tiles_and_slots(kernel, sizes, multiprocessors)
 

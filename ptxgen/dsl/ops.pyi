@@ -6971,7 +6971,7 @@ class Ops:
         kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
         coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
     ) -> None:
-        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.cta_group::1.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, use:pred{, zero_columns:u64}`"""
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B held in the tensor cores; D is in tensor memory at d, A in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.cta_group::1.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32, use:pred{, zero_columns:u64}`"""
     def tcgen05_mma_ws_sp(
         self,
         d: Pointer,
@@ -6986,7 +6986,7 @@ class Ops:
         kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
         coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
     ) -> None:
-        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.sp.cta_group::1.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, use:pred{, zero_columns:u64}`"""
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B held in the tensor cores; D is in tensor memory at d, A, which is sparse, in shared memory, as the descriptor a says, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.sp.cta_group::1.kind{.coll} [d:u32], a:u64, b:u64, [metadata:u32], idesc:u32, use:pred{, zero_columns:u64}`"""
     def tcgen05_mma_ws_sp_tmem(
         self,
         d: Pointer,
@@ -7001,7 +7001,7 @@ class Ops:
         kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
         coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
     ) -> None:
-        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.sp.cta_group::1.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred{, zero_columns:u64}`"""
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B held in the tensor cores; D is in tensor memory at d, A, which is sparse, in tensor memory, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.sp.cta_group::1.kind{.coll} [d:u32], [a:u32], b:u64, [metadata:u32], idesc:u32, use:pred{, zero_columns:u64}`"""
     def tcgen05_mma_ws_tmem(
         self,
         d: Pointer,
@@ -7015,7 +7015,7 @@ class Ops:
         kind: Literal["kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"] = "kind::f16",
         coll: Literal["collector::b0::fill", "collector::b0::use", "collector::b0::lastuse", "collector::b0::discard", "collector::b1::fill", "collector::b1::use", "collector::b1::lastuse", "collector::b1::discard", "collector::b2::fill", "collector::b2::use", "collector::b2::lastuse", "collector::b2::discard", "collector::b3::fill", "collector::b3::use", "collector::b3::lastuse", "collector::b3::discard"] | None = None,
     ) -> None:
-        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.cta_group::1.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred{, zero_columns:u64}`"""
+        """D = A * B + D if use, else A * B, of the types and shape in idesc, with B held in the tensor cores; D is in tensor memory at d, A in tensor memory, B in shared memory, as the descriptor b says. Columns of B that zero_columns describes are zero. `tcgen05.mma.ws.cta_group::1.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32, use:pred{, zero_columns:u64}`"""
     def tcgen05_relinquish_alloc_permit(
         self,
         *,

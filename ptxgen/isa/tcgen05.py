@@ -2,9 +2,9 @@
 Instructions").
 
 Every form of the manual is a row, so that texts with them are read, verified and printed. The interpreter
-refuses a kernel with a form that no public program shows at work by name: products with sparse matrices
-(`.sp`), with B held in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`,
-and copies that unpack elements.
+refuses, by name, kernels with forms that no public program shows at work: sparse products (`.sp`), products
+with B held in the tensor cores (`.ws`) or with rows of A moved down (`.ashift`), `tcgen05.shift`, and copies
+that unpack elements.
 
 Of the forms of a product, A is in shared memory, behind a descriptor, or in tensor memory; a sparse product
 has the address of its metadata before the instruction descriptor. What products and copies compute is in
@@ -224,10 +224,9 @@ def tcgen05_ld_red(
 
 # ---------------------------------------- products
 
-_COLLECTED: Final = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
-_COLLECTED_B: Final = tuple(
-    f"collector::b{n}::{use}" for n in range(4) for use in ("fill", "use", "lastuse", "discard")
-)
+_USES: Final = ("fill", "use", "lastuse", "discard")
+_COLLECTED: Final = tuple(f"collector::a::{use}" for use in _USES)
+_COLLECTED_B: Final = tuple(f"collector::b{n}::{use}" for n in range(4) for use in _USES)
 _A_IN_SHARED: Final = ("", "a:u64", "in shared memory, as the descriptor a says")
 _A_IN_TENSOR: Final = ("_tmem", "[a:u32]", "in tensor memory")
 _A: Final = each("tmem a_is where", _A_IN_SHARED, _A_IN_TENSOR)
@@ -382,12 +381,12 @@ def tcgen05_mma_block_scale_refused() -> None:
     name="tcgen05_mma_ws<sparse><tmem>",
     kind=_KINDS,
     coll=_COLLECTED_B,
-    unmodelled="products that keep B in the tensor cores are not modelled",
+    unmodelled="products that hold B in the tensor cores are not modelled",
     section=f"{TCGEN05}: tcgen05.mma.ws<sp>",
     **_TENSOR,
 )
 def tcgen05_mma_ws() -> None:
-    """D = A * B + D if use, else A * B, of the types and shape in idesc, with B kept in the tensor cores; D
+    """D = A * B + D if use, else A * B, of the types and shape in idesc, with B held in the tensor cores; D
     is in tensor memory at d, A<which> <where>, B in shared memory, as the descriptor b says. Columns of B
     that zero_columns describes are zero.
     """

@@ -260,7 +260,7 @@ def why_refused(opcode: str) -> str:
     """Why the interpreter refuses an instruction; empty if it does not."""
     words = opcode.split(".")
     if "ws" in words:
-        return "products that keep B in the tensor cores are not modelled"
+        return "products that hold B in the tensor cores are not modelled"
     if "b8x16" in words:
         return "copies that unpack 4- and 6-bit elements are not modelled"
     if "ashift" in words or "shift" in words:

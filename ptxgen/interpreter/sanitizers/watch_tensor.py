@@ -71,7 +71,7 @@ class TensorWatch(TensorObserver):
             self._reads_shared(at, lane, ctas, np.concatenate([box.chunks for box in operation.boxes]))
 
     def commits(self, at: int, lane: int, positions: list[int]) -> Callable[[int], None]:
-        """A lane commits its operations to the mbarriers at these positions. Returns the message for the time
+        """A lane commits its operations to the mbarriers at these positions. Returns the function to call
         when they are complete and arrive at one of these.
         """
         release = self._watch.objects.release_when_complete(lane)
@@ -86,11 +86,11 @@ class TensorWatch(TensorObserver):
         return arrive
 
     def ended(self) -> None:
-        """Report the arrivals at mbarriers that may still be under way when all threads have ended: nobody
-        has waited for them, or for those of another commit that covers the same operations; by the manual,
+        """Report the arrivals at mbarriers that may still be under way when all threads have ended: no
+        thread has waited for them, or for those of another commit that covers the same operations; by the manual,
         only a wait for the arrival itself counts.
         """
-        over: dict[int, int] = {}  # by lane, the newest operation that somebody has waited for
+        over: dict[int, int] = {}  # by lane, the newest operation that a thread has waited for
         for number, (_, lane, _, stamp) in self._arrivals.items():
             if self._watch.operations.waited(number):
                 over[lane] = stamp
