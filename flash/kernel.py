@@ -311,7 +311,7 @@ class AttentionKernel:
         """
         caller = self._caller
         outputs = self._outputs
-        if outputs or flags.count(None) + sum([flag is False for flag in flags]) < len(flags):
+        if outputs or [flag for flag in flags if flag is not None and flag is not False]:
             options = {output.option: flag for output, flag in zip(OUTPUTS, flags, strict=True)}
             outputs = outputs_of(caller.name, options, outputs)
         scale = self._scale

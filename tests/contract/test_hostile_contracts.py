@@ -297,7 +297,8 @@ def test_the_schema_has_the_words_that_are_checked() -> None:
 
     assert keywords(schema()) == KEYWORDS
     assert schema()["$defs"]["scalar"]["enum"] == sorted(
-        (name for name in TYPES if name != "pred"), key=schema()["$defs"]["scalar"]["enum"].index
+        (name for name, type in TYPES.items() if name != "pred" and type.bits <= 64),
+        key=schema()["$defs"]["scalar"]["enum"].index,
     )
 
 

@@ -329,12 +329,12 @@ def test_a_kernel_is_refused_for_what_it_calls_and_not_for_its_neighbours() -> N
 NOTHING: Final = GlobalContract((), (), {}, (1, 1, 1))
 
 
-@pytest.mark.parametrize("line", ONE_OF_EACH)
-def test_a_proof_of_a_kernel_with_such_an_instruction_is_unknown(line: str) -> None:
+@pytest.mark.parametrize("line", [line for line in ONE_OF_EACH if why_refused(line.split()[0])])
+def test_a_proof_of_a_kernel_with_a_refused_instruction_is_unknown(line: str) -> None:
     assert prove(kernel(), block=32, contract=NOTHING).complete
     proofs = prove(kernel(line), block=32, contract=NOTHING)
     assert proofs.global_memory is not None
-    why = why_refused(line.split()[0]) or "tensor memory is not followed"
+    why = why_refused(line.split()[0])
     for proof in (proofs.shared, proofs.global_memory):
         assert [(v.verdict, v.instr, v.reason) for v in proof.accesses] == [(UNKNOWN, line, why)]
         assert not proof.complete

@@ -58,11 +58,11 @@ def launched(counts: Callable[[Driver], bool] = is_real) -> Iterator[Launched]:
     texts = Launched()
     text_of: dict[bytes, str] = {}  # by program
     kernels: dict[tuple[int, int], tuple[str, str, DeviceProperties]] = {}  # by driver and function
-    compiled, built, loaded, called = (
+    compiled, built, loaded, answered = (
         CudaBackend.compile,
         ModuleCache.get_or_build,
         CudaBackend.load,
-        Driver.call,
+        Driver.answer,
     )
 
     def compile_text(self: CudaBackend, text: str, target: Target) -> bytes:
@@ -84,23 +84,23 @@ def launched(counts: Callable[[Driver], bool] = is_real) -> Iterator[Launched]:
             kernels[id(self._driver), int(kernel.function)] = key(text), kernel_of(text), kernel.device
         return kernel
 
-    def call(self: Driver, name: str, *arguments: Any, doing: str) -> Any:
+    def answer(self: Driver, name: str, arguments: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
         known = None
         if name in _LAUNCHES:
             known = kernels.get((id(self), int(arguments[_LAUNCHES[name]])))
         if known is not None:
             texts.before(known[0], known[2])
-        answer = called(self, name, *arguments, doing=doing)
-        if known is not None:
+        result = answered(self, name, arguments, doing)
+        if known is not None and not result[0]:
             texts.texts[known[0]], texts.device = known[1:]
-        return answer
+        return result
 
     with ExitStack() as patches:
         for owner, name, function in (
             (CudaBackend, "compile", compile_text),
             (ModuleCache, "get_or_build", get_or_build),
             (CudaBackend, "load", load),
-            (Driver, "call", call),
+            (Driver, "answer", answer),
         ):
             patches.enter_context(mock.patch.object(owner, name, function))
         yield texts
