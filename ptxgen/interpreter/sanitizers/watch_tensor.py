@@ -87,8 +87,8 @@ class TensorWatch(TensorObserver):
 
     def ended(self) -> None:
         """Report the arrivals at mbarriers that may still be under way when all threads have ended: no
-        thread has waited for them, or for those of another commit that covers the same operations; by the manual,
-        only a wait for the arrival itself counts.
+        thread has waited for them, or for those of another commit that covers the same operations; by the
+        manual, only a wait for the arrival itself counts.
         """
         over: dict[int, int] = {}  # by lane, the newest operation that a thread has waited for
         for number, (_, lane, _, stamp) in self._arrivals.items():
