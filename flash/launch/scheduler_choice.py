@@ -10,10 +10,10 @@ that ends first, where Q and O overlap. Whether it ends before a grid is compute
 all parts. `tools/cta_order.py --schedulers` has the whole model, docs/tuning.md its figures next to those of
 an H200.
 
-What a block costs in addition to its tiles follows `benchmarks/measure/launch_model.py`: in a grid
+What a block costs in addition to its tiles follows `benchmarks/measure/launch_model.py`. In a grid these are
 three tiles (2.97 of 192x128 with head_dim 64, 3.0 of 128x128 with 128, 3.5 of 128x128 with 64), of which a
-persistent CTA hides two (1.8, 2.1 and 2.0) if the next Q comes and O leaves while it computes. For other kernels an H200
-agrees with OVERHEAD, of which half is hidden.
+persistent CTA hides two (1.8, 2.1 and 2.0) if the next Q comes and O leaves while it computes. For other
+kernels an H200 agrees with OVERHEAD, of which half is hidden.
 """
 
 from __future__ import annotations
