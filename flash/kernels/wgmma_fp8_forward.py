@@ -169,12 +169,14 @@ class Fp8Consumer(Consumer):
             self._add_part(part)
         value.release()
 
+    @marked("wgmma fp8: start scores")
     def _start_scores(self, key: Stage) -> None:
         """Start computing S = Q Kᵀ."""
         kind = self.config.dtype.name
         q = self.queries.tile.part(self.group_row, WGMMA_ROWS).as_fp8(kind)
         self.S.set(q @ key.k.T.as_fp8(kind))
 
+    @marked("wgmma fp8: start values")
     def _start_part(self, value: Stage, part: int) -> None:
         """Start multiplying P with some columns of its values; the sums begin at zero."""
         sums = self.parts[part]
