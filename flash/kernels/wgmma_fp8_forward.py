@@ -46,6 +46,7 @@ from ptxgen.types import f32, s32, u32
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 32 weights
 _KEYS: Final = 32  # keys of these weights
 _OUTPUT_REGISTERS: Final = 4  # registers of a thread for an output of two rows besides O
+_SCALE_REGISTERS: Final = 4  # registers of a thread for the scales of blocks of rows, and where they lie
 
 
 def wgmma_fp8_attention_forward(config: KernelConfig, t: Fp8Tiling) -> ir.Module:
@@ -96,6 +97,7 @@ class Fp8Consumer(Consumer):
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         outputs = config.return_lse + (MAX_LOGIT in config.outputs)
         others = config.features.registers + outputs * _OUTPUT_REGISTERS
+        others += _SCALE_REGISTERS if config.features.scale_block else 0
         self.overlaps = t.overlaps(others)
         if not self.overlaps:
             self.ping_pong = None
