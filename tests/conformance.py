@@ -123,10 +123,10 @@ KINDS: Final[dict[str, Kind]] = {
         widths=((576, 512), (320, 256), (512, 512)),
         stages=(3,),
     ),
-    "fp8 e4m3": Kind(FP8, {"dtype": "e4m3"}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)),
-    "fp8 e5m2": Kind(FP8, {"dtype": "e5m2"}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)),
+    "fp8 e4m3": Kind(FP8, {"dtype": "e4m3", **_HOPPER}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)),
+    "fp8 e5m2": Kind(FP8, {"dtype": "e5m2", **_HOPPER}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)),
     "fp8 in blocks": Kind(
-        FP8, {"dtype": "e4m3", "scale_block": 64}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)
+        FP8, {"dtype": "e4m3", "scale_block": 64, **_HOPPER}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)
     ),
 }
 

@@ -28,7 +28,9 @@ from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.families.wgmma import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import MAX_LOGIT
+from flash.problem.persistence import STATIC
 from flash.scores.scoring import Scoring
+from flash.scores.softcap import Softcap
 from flash.scores.window import Window
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value, marked
@@ -58,6 +60,8 @@ def attention_module(
     takes_some = config.is_persistent or config.features.splits
     follows_tops = config.dtype.is_narrow and MAX_LOGIT in config.outputs
     keeps_more = follows_tops or (takes_some and config.features.has(Window))
+    # With a softcap it is the consumers that need the registers.
+    keeps_more |= config.scheduler == STATIC and config.hides_keys and not config.features.has(Softcap)
     to_copy, to_compute = t.registers_of_roles(keeps_more=keeps_more)
     producer = k.warpgroup_role("producer", registers=to_copy)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=to_compute)

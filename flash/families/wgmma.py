@@ -63,9 +63,11 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
-# Where the producer also finds keys in pages, has two tiles of Q, or keeps the bounds of a window besides
-# those of a part of the keys or from part to part of the problem, and where its threads copy each row.
+# Where the producer also finds keys in pages, has two tiles of Q, keeps the bounds of a window besides those
+# of a part of the keys or from part to part of the problem, or clears values that queries dealt in order may
+# not see.
 _REGISTERS_TO_WORK: Final = {**_REGISTERS, 2: (40, 232)}
+# Where threads of the producer copy each row.
 _REGISTERS_TO_GATHER: Final = {**_REGISTERS, 2: (56, 224), 3: (64, 144)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
@@ -177,7 +179,8 @@ class WgmmaTiling:
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
         those that copy keep the bounds of a window, besides those of a part of the keys or from part to part
-        of the problem, or whether consumers of fp8 follow the largest scores of heads.
+        of the problem, or clear values that blocks of queries dealt in order (`scheduler="static"`) may not
+        see, or whether consumers of fp8 follow the largest scores of heads.
         """
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]

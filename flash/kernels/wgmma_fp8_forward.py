@@ -46,6 +46,7 @@ from ptxgen.types import f32, s32, u32
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 32 weights
 _KEYS: Final = 32  # keys of these weights
 _OUTPUT_REGISTERS: Final = 4  # registers of a thread for an output of two rows besides O
+_SCALE_REGISTERS: Final = 4  # registers of a thread for the scales of blocks of rows, and where they lie
 
 
 def wgmma_fp8_attention_forward(config: KernelConfig, t: Fp8Tiling) -> ir.Module:
@@ -96,6 +97,7 @@ class Fp8Consumer(Consumer):
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         outputs = config.return_lse + (MAX_LOGIT in config.outputs)
         others = config.features.registers + outputs * _OUTPUT_REGISTERS
+        others += _SCALE_REGISTERS if config.features.scale_block else 0
         self.overlaps = t.overlaps(others)
         if not self.overlaps:
             self.ping_pong = None
@@ -169,12 +171,14 @@ class Fp8Consumer(Consumer):
             self._add_part(part)
         value.release()
 
+    @marked("wgmma fp8: start scores")
     def _start_scores(self, key: Stage) -> None:
         """Start computing S = Q Kᵀ."""
         kind = self.config.dtype.name
         q = self.queries.tile.part(self.group_row, WGMMA_ROWS).as_fp8(kind)
         self.S.set(q @ key.k.T.as_fp8(kind))
 
+    @marked("wgmma fp8: start values")
     def _start_part(self, value: Stage, part: int) -> None:
         """Start multiplying P with some columns of its values; the sums begin at zero."""
         sums = self.parts[part]

@@ -122,6 +122,7 @@ PERSISTENT: list[Settings] = [
     *({"causal": True, "scheduler": "mirrored"}, {"window": (9, 0), "varlen": True, "scheduler": "ticket"}),
     *({"window": (3, 4)}, {"bias": "f32", "sink": True}, {"causal": True, "varlen": True}, {}),
     *({"pack_gqa": True, "causal": True}, {"pack_gqa": True, "scheduler": "ticket"}, {"scheduler": "ticket"}),
+    {"causal": True},
 ]
 PAIRS: list[Settings] = [
     {"head_dim_v": 128, "pack_gqa": True, "causal": True},
