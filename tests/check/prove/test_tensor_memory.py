@@ -517,6 +517,14 @@ def test_a_use_comes_after_the_allocation() -> None:
     assert said(proof(early)) == [("unknown", LOADED, "it may come before the allocation")]
 
 
+def test_instructions_of_one_block_have_the_warps_of_their_guards() -> None:
+    two = replaced(text(LOAD), EARLY, f"@%p9 {MINE}\n{ALLOC} [{BUFFER}+32], 32;")
+    assert said(proof(two)) == [
+        ("unknown", "@%p9", "an allocation of 32 columns may come before it"),
+        ("unknown", ALLOC, "warps 0 to 3 execute it, and each allocates columns"),
+    ]
+
+
 def test_columns_are_freed_once() -> None:
     twice = replaced(text(LOAD), FREE, f"{FREE}\n{FREE}")
     assert said(proof(twice))[0] == ("unknown", ALLOC, "several instructions free its columns")

@@ -101,6 +101,10 @@ def test_a_warp_does_not_load_what_it_has_stored_without_a_wait(waits: bool) -> 
     assert [m for m in got if "tensor" in m] == [wanted] * (not waits)
 
 
+def test_stores_of_one_warp_need_no_wait_between_them() -> None:
+    assert reported(ADDRESS, STORE, STORE, WAIT_ST)[1] == []
+
+
 @pytest.mark.parametrize("meet", ["", "bar.sync 0;"])
 def test_a_product_comes_after_loads_and_stores_by_a_barrier(meet: str) -> None:
     body = [WRITE, LOAD, meet, by_one_thread([*MMA, commit()]), wait()]
@@ -239,6 +243,17 @@ def test_undefined_registers_are_followed_through_tensor_memory() -> None:
     assert got == [
         f"{at(text, 'st.global.u32')}undefined: byte 0 of out when the kernel ends depends on %r399, which "
         f"it has not written; it was read by {located(text, store)}"
+    ]
+
+
+def test_one_undefined_bit_is_followed_through_tensor_memory() -> None:
+    bit = "and.b32 %r398, %r399, 1;"
+    text, got = reported(
+        bit, ADDRESS, STORE.replace("%r93", "%r398"), WAIT_ST, LOAD, f"@%p8 {USE}", sanitize="init"
+    )
+    assert got == [
+        f"{at(text, USE)}undefined: byte 0 of out when the kernel ends depends on %r399, which it has not "
+        f"written; it was read by {located(text, bit)}"
     ]
 
 
