@@ -721,6 +721,15 @@ def test_scale_factors_fit_in_a_column() -> None:
     assert said(proof(wrong)) == [("violation", MX.replace("block32", "block16"), why)]
 
 
+def test_each_cta_of_a_pair_has_the_scale_factors_of_its_rows() -> None:
+    line = f"{MX} [{TENSOR}], %rd1, %rd2, %r5, [{TENSOR}+60], [{TENSOR}+62], %p1;"
+    two = product(line, idesc=E2M1 + (1 << 27)).replace("cta_group::1", "cta_group::2")
+    two = replaced(two, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert said(proof(two)) == []
+    wrong = said(proof(replaced(two, "+60]", "+61]")))
+    assert [why.partition(":")[0] for _, _, why in wrong] == ["scale factors of A"]
+
+
 def test_an_unmodelled_form_is_unknown() -> None:
     shifted = text(by_one_thread([f"tcgen05.shift.cta_group::1.down [{TENSOR}];"]))
     instr = "tcgen05.shift.cta_group::1.down"

@@ -343,7 +343,9 @@ def test_the_manual_asks_for_a_fence_behind_the_wait_for_a_commit() -> None:
 @pytest.mark.parametrize("fence", [False, True])
 def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: bool) -> None:
     start = by_one_thread([*MMA, commit()])
-    text, got = strict(WRITE, BEFORE if fence else "", "bar.sync 0;", AFTER, start, wait())
+    # A fence before the stores is none behind them.
+    lines = [WRITE, BEFORE] if fence else [BEFORE, WRITE]
+    text, got = strict(*lines, "bar.sync 0;", AFTER, start, wait())
     wanted = (
         f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x200000 was written by thread (32, 0, 0) in "
         f"{located(text, STORE)}; its thread has executed no tcgen05.fence::before_thread_sync behind it"
@@ -354,7 +356,8 @@ def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: b
 @pytest.mark.parametrize("waits", [False, True])
 def test_the_manual_asks_for_a_wait_behind_loads(waits: bool) -> None:
     start = by_one_thread([*MMA, commit()])
-    body = [WRITE, LOAD, WAIT_LD if waits else "", BEFORE, "bar.sync 0;", AFTER, start, wait()]
+    loads = [LOAD, WAIT_LD] if waits else [WAIT_LD, LOAD]
+    body = [WRITE, *loads, BEFORE, "bar.sync 0;", AFTER, start, wait()]
     text, got = strict(*body)
     wanted = (
         f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x0 was read by thread (0, 0, 0) in "
