@@ -20,8 +20,6 @@ _A_COLUMNS: Final = 8  # 32 bytes of each row along K
 _ROWS_OF_SCALES: Final = 32  # in a column
 _SCALES_BITS: Final = 0x3FFFFFFF  # of the address of scale factors; those above number their byte again
 _HALF: Final = 16  # lanes
-REGISTER_USES: Final = ("ld", "st")
-AGENT_USES: Final = ("mma", "cp")
 
 
 class Use(NamedTuple):
