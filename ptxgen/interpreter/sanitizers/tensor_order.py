@@ -63,7 +63,7 @@ class TensorOrder:
         self._clocks.tick(np.array([warp]))
 
     def conflicts(
-        self, lane: int, units: Lanes, stamps: Lanes, what: str, *, operation: bool, chained: bool = False
+        self, lane: int, units: Lanes, stamps: Lanes, what: str, *, operation: bool, chained: bool
     ) -> list[tuple[Conflict, str]]:
         """The first access, by its stamps, after which the access of a lane comes without what the manual
         asks for, with what is lacking. `operation` says whether the access is a product or a copy, and
@@ -75,20 +75,19 @@ class TensorOrder:
         column = clocks.column(stamps & LANE_MASK, twin)
         known = clocks.reached_rows(np.array([warp]))[0]
         mine = other == warp
-        queued = twin & mine & (clock > known[column]) & (stamps > 0)
+        queued = twin & mine & (clock > known[column])
         if queued.any():
             fine = chained or (
                 operation and self._instrs[self._first(stamps, queued)].opcode.startswith("tcgen05.cp")
             )
             return [] if fine else self._one(queued, units, stamps, what, NO_PAIR)
-        far = ~mine & (stamps > 0)
-        loads = ~twin & (stamps > 0) & (clock > self._waited[other]) & (operation | ~mine)
+        loads = ~twin & (clock > self._waited[other]) & (operation | ~mine)
         if what == "was read by" and loads.any():
             return self._one(loads, units, stamps, what, NO_WAIT)
-        unfenced = far & ~twin & (clock > self._before[other])
+        unfenced = ~mine & ~twin & (clock > self._before[other])
         if unfenced.any():
             return self._one(unfenced, units, stamps, what, NO_FENCE_BEFORE)
-        late = (far | (twin & (stamps > 0))) & (clock > self._after[warp][column])
+        late = (twin | ~mine) & (clock > self._after[warp][column])
         return self._one(late, units, stamps, what, NO_FENCE_AFTER) if late.any() else []
 
     def _first(self, stamps: Lanes, wrong: Lanes) -> int:

@@ -315,6 +315,16 @@ RULES: Final[tuple[tuple[list[tuple[str, str]], list[tuple[str, str, str]]], ...
         [("unknown", ALLOC, "tcgen05.relinquish_alloc_permit may come before it")],
     ),
     (
+        [
+            (
+                f"@!%p9 bra $allocated;\n{MINE}\n{PERMIT}",
+                f"setp.lt.u32 %p7, {THREAD}, 999;\n@%p7 bra $late;\n{PERMIT}\n$late:\nbar.sync 0;\n"
+                f"@!%p9 bra $allocated;\n{MINE}",
+            )
+        ],
+        [("unknown", ALLOC, "tcgen05.relinquish_alloc_permit may come before it")],
+    ),
+    (
         [("@!%p9 bra $allocated;", f"setp.lt.u32 %p9, {THREAD}, 64;\n@!%p9 bra $allocated;")],
         [
             ("unknown", ALLOC, "warps 0 to 1 execute it, and each allocates columns"),
@@ -413,6 +423,25 @@ def test_an_address_is_loaded_after_the_allocation_has_written_it() -> None:
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early)), reason
 
 
+@pytest.mark.parametrize(
+    ("lines", "same"),
+    [
+        (f"cvt.u64.u32 %rd50, {BUFFER};\ncvt.u32.u64 %r50, %rd50;", True),
+        (f"xor.b32 %r50, {BUFFER}, 4;", False),
+        (f"neg.s32 %r50, {BUFFER};", False),
+    ],
+)
+def test_the_address_of_the_word_is_that_of_the_allocation(lines: str, same: bool) -> None:
+    load = f"ld.shared.u32 {TENSOR}"
+    other = replaced(text(LOAD), f"{load}, [{BUFFER}+16]", f"{lines}\n{load}, [%r50+16]")
+    assert (("unknown", LOADED, NOT_KNOWN) in said(proof(other))) is not same
+
+
+def test_a_copy_from_shared_memory_writes_no_word() -> None:
+    copy = f"cp.async.bulk.global.shared::cta.bulk_group [%rd91], [{BUFFER}+16], 16;"
+    assert proof(text(copy, LOAD)).complete
+
+
 def test_nothing_else_writes_the_word_of_an_address() -> None:
     right = text(f"st.shared.u32 [{BUFFER}+20], 5;", LOAD)
     assert proof(right).complete
@@ -461,6 +490,9 @@ def test_a_barrier_that_warps_pass_at_other_times_orders_nothing() -> None:
     # The other warps pass the barrier of all threads with warp 0, which has not yet allocated.
     early = replaced(right, EARLY, f"@!%p9 bra $allocated;\nbar.sync 0;\n{MINE}")
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
+    first = "ld.global.u32 %r50, [%rd90];\nand.b32 %r50, %r50, 7;"
+    anyone = replaced(right, "fence.proxy.async;\nbar.sync 0;", f"{first}\nbar.sync %r50;")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(anyone))
     parted = replaced(right, EARLY, f"@!%p9 bra $others;\nbar.sync 0;\n{MINE}")
     parted = replaced(parted, "$allocated:\n", "bra $allocated;\n$others:\nbar.sync 0;\n$allocated:\n")
     parted = replaced(parted, "fence.proxy.async;\nbar.sync 0;\n", "")
@@ -473,6 +505,10 @@ def test_a_barrier_of_clusters_that_some_warps_pass_orders_nothing() -> None:
     assert proof(right).complete
     early = replaced(right, "@!%p9 bra $allocated;\n", f"@!%p9 bra $allocated;\n{meet}\n")
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
+    guarded = "@%p9 barrier.cluster.arrive;\n@%p9 barrier.cluster.wait;"
+    for other in (guarded, "barrier.cluster.arrive;\nbarrier.cluster.arrive;"):
+        wrong = replaced(right, f"fence.proxy.async;\n{meet}", f"fence.proxy.async;\n{other}")
+        assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
 
 
 def test_another_cta_may_write_the_word_at_any_time() -> None:
@@ -484,6 +520,11 @@ def test_another_cta_may_write_the_word_at_any_time() -> None:
     wrong = replaced(right, f"st.shared.u32 [{BUFFER}+16]", "st.shared::cluster.u32 [%r3+16]")
     why = "st.shared::cluster.u32 may write over the address of an allocation"
     assert ("unknown", LOADED, why) in said(proof(wrong))
+    late = f"bar.sync 0;\nst.shared.u32 [{BUFFER}+16], 5;"
+    moved = replaced(right, f"bar.sync 0;\nst.shared.u32 [{BUFFER}+16], 5;\n{LOAD}", f"{LOAD}\n{late}")
+    assert proof(moved).complete
+    later = replaced(moved, late, f"{late}\nst.shared::cluster.u32 [%r3+16], 5;")
+    assert ("unknown", LOADED, why) in said(proof(later))
 
 
 def test_a_function_that_is_not_followed_may_write_the_word() -> None:
@@ -504,6 +545,10 @@ def test_a_violation_is_one_for_each_address_of_the_allocation() -> None:
         "perhaps columns -2 to -1 are outside its allocation, which has 64 columns, but that may not happen "
         "(thread (0, 0, 0), the address of tensor memory = 64)"
     )
+    even = replaced(text(LOAD), f"{TENSOR}, {LANE};", f"{TENSOR}, {LANE};\nand.b32 %r20, %r20, ~32;")
+    ((verdict, instr, why),) = said(proof(replaced(even, "+62", "")))
+    assert (verdict, instr) == ("unknown", LOADED)
+    assert why.endswith("(thread (0, 0, 0), the address of tensor memory = 32)")
 
 
 def test_a_use_comes_after_the_allocation() -> None:
@@ -515,6 +560,14 @@ def test_a_use_comes_after_the_allocation() -> None:
         f"{LOAD.replace('[%r20+62]', f'[{LANE}]').replace('%r1', '%r11')}\n@!%p9 bra $allocated;",
     )
     assert said(proof(early)) == [("unknown", LOADED, "it may come before the allocation")]
+
+
+def test_instructions_of_one_block_have_the_warps_of_their_guards() -> None:
+    two = replaced(text(LOAD), EARLY, f"@%p9 {MINE}\n{ALLOC} [{BUFFER}+32], 32;")
+    assert said(proof(two)) == [
+        ("unknown", "@%p9", "an allocation of 32 columns may come before it"),
+        ("unknown", ALLOC, "warps 0 to 3 execute it, and each allocates columns"),
+    ]
 
 
 def test_columns_are_freed_once() -> None:
@@ -666,6 +719,15 @@ def test_scale_factors_fit_in_a_column() -> None:
     wrong = product(line, idesc=E2M1 | 2 << 29)
     why = f"4 factors of a row do not fit in a column of 4 bytes from byte 2 on: {FILLED}"
     assert said(proof(wrong)) == [("violation", MX.replace("block32", "block16"), why)]
+
+
+def test_each_cta_of_a_pair_has_the_scale_factors_of_its_rows() -> None:
+    line = f"{MX} [{TENSOR}], %rd1, %rd2, %r5, [{TENSOR}+60], [{TENSOR}+62], %p1;"
+    two = product(line, idesc=E2M1 + (1 << 27)).replace("cta_group::1", "cta_group::2")
+    two = replaced(two, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert said(proof(two)) == []
+    wrong = said(proof(replaced(two, "+60]", "+61]")))
+    assert [why.partition(":")[0] for _, _, why in wrong] == ["scale factors of A"]
 
 
 def test_an_unmodelled_form_is_unknown() -> None:

@@ -18,6 +18,7 @@ from interpreter.tensor_texts import (
     MBARRIER,
     MBARRIERS,
     TENSOR,
+    THREAD,
     by_one_thread,
     commit,
     instruction,
@@ -40,11 +41,13 @@ WAIT_ST: Final = "tcgen05.wait::st.sync.aligned;"
 WRITE: Final = f"{ADDRESS}\n{STORE}\n{WAIT_ST}"
 
 
-def reported(*body: str, sanitize: str = "race,sync,proxy", target: str = "sm_100a") -> tuple[str, list[str]]:
+def reported(
+    *body: str, sanitize: str = "race,sync,proxy", target: str = "sm_100a", block: int = LANES
+) -> tuple[str, list[str]]:
     """A kernel and what sanitizers say of it."""
     text = kernel("\n".join(body), nbytes=1 << 16, target=target)
     x = with_rows(image(drawn("f16", 128), drawn("f16", N, 2)), np.zeros((LANES, N), np.float32))
-    return text, messages(text, [x, np.zeros((LANES, N), np.uint32)], block=LANES, sanitize=sanitize)
+    return text, messages(text, [x, np.zeros((LANES, N), np.uint32)], block=block, sanitize=sanitize)
 
 
 def race(
@@ -99,6 +102,24 @@ def test_a_warp_does_not_load_what_it_has_stored_without_a_wait(waits: bool) -> 
         f"{located(text, STORE)}; {NO_WAIT}"
     )
     assert [m for m in got if "tensor" in m] == [wanted] * (not waits)
+
+
+def test_stores_of_one_warp_need_no_wait_between_them() -> None:
+    assert reported(ADDRESS, STORE, STORE, WAIT_ST)[1] == []
+
+
+def test_each_warp_that_may_load_a_lane_is_waited_for() -> None:
+    """Warps 0 and 4 load the same lanes, and warp 4 stores to them."""
+    later = f"setp.ge.u32 %p6, {THREAD}, 128;\n@!%p6 bra $stored;\n{STORE}\n{WAIT_ST}\n$stored:"
+    lanes = f"and.b32 {LANE}, {LANE}, {3 << 21};"
+    start = f"{lanes}\n@%p6 bra $written;\n{WRITE}\n$written:\n{ADDRESS}\nbar.sync 0;"
+    text, got = reported(f"setp.ge.u32 %p6, {THREAD}, 128;", start, LOAD, later, block=256)
+    wanted = (
+        f"{at(text, STORE, 128, 1)}race: tensor address 0x0 was read by thread (0, 0, 0) in "
+        f"{located(text, LOAD)}; no barrier orders the two"
+    )
+    assert got == [wanted]
+    assert reported(f"setp.ge.u32 %p6, {THREAD}, 128;", start, LOAD, "bar.sync 0;", later, block=256)[1] == []
 
 
 @pytest.mark.parametrize("meet", ["", "bar.sync 0;"])
@@ -242,6 +263,17 @@ def test_undefined_registers_are_followed_through_tensor_memory() -> None:
     ]
 
 
+def test_one_undefined_bit_is_followed_through_tensor_memory() -> None:
+    bit = "and.b32 %r398, %r399, 1;"
+    text, got = reported(
+        bit, ADDRESS, STORE.replace("%r93", "%r398"), WAIT_ST, LOAD, f"@%p8 {USE}", sanitize="init"
+    )
+    assert got == [
+        f"{at(text, USE)}undefined: byte 0 of out when the kernel ends depends on %r399, which it has not "
+        f"written; it was read by {located(text, bit)}"
+    ]
+
+
 @pytest.mark.parametrize("thread", [0, 1])
 @pytest.mark.parametrize("column", [0, 1])
 @pytest.mark.parametrize("operand", ["A", "B"])
@@ -311,7 +343,9 @@ def test_the_manual_asks_for_a_fence_behind_the_wait_for_a_commit() -> None:
 @pytest.mark.parametrize("fence", [False, True])
 def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: bool) -> None:
     start = by_one_thread([*MMA, commit()])
-    text, got = strict(WRITE, BEFORE if fence else "", "bar.sync 0;", AFTER, start, wait())
+    # A fence before the stores is none behind them.
+    lines = [WRITE, BEFORE] if fence else [BEFORE, WRITE]
+    text, got = strict(*lines, "bar.sync 0;", AFTER, start, wait())
     wanted = (
         f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x200000 was written by thread (32, 0, 0) in "
         f"{located(text, STORE)}; its thread has executed no tcgen05.fence::before_thread_sync after it"
@@ -322,7 +356,8 @@ def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: b
 @pytest.mark.parametrize("waits", [False, True])
 def test_the_manual_asks_for_a_wait_behind_loads(waits: bool) -> None:
     start = by_one_thread([*MMA, commit()])
-    body = [WRITE, LOAD, WAIT_LD if waits else "", BEFORE, "bar.sync 0;", AFTER, start, wait()]
+    loads = [LOAD, WAIT_LD] if waits else [WAIT_LD, LOAD]
+    body = [WRITE, *loads, BEFORE, "bar.sync 0;", AFTER, start, wait()]
     text, got = strict(*body)
     wanted = (
         f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x0 was read by thread (0, 0, 0) in "
@@ -342,3 +377,27 @@ def test_the_manual_orders_products_of_one_thread_with_one_d_and_shape(n: int) -
         "these two operations of one thread without a wait between them"
     )
     assert got == [wanted] * (n != N)
+
+
+NO_PAIR: Final = "the manual does not order these two operations of one thread without a wait between them"
+
+
+def test_the_manual_orders_no_products_that_share_a_part_of_d() -> None:
+    small = [f"mov.u32 %r5, {instruction(128, 16, 'f16')};", *MMA[1:5]]
+    further = [f"mov.u32 %r5, {IDESC};", MMA[4]]
+    got = strict(by_one_thread([*small, *further, commit()]), wait())[1]
+    assert [m.rpartition("; ")[2] for m in got] == [NO_PAIR]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_manual_orders_a_copy_before_a_product(before: bool) -> None:
+    copy = "tcgen05.cp.cta_group::1.128x256b [%r90], %rd1;"
+    lines = [*MMA[:4], copy, MMA[4]] if before else [*MMA[:5], copy]
+    got = strict(by_one_thread([*lines, commit()]), wait())[1]
+    assert [m.rpartition("; ")[2] for m in got] == [NO_PAIR] * (not before)
+
+
+def test_the_manual_asks_for_no_wait_behind_loads_of_what_the_warp_has_stored_since() -> None:
+    start = by_one_thread([*MMA, commit()])
+    body = [WRITE, LOAD, STORE, WAIT_ST, BEFORE, "bar.sync 0;", AFTER, start, wait()]
+    assert strict(*body)[1] == []

@@ -138,7 +138,7 @@ class Allocations:
                 continue
             near = finding.allocation == word.allocation
             meets = near and finding.first <= word.last and word.first <= finding.last
-            if meets or (not near and may_share(self._search, finding.allocation, word.allocation, static)):
+            if meets or may_share(self._search, finding.allocation, word.allocation, static):
                 return f"{other.site.instr.opcode} {_MAY_WRITE}"
         return ""
 

@@ -96,7 +96,7 @@ class TensorMemoryProver:
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
             for which, finding in enumerate(self._bounded(site)):
-                yield judged(source, which, finding._replace(allocation=finding.allocation or _NAME))
+                yield judged(source, which, finding._replace(allocation=_NAME))
 
     def _bounded(self, site: InstrSite) -> list[Finding]:
         self._effort.allow(self._steps)
