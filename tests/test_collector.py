@@ -57,6 +57,7 @@ def test_new_objects_count_as_old_afterwards_unless_the_process_has_frozen_some(
 ) -> None:
     monkeypatch.setattr(collector, "_FROZEN", [])
     gc.enable()
+    gc.unfreeze()  # what commands in this process have frozen
     if frozen:
         gc.freeze()
     before = gc.get_freeze_count()

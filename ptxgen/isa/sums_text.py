@@ -302,16 +302,20 @@ _SUM: Final = Template("""\
   %added${n} = ${widened}
   %sum${next} = add <$lanes x ${sum}> %sum${n}, %added${n}
 """)
-# The f32 of elements, as bits. The bits of a small format are moved to those of f32, and a multiplication
-# brings them to its exponents; an infinity and a NaN get all exponent bits.
+# The f32 of elements, as bits. The bits of a small format are moved to those of f32, and an addition brings
+# them to its exponents; a subnormal is an integer times the least one, since threads of XLA take subnormal
+# operands of f32 for zeros; an infinity and a NaN get all exponent bits.
 _SMALL: Final = Template("""\
   %${x}_wide = zext <$lanes x ${element}> %${x} to $W
   %${x}_size = and $W %${x}_wide, splat (i32 ${size})
   %${x}_moved = shl $W %${x}_size, splat (i32 ${moved})
-  %${x}_float = bitcast $W %${x}_moved to $F
-  %${x}_times = bitcast $W splat (i32 ${times}) to $F
-  %${x}_scaled = fmul $F %${x}_float, %${x}_times
-  %${x}_finite = bitcast $F %${x}_scaled to $W
+  %${x}_normal = add $W %${x}_moved, splat (i32 ${raised})
+  %${x}_count = sitofp $W %${x}_size to $F
+  %${x}_unit = bitcast $W splat (i32 ${unit}) to $F
+  %${x}_scaled = fmul $F %${x}_count, %${x}_unit
+  %${x}_subnormal = bitcast $F %${x}_scaled to $W
+  %${x}_is_normal = icmp uge $W %${x}_moved, splat (i32 8388608)
+  %${x}_finite = select $B %${x}_is_normal, $W %${x}_normal, $W %${x}_subnormal
   %${x}_special = icmp uge $W %${x}_size, splat (i32 ${special})
   %${x}_number = select $B %${x}_special, $W splat (i32 2139095040), $W %${x}_finite
   %${x}_top = lshr $W %${x}_wide, splat (i32 ${top})
@@ -363,8 +367,8 @@ _WIDENED: Final = {
     "i32": Template("add $W %cut${n}, zeroinitializer"),
     "i64": Template("sext $W %cut${n} to $L"),
 }
-# 2 ** -`exponents` times an element is the f32 of its bits without the sign, moved up by `moved`; infinities
-# and NaN are from `special` on.
+# 2 ** -`exponents` times a normal element is the f32 of its bits without the sign, moved up by `moved`;
+# infinities and NaN are from `special` on.
 _SMALL_OF: Final = {
     "f16": {"size": 0x7FFF, "moved": 13, "exponents": 112, "special": 0x7C00, "top": 15},
     "e5m2": {"size": 0x7F, "moved": 21, "exponents": 112, "special": 0x7C, "top": 7},
@@ -380,7 +384,8 @@ def _unpacked(name: str, type: str) -> str:
     if type in _OTHERS:
         return _OTHERS[type].substitute(more)
     of = _SMALL_OF[type]
-    return _SMALL.substitute(of, times=_BIAS_F32 + of["exponents"] << 23, **more)
+    unit = of["exponents"] + of["moved"] - 149 + _BIAS_F32  # the exponent field of the least subnormal
+    return _SMALL.substitute(of, raised=of["exponents"] << 23, unit=unit << 23, **more)
 
 
 def _exponents(name: str, type: str) -> str:

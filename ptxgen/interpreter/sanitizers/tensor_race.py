@@ -58,9 +58,8 @@ class TensorRaces:
         self._of_cta = batch.width // WARP
         units = batch.ctas * UNITS
         self._written: Lanes = np.zeros(units, np.int64)
-        self._loaded: Lanes = np.zeros(
-            (-(-self._of_cta // QUARTERS), units), np.int64
-        )  # by one of four warps
+        warps_of_quarter = -(-self._of_cta // QUARTERS)
+        self._loaded: Lanes = np.zeros((warps_of_quarter, units), np.int64)  # by one of four warps
         self._used: dict[int, Lanes] = {}  # the last reads by the twin of each warp
         self._stores: dict[int, list[Lanes]] = {}  # by warp, the units of stores that it has not waited for
 

@@ -116,8 +116,8 @@ def test_scales_of_tiles_cost_a_twentieth_of_their_instructions_at_most(
         assert config.kernel().tiling.tile == tile
         path = main_loop_of(config, assembler).path
         counts.append(len(path))
-        # No descriptor is moved. The widest O leaves few registers: the two scales are in uniform ones.
-        moved = 2 if head_dim == 256 and scale_block else 0
+        # No descriptor is moved. Wide O leaves few registers: the two scales are in uniform ones.
+        moved = 2 if head_dim >= 128 and scale_block else 0
         assert [one.name for one in path].count("R2UR") == moved
     assert counts[1] <= 1.05 * counts[0]
 
