@@ -448,7 +448,12 @@ def tcgen05_shift() -> None:
     each(
         "multicast cast mask where",
         ("", "", "", ""),
-        ("_multicast", ".multicast::cluster", ", ctas:u16", ", at this offset in each CTA of the mask ctas,"),
+        (
+            "_multicast",
+            ".multicast::cluster",
+            ", ctas:u16",
+            ", at this offset in each CTA of the mask in the register ctas,",
+        ),
     ),
     name="tcgen05_commit<multicast>",
     group=_GROUPS,

@@ -86,6 +86,26 @@ def test_a_product(k: Any, types: Any, tile: tuple[int, int, int], warps: int, h
     judge(launch, c, a.astype(np.float64), b.astype(np.float64).T, error=error)
 
 
+@each_schedule
+@pytest.mark.parametrize("steps", [1, 3, 4, 7])
+def test_a_product_of_specialised_warps(k: Any, steps: int, how: dict[str, Any]) -> None:
+    """A warp copies tiles, one starts products, and four store the sums, after which they invalidate the
+    mbarriers of stages whose last arrivals they have not waited for.
+    """
+    rng = np.random.default_rng(5)
+    m, n, step, grid = 128, 128, 64, (2, 1)
+    a, b = (
+        rng.standard_normal((rows, step * steps), np.float32).astype(TYPES["bf16"])
+        for rows in (m * grid[0], n * grid[1])
+    )
+    c = np.zeros((m * grid[0], n * grid[1]), np.float32)
+    tiles = {"BM": m, "BN": n, "BK": step}
+    launch = front.launch(
+        k.matmul_by_roles, grid, [a, b, c, *c.shape, step * steps], tiles, target="sm_100a", **how
+    )
+    judge(launch, c, a.astype(np.float64), b.astype(np.float64), error=SUMS)
+
+
 def drawn_blocks(rng: Any, type: str, scale: str, shape: tuple[int, int], block: int) -> tuple[Any, Any, Any]:
     """A matrix as Triton takes it, its scale factors, and what both are in float64."""
     if type == "e2m1":

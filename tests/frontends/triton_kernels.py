@@ -138,3 +138,15 @@ def scaled_product(
         of_right = tl.load(b_scales + columns * (k // BLOCK) + first // BLOCK + blocks)
         total = tl.dot_scaled(left, of_left, LEFT, right.T, of_right, RIGHT, total)
     tl.store(c + rows * n + tl.trans(columns), total)
+
+
+@triton.jit
+def matmul_by_roles(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row, column = tl.program_id(0) * BM, tl.program_id(1) * BN
+    a_map = tl.make_tensor_descriptor(a, shape=[m, k], strides=[k, 1], block_shape=[BM, BK])
+    b_map = tl.make_tensor_descriptor(b, shape=[n, k], strides=[k, 1], block_shape=[BN, BK])
+    c_map = tl.make_tensor_descriptor(c, shape=[m, n], strides=[n, 1], block_shape=[BM, BN])
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for first in tl.range(0, k, BK, warp_specialize=True):
+        total = tl.dot(a_map.load([row, first]), b_map.load([column, first]).T, total)
+    c_map.store([row, column], total)

@@ -116,6 +116,9 @@ def is_assembled(assembler: Assembler, text: str, target: str) -> bool:
 
 LD: Final = "tcgen05.ld.sync.aligned"
 MMA: Final = "tcgen05.mma.cta_group"
+MULTICAST: Final = (
+    "tcgen05.commit.group.mbarrier::arrive::one{.space}.multicast::cluster.b64 [mbar:u64], ctas:u16"
+)
 LD_SYNTAX: Final = f"(syntax: {LD}.shape.num{{.pack}}.b32 d:b32*nd, [a:u32]"
 HELD: Final = "tcgen05.mma.group.kind{.coll} [d:u32], [a:u32], b:u64, idesc:u32,"
 PLAIN: Final = "tcgen05.mma.group.kind{.coll} [d:u32], a:u64, b:u64, idesc:u32,"
@@ -169,8 +172,12 @@ PROBLEMS: Final = (
     ),
     (
         "tcgen05.commit.cta_group::1.mbarrier::arrive::one.multicast::cluster.b64 [%rd1], %r1;",
-        "operand ctas of tcgen05_commit_multicast must be u16, got %r1 of class b32 (syntax: "
-        "tcgen05.commit.group.mbarrier::arrive::one{.space}.multicast::cluster.b64 [mbar:u64], ctas:u16)",
+        f"operand ctas of tcgen05_commit_multicast must be u16, got %r1 of class b32 (syntax: {MULTICAST})",
+    ),
+    (
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.multicast::cluster.b64 [%rd1], 3;",
+        "operand ctas of tcgen05_commit_multicast must be a register with a mask of CTAs, got 3 (syntax: "
+        f"{MULTICAST})",
     ),
 )
 

@@ -63,6 +63,11 @@ _SINK_FIRST: Final = frozenset({"setp", "elect", "match"})
 # By the beginning of the opcode, the instructions that take no `_` in a vector of results.
 _NO_SINK: Final = frozenset({"tcgen05"})
 _CALLS: Final = frozenset({"call", "call_indirect"})
+# By row and operand, what an operand holds that is read and must be a register.
+_REGISTERS: Final = {
+    ("call_indirect", "f"): "a function's address",
+    ("tcgen05_commit_multicast", "ctas"): "a mask of CTAs",
+}
 # The kinds of names other than labels, by row and operand.
 _NAMED: Final = {("brx", "target"): "list"} | {
     (row, name): kind for row in _CALLS for name, kind in (("f", "function"), ("t", "prototype"))
@@ -321,8 +326,9 @@ def _arguments_complaint(wanted: BoundOperand, got: Operand) -> str:
 def _scalar_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     type = wanted.type
     assert type is not None  # only labels, literals and arguments have none
-    if op.row.name == "call_indirect" and not isinstance(got, Reg):
-        return f"must be a register with a function's address, got {_described(got)}"
+    holds = _REGISTERS.get((op.row.name, wanted.name))
+    if holds is not None and not isinstance(got, Reg):
+        return f"must be a register with {holds}, got {_described(got)}"
     if isinstance(got, Reg):
         fine = got.declared in TYPES and (
             accepts(type, got.declared) or (_relaxed(op) and _wider(type, got.declared))

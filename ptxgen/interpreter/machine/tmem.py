@@ -48,7 +48,8 @@ TENSOR_BYTES: Final = 4 * LANES * COLUMNS  # of a CTA
 
 class TensorMemory:
     """The tensor memory of a batch: `cells` of all CTAs, uint32 `[ctas, 128, 512]`, the `allocator`, the
-    asynchronous operations of each thread, `queues`, and the stores of each warp, `stores`.
+    asynchronous operations of each thread, `queues`, the stores of each warp, `stores`, and the arrivals of
+    each thread's commits at mbarriers of each CTA, `arrivals`.
     """
 
     def __init__(self, batch: Batch, faults: Faults, delays: Delays | None) -> None:
@@ -56,6 +57,7 @@ class TensorMemory:
         self.allocator = TensorAllocator(batch, faults)
         self.queues = TensorQueues(delays)
         self.stores = TensorQueues(delays)
+        self.arrivals = TensorQueues(None)  # agents draw their times
 
     def work(self) -> None:
         """Do the operations and stores that are due."""
@@ -266,15 +268,19 @@ class TmemMachine(BulkMachine):
     def commit_tensor(self, mbarrier: Lanes, ctas: Lanes | None = None) -> None:
         """Have each thread arrive at its mbarrier in shared memory once the operations that it has started
         are complete; with `ctas`, a mask of ranks in the cluster, at the mbarriers at this offset in all
-        these CTAs.
+        these CTAs. A thread's commits arrive in a CTA in the order in which it has executed them: Triton
+        invalidates the mbarriers of earlier ones behind the wait for the last, which relies on it.
         """
+        stride = self.shared.stride
         for n, position in enumerate(self.positions(mbarrier, 8).tolist()):
             start = self._start(n)
             count = self._tensor.queues.started(start.lane)
             counters = [c for _, c in self._copies_of(start, position, position, ctas, n)]
             tell = None if self.watch is None else self.watch.tensor.commits(self.at, start.lane, counters)
             for counter in counters:
-                self.agents.add(counter, partial(self._land_tensor, start, counter, count, tell))
+                arrivals, owner = self._tensor.arrivals, start.lane * self.batch.ctas + counter // stride
+                arrivals.start(owner, partial(self._land_tensor, start, counter, count, tell))
+                self.agents.add(counter, partial(arrivals.complete, owner, arrivals.started(owner)))
 
     def _land_tensor(
         self, start: Start, counter: int, count: int, tell: Callable[[int], None] | None

@@ -1,5 +1,5 @@
-"""The asynchronous operations on tensor memory that are under way: products and copies of threads, and stores
-of warps.
+"""The asynchronous operations on tensor memory that are under way: products and copies of threads, stores of
+warps, and arrivals of commits.
 
 Those of one thread or warp complete in the order in which they have started, whatever their shapes. Without a
 schedule each completes when a later commit must arrive at its mbarrier, or when the warp waits for its
@@ -30,8 +30,8 @@ class _Queue:
 
 
 class TensorQueues:
-    """The operations of all threads, or the stores of all warps, of a batch, by their number. With `delays`,
-    the time of each is drawn.
+    """The operations of all threads, the stores of all warps, or the arrivals of each thread's commits in each
+    CTA, of a batch, by the number of their owner. With `delays`, the time of each is drawn.
     """
 
     def __init__(self, delays: Delays | None) -> None:

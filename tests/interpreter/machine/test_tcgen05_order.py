@@ -136,6 +136,21 @@ def test_each_phase_of_an_mbarrier_takes_one_commit() -> None:
         assert np.abs(got - PRODUCT - last).max() < 1e-4
 
 
+def test_commits_of_a_thread_arrive_in_order() -> None:
+    """Behind the wait for the last commit, the mbarriers of the earlier ones may be invalidated: Triton does
+    so behind a loop of products.
+    """
+    others = [f"{MBARRIER}+{offset}" for offset in (32, 40)]
+    inits = [f"@%p8 mbarrier.init.shared.b64 [{other}], 1;" for other in others]
+    started = [line for n in (0, 1) for line in (*MMA[-1:], commit().replace(MBARRIER, others[n]))]
+    ends = [f"@%p8 mbarrier.inval.shared.b64 [{other}];" for other in others]
+    start = by_one_thread([*MMA, *started, *MMA[-1:], commit()])
+    text = kernel("\n".join([*inits, "bar.sync 0;", start, wait(), *ends]), nbytes=1 << 16)
+    for schedule in schedules():
+        args = [image(A, B), np.zeros(4, np.uint32)]
+        assert messages(text, args, block=LANES, schedule=schedule) == []
+
+
 def test_a_commit_that_nobody_makes_is_waited_for_for_ever() -> None:
     text = kernel("\n".join([by_one_thread(MMA), wait()]), nbytes=1 << 16)
     got = trap(text, [image(A, B), np.zeros(4, np.uint32)], block=LANES)
