@@ -43,6 +43,7 @@ _REDUCTIONS: Final = ("sm_103f", "sm_110f")
 _ASYNC: Final[dict[str, Any]] = {"sm": 100, "effect": Effect.ASYNC}
 _TENSOR: Final[dict[str, Any]] = {"ptx": (8, 6), "only": _ALL, **_ASYNC}
 _WAITING: Final[dict[str, Any]] = {**_TENSOR, "effect": Effect.BARRIER}
+_IN_EACH_CTA: Final = ", at this offset in each CTA of the mask in the register ctas,"
 _SINGLE, _PAIR = _GROUPS = ("cta_group::1", "cta_group::2")
 
 # ---------------------------------------- allocation
@@ -448,12 +449,7 @@ def tcgen05_shift() -> None:
     each(
         "multicast cast mask where",
         ("", "", "", ""),
-        (
-            "_multicast",
-            ".multicast::cluster",
-            ", ctas:u16",
-            ", at this offset in each CTA of the mask in the register ctas,",
-        ),
+        ("_multicast", ".multicast::cluster", ", ctas:u16", _IN_EACH_CTA),
     ),
     name="tcgen05_commit<multicast>",
     group=_GROUPS,
@@ -464,9 +460,7 @@ def tcgen05_shift() -> None:
 def tcgen05_commit(
     machine: Machine, mbar: Lanes, ctas: Lanes | None = None, *, group: str, space: str | None
 ) -> tuple[()]:
-    """Arrive at the mbarrier<where> once all products, copies and shifts that this thread has started are
-    complete.
-    """
+    """Arrive at the mbarrier<where> once all earlier products, copies and shifts of this thread are complete."""
     del group  # a thread's operations are all of one group
     near = mbar if space else machine.convert_address("shared", np.asarray(mbar), to_space=True)
     machine.commit_tensor(near, ctas)

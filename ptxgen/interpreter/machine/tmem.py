@@ -268,8 +268,8 @@ class TmemMachine(BulkMachine):
     def commit_tensor(self, mbarrier: Lanes, ctas: Lanes | None = None) -> None:
         """Have each thread arrive at its mbarrier in shared memory once the operations that it has started
         are complete; with `ctas`, a mask of ranks in the cluster, at the mbarriers at this offset in all
-        these CTAs. A thread's commits arrive in a CTA in the order in which it has executed them: Triton
-        invalidates the mbarriers of earlier ones behind the wait for the last, which relies on it.
+        these CTAs. A thread's commits arrive in a CTA in the order in which it has executed them: Triton's
+        kernels rely on it, which invalidate the mbarriers of earlier ones behind the wait for the last.
         """
         stride = self.shared.stride
         for n, position in enumerate(self.positions(mbarrier, 8).tolist()):

@@ -30,8 +30,8 @@ class _Queue:
 
 
 class TensorQueues:
-    """The operations of all threads, the stores of all warps, or the arrivals of each thread's commits in each
-    CTA, of a batch, by the number of their owner. With `delays`, the time of each is drawn.
+    """The operations of all threads, the stores of all warps, or the arrivals of each thread's commits in
+    each CTA, of a batch, by the number of their owner. With `delays`, the time of each is drawn.
     """
 
     def __init__(self, delays: Delays | None) -> None:
