@@ -6294,7 +6294,7 @@ class Ops:
         group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
         space: Literal["shared::cluster"] | None = ...,
     ) -> None:
-        """Arrive at the mbarrier once all earlier products, copies and shifts of this thread are complete. `tcgen05.commit.group.mbarrier::arrive::one{.space}.b64 [mbar:u64]`"""
+        """Arrive at the mbarrier once this thread's earlier products, copies and shifts are complete. `tcgen05.commit.group.mbarrier::arrive::one{.space}.b64 [mbar:u64]`"""
     def tcgen05_commit_multicast(
         self,
         mbar: Pointer,
@@ -6304,7 +6304,7 @@ class Ops:
         group: Literal["cta_group::1", "cta_group::2"] = "cta_group::1",
         space: Literal["shared::cluster"] | None = ...,
     ) -> None:
-        """Arrive at the mbarrier, at this offset in each CTA of the mask in the register ctas, once all earlier products, copies and shifts of this thread are complete. `tcgen05.commit.group.mbarrier::arrive::one{.space}.multicast::cluster.b64 [mbar:u64], ctas:u16`"""
+        """Arrive at the mbarrier, at this offset in each CTA of the mask in the register ctas, once this thread's earlier products, copies and shifts are complete. `tcgen05.commit.group.mbarrier::arrive::one{.space}.multicast::cluster.b64 [mbar:u64], ctas:u16`"""
     @overload
     def tcgen05_cp(
         self,

@@ -460,7 +460,7 @@ def tcgen05_shift() -> None:
 def tcgen05_commit(
     machine: Machine, mbar: Lanes, ctas: Lanes | None = None, *, group: str, space: str | None
 ) -> tuple[()]:
-    """Arrive at the mbarrier<where> once all earlier products, copies and shifts of this thread are complete."""
+    """Arrive at the mbarrier<where> once this thread's earlier products, copies and shifts are complete."""
     del group  # a thread's operations are all of one group
     near = mbar if space else machine.convert_address("shared", np.asarray(mbar), to_space=True)
     machine.commit_tensor(near, ctas)
