@@ -613,6 +613,12 @@ def test_allocations_without_their_operands_are_unknown(old: str, new: str) -> N
     assert got == [NOT_FREED, NOT_IN_TABLE, *[NOT_KNOWN] * 2 * (old == MINE)]
 
 
+@pytest.mark.parametrize("operands", [f"{TENSOR}, {BUFFER}", TENSOR])
+def test_a_load_without_an_address_loads_none_of_an_allocation(operands: str) -> None:
+    wrong = replaced(text(LOAD), f"ld.shared.u32 {TENSOR}, [{BUFFER}+16]", f"ld.shared.u32 {operands}")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
+
+
 @pytest.mark.parametrize("opcode", [ALLOC, DEALLOC])
 def test_an_opcode_of_a_module_that_no_row_prints_is_unknown(opcode: str) -> None:
     module = parse(text(LOAD))

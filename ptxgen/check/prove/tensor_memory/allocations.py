@@ -156,12 +156,11 @@ def _only_reads(instr: Instr) -> bool:
 
 
 def _is_plain_load(instr: Instr) -> bool:
-    if instr.opcode not in _LOADS or instr.guard is not None:
+    if instr.opcode not in _LOADS or instr.guard is not None or shape_of(instr).complaints:
         return False
-    register, address = instr.operands[0], instr.operands[-1]
+    register = instr.operands[0]
     return (
-        isinstance(address, Address)
-        and isinstance(register, Reg)
+        isinstance(register, Reg)
         and TYPES[register.declared].bits == WORD
         and not TYPES[register.declared].is_float
     )

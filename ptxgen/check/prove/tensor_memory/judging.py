@@ -108,10 +108,13 @@ class TensorMemoryProver:
     def _findings(self, site: InstrSite) -> Iterator[Finding]:
         shape = shape_of(site.instr)
         what = operation_of(site.instr)
-        if shape.complaints or shape.op is None:
-            yield Finding(UNKNOWN, "the instruction is not in the table")
-        elif shape.op.row.unmodelled:
-            yield Finding(UNKNOWN, shape.op.row.unmodelled)
+        reason = (
+            shape.op.row.unmodelled
+            if shape.op and not shape.complaints
+            else "the instruction is not in the table"
+        )
+        if reason:
+            yield Finding(UNKNOWN, reason)
         elif what == "alloc":
             yield self._allocated(next(a for a in self._allocations.all if a.site[:2] == site[:2]))
         elif what == "dealloc":
