@@ -73,3 +73,17 @@ def test_a_copy_does_not_land_for_a_later_one_to_its_block() -> None:
     assert not tiles.is_after([0, 0])
     assert tiles.blocks.land(access(0), 9)
     assert tiles.is_after([0, 0])
+
+
+def test_the_accesses_of_products_have_their_units_of_each_cta() -> None:
+    first, rows = np.array([[32, 512], [64, 96]]), np.array([1, 0])
+    product = Product(0, np.array([0, 32]), first, rows, np.array([0, UNITS]), 16)
+    got = product.access()
+    assert (got.ids.tolist(), got.first.tolist()) == ([0, 0, 32, 32], [64, 96, UNITS + 32, UNITS + 512])
+    assert (got.width, got.low, got.high) == (16, 32, 528)
+
+
+def test_a_kernel_without_shared_memory_has_no_blocks() -> None:
+    nothing: Any = SimpleNamespace(group=4)
+    blocks = Blocks(nothing, nothing, np.zeros(0, np.int64), 0)
+    assert isinstance(blocks, Blocks)
