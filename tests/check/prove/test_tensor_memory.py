@@ -613,6 +613,18 @@ def test_allocations_without_their_operands_are_unknown(old: str, new: str) -> N
     assert got == [NOT_FREED, NOT_IN_TABLE, *[NOT_KNOWN] * 2 * (old == MINE)]
 
 
+@pytest.mark.parametrize(("byte", "wrong"), [(15, False), (16, True), (19, True), (20, False)])
+def test_each_byte_of_the_word_may_be_written_over(byte: int, wrong: bool) -> None:
+    store = f"cvt.u16.u32 %rs1, {THREAD};\nst.shared.u8 [{BUFFER}+{byte}], %rs1;\n{MINE}"
+    got = said(proof(replaced(text(LOAD), MINE, store)))
+    assert (("unknown", LOADED, "st.shared.u8 may write over the address of an allocation") in got) == wrong
+
+
+def test_a_load_of_another_word_may_come_before_that_of_the_address() -> None:
+    load = f"ld.shared.u32 {TENSOR}, [{BUFFER}+16]"
+    assert proof(replaced(text(LOAD), load, f"ld.shared.u32 %r50, [{BUFFER}+8];\n{load}")).complete
+
+
 @pytest.mark.parametrize("operands", [f"{TENSOR}, {BUFFER}", TENSOR])
 def test_a_load_without_an_address_loads_none_of_an_allocation(operands: str) -> None:
     wrong = replaced(text(LOAD), f"ld.shared.u32 {TENSOR}, [{BUFFER}+16]", f"ld.shared.u32 {operands}")
