@@ -55,7 +55,7 @@ class Operation(NamedTuple):
     run: Callable[[tuple[Memories, ...]], None]
     spread: Callable[[tuple[Memories, ...]], None]
     columns: tuple[Columns, ...]
-    boxes: tuple[Box, ...] = ()
+    boxes: tuple[Box, ...]
     macs: int = 0
 
 

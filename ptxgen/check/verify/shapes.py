@@ -117,8 +117,9 @@ class Shape:
 
     def __init__(self, instr: Instr) -> None:
         self.complaints: tuple[tuple[str, str], ...] = ()
+        self.op: Op | None = None
         try:
-            self.op: Op | None = op_of(instr)
+            self.op = op_of(instr)
         except ModifierError as error:
             self.complaints = (("opcode", str(error)),)
             return

@@ -67,8 +67,7 @@ class TensorWatch(TensorObserver):
         reads = [units_of_columns(ctas, of) for of in operation.columns if of.reads]
         writes = [units_of_columns(ctas, of) for of in operation.columns if of.writes]
         self._judge(at, lane, self.races.operate(lane, reads, writes, at))
-        if operation.boxes:
-            self._reads_shared(at, lane, ctas, np.concatenate([box.chunks for box in operation.boxes]))
+        self._reads_shared(at, lane, ctas, np.concatenate([box.chunks for box in operation.boxes]))
 
     def commits(self, at: int, lane: int, positions: list[int]) -> Callable[[int], None]:
         """A lane commits its operations to the mbarriers at these positions. Returns the function to call

@@ -28,7 +28,9 @@ from ptxgen.check.prove import Proof, prove, prove_shared
 from ptxgen.check.prove.contract import GlobalContract
 from ptxgen.check.prove.program.matrices import UNIT, Matrix, fields_of, units_of
 from ptxgen.dsl import KernelBuilder
+from ptxgen.ir import Instr, Module
 from ptxgen.isa.descriptors import SIZES, shared_matrix
+from ptxgen.parse import parse
 from ptxgen.types import bf16, f16, f32
 
 F16: Final = instruction(128, 64, "f16")
@@ -57,7 +59,7 @@ def product(*lines: str, idesc: int = F16, nbytes: int = 3 << 13, sbo: int = 102
     return kernel(by_one_thread(all_lines), columns=64, nbytes=nbytes)
 
 
-def proof(ptx: str, **how: Any) -> Proof:
+def proof(ptx: str | Module, **how: Any) -> Proof:
     return prove_shared(ptx, block=128, **how)
 
 
@@ -579,6 +581,62 @@ def test_an_allocation_is_made_once() -> None:
     again = replaced(text(LOAD), MINE, f"$again:\n{MINE}\n@%p9 bra $again;")
     why = "which warps execute it, and how often, is not known"
     assert said(proof(again))[0] == ("unknown", ALLOC, why)
+
+
+@pytest.mark.parametrize("instr", [MINE, FREE])
+@pytest.mark.parametrize("value", ["mov.u32 %r50, %ctaid.x;", "cvt.u32.u64 %r50, %rd90;"])
+@pytest.mark.parametrize("branches", [False, True])
+def test_only_some_ctas_may_execute_what_a_value_of_theirs_decides(
+    instr: str, value: str, branches: bool
+) -> None:
+    decided = f"{value}\nsetp.eq.u32 %p7, %r50, 0;"
+    guarded = f"@!%p7 bra $end;\n{instr}\n$end:" if branches else f"@%p7 {instr}"
+    got = said(proof(replaced(text(LOAD), instr, f"{decided}\n{guarded}")))
+    whys = {MINE: "which warps execute it, and how often, is not known"}
+    assert got[0][2] == whys.get(instr, "its columns may not be freed, or more than once")
+
+
+NOT_IN_TABLE: Final = "the instruction is not in the table"
+NOT_FREED: Final = "a tcgen05.dealloc has an address that is not known"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (MINE, f"{MINE}\n{ALLOC} [{BUFFER}+32];"),
+        (MINE, f"{MINE}\n{ALLOC} {BUFFER}, 64;"),
+        (FREE, f"{DEALLOC} {TENSOR};"),
+    ],
+)
+def test_allocations_without_their_operands_are_unknown(old: str, new: str) -> None:
+    got = [v.reason for v in proof(replaced(text(LOAD), old, new)).tensor_memory if v.verdict != "proved"]
+    assert got == [NOT_FREED, NOT_IN_TABLE, *[NOT_KNOWN] * 2 * (old == MINE)]
+
+
+@pytest.mark.parametrize(("byte", "wrong"), [(15, False), (16, True), (19, True), (20, False)])
+def test_each_byte_of_the_word_may_be_written_over(byte: int, wrong: bool) -> None:
+    store = f"cvt.u16.u32 %rs1, {THREAD};\nst.shared.u8 [{BUFFER}+{byte}], %rs1;\n{MINE}"
+    got = said(proof(replaced(text(LOAD), MINE, store)))
+    assert (("unknown", LOADED, "st.shared.u8 may write over the address of an allocation") in got) == wrong
+
+
+def test_a_load_of_another_word_may_come_before_that_of_the_address() -> None:
+    load = f"ld.shared.u32 {TENSOR}, [{BUFFER}+16]"
+    assert proof(replaced(text(LOAD), load, f"ld.shared.u32 %r50, [{BUFFER}+8];\n{load}")).complete
+
+
+@pytest.mark.parametrize("operands", [f"{TENSOR}, {BUFFER}", TENSOR])
+def test_a_load_without_an_address_loads_none_of_an_allocation(operands: str) -> None:
+    wrong = replaced(text(LOAD), f"ld.shared.u32 {TENSOR}, [{BUFFER}+16]", f"ld.shared.u32 {operands}")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
+
+
+@pytest.mark.parametrize("opcode", [ALLOC, DEALLOC])
+def test_an_opcode_of_a_module_that_no_row_prints_is_unknown(opcode: str) -> None:
+    module = parse(text(LOAD))
+    (instr,) = (i for i in module.kernels[0].body if isinstance(i, Instr) and i.opcode == opcode)
+    instr.opcode = opcode.replace(".sync.aligned", "")
+    assert ("unknown", instr.opcode, NOT_IN_TABLE) in said(proof(module))
 
 
 # ------------------------------------------------------------------------------ pairs

@@ -306,6 +306,67 @@ def test_scale_factors_make_d_undefined(written: bool) -> None:
     assert got == [wanted] * (not written)
 
 
+def of_thread(thread: int) -> str:
+    return f"setp.eq.u32 %p6, %r93, {thread};\n@%p6 {USE}"
+
+
+def undefined(text: str, register: str, reader: str) -> list[str]:
+    """The report of a use of a register that has not been written, or of a cell."""
+    return [
+        f"{at(text, f'@%p6 {USE}')}undefined: byte 0 of out when the kernel ends depends on {register}, "
+        f"which it has not written; it was read by {located(text, reader)}"
+    ]
+
+
+def unwritten(text: str, thread: int, address: int, reader: str) -> list[str]:
+    return [
+        f"{at(text, f'@%p6 {USE}', thread)}uninitialised: byte 0 of out when the kernel ends depends on "
+        f"tensor address {address:#x}, which nothing has written; it was read by {located(text, reader)}"
+    ]
+
+
+@pytest.mark.parametrize("thread", [0, 16])
+def test_a_store_to_half_of_a_warps_lanes_leaves_the_others_undefined(thread: int) -> None:
+    half = "tcgen05.st.sync.aligned.16x64b.x1.b32 [%r2], {%r93};"
+    text, got = reported(ADDRESS, half, WAIT_ST, LOAD, of_thread(thread), sanitize="init")
+    assert got == (unwritten(text, 16, 16 << 16, LOAD) if thread else [])
+
+
+@pytest.mark.parametrize("thread", [0, 16])
+def test_a_product_of_64_rows_leaves_the_other_lanes_undefined(thread: int) -> None:
+    start = by_one_thread([*steps("f16", instruction(64, N, "f16")), commit()])
+    text, got = reported(start, wait(), ADDRESS, LOAD, of_thread(thread), sanitize="init")
+    assert got == (unwritten(text, 16, 16 << 16, LOAD) if thread else [])
+
+
+def test_undefined_products_leave_the_origin_of_other_undefined_cells_alone() -> None:
+    spoil = [f"@%p8 st.shared.u32 [{BUFFER}+{MBARRIERS}], %r399;", "fence.proxy.async;"]
+    store = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2+100], {%r397};"
+    start = [ADDRESS, store, WAIT_ST, by_one_thread([*MMA, commit()]), wait()]
+    text, got = reported(*spoil, *start, LOAD.replace("[%r2]", "[%r2+100]"), of_thread(0), sanitize="init")
+    assert got == undefined(text, "%r397", store)
+
+
+def test_one_undefined_bit_is_followed_through_a_copy() -> None:
+    bit = "and.b32 %r398, %r399, 1;"
+    spoil = [bit, f"@%p8 st.shared.u32 [{BUFFER}+{MBARRIERS}], %r398;", "fence.proxy.async;"]
+    start = by_one_thread([*MMA[:4], "tcgen05.cp.cta_group::1.128x256b [%r90], %rd1;", commit()])
+    text, got = reported(*spoil, start, wait(), ADDRESS, LOAD, of_thread(0), sanitize="init")
+    assert got == undefined(text, "%r399", bit)
+
+
+@pytest.mark.parametrize("all_warps", [False, True])
+def test_rows_of_a_in_tensor_memory_are_written_before_a_product_reads_them(all_warps: bool) -> None:
+    eight = ", ".join(["%r93"] * 8)
+    store = f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%r2+64], {{{eight}}};"
+    first = store if all_warps else f"@!%p9 bra $stored;\n{store}\n$stored:"
+    mma = LAST.replace("%rd1", "[%r80]")
+    start = by_one_thread([f"add.u32 %r80, {TENSOR}, 64;", *MMA[:-1], mma, commit()])
+    body = [ADDRESS, first, WAIT_ST, "bar.sync 0;", start, wait(), LOAD, of_thread(32)]
+    text, got = reported(*body, sanitize="init")
+    assert got == ([] if all_warps else unwritten(text, 32, 32 << 16 | 64, mma))
+
+
 @pytest.mark.parametrize("register", ["%r10", "%r11"])
 def test_the_extreme_of_undefined_cells_is_undefined(register: str) -> None:
     load = "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r9, %r10}, %r11, [%r2];"

@@ -69,7 +69,7 @@ class Allocations:
             InstrSite(block, position, instr)
             for block in sorted(graph.order)
             for position, instr in enumerate(graph.blocks[block].instrs)
-            if instr.opcode.startswith(ALLOC) and shape_of(instr).op is not None
+            if instr.opcode.startswith(ALLOC) and not shape_of(instr).complaints
         ]
         self._search = search
         self._order = order
@@ -83,9 +83,9 @@ class Allocations:
         known = products.constant(site, operands["n"])
         columns = known if known is not None and known in ALLOCATIONS else 0
         name = _ADDRESS if count == 1 else f"{_ADDRESS} {n + 1}"
-        word = None
-        if isinstance(operands["dst"], Address):
-            word = _fixed(self._search, operands["dst"], site)
+        address = operands["dst"]
+        assert isinstance(address, Address)
+        word = _fixed(self._search, address, site)
         return Allocation(site, columns, group_of(site.instr), name, word)
 
     def _loads(self) -> Iterable[tuple[InstrSite, str]]:
@@ -156,12 +156,11 @@ def _only_reads(instr: Instr) -> bool:
 
 
 def _is_plain_load(instr: Instr) -> bool:
-    if instr.opcode not in _LOADS or instr.guard is not None:
+    if instr.opcode not in _LOADS or instr.guard is not None or shape_of(instr).complaints:
         return False
-    register, address = instr.operands[0], instr.operands[-1]
+    register = instr.operands[0]
     return (
-        isinstance(address, Address)
-        and isinstance(register, Reg)
+        isinstance(register, Reg)
         and TYPES[register.declared].bits == WORD
         and not TYPES[register.declared].is_float
     )

@@ -108,10 +108,13 @@ class TensorMemoryProver:
     def _findings(self, site: InstrSite) -> Iterator[Finding]:
         shape = shape_of(site.instr)
         what = operation_of(site.instr)
-        if shape.complaints or shape.op is None or shape.op.row.unmodelled:
-            yield Finding(
-                UNKNOWN, shape.op.row.unmodelled if shape.op else "the instruction is not in the table"
-            )
+        reason = (
+            shape.op.row.unmodelled
+            if shape.op and not shape.complaints
+            else "the instruction is not in the table"
+        )
+        if reason:
+            yield Finding(UNKNOWN, reason)
         elif what == "alloc":
             yield self._allocated(next(a for a in self._allocations.all if a.site[:2] == site[:2]))
         elif what == "dealloc":
@@ -212,7 +215,7 @@ class TensorMemoryProver:
         return Finding(PROVED)
 
     def _freed_by(self, site: InstrSite) -> Allocation | None:
-        if shape_of(site.instr).op is None:
+        if shape_of(site.instr).complaints:
             return None
         node = self._search.values.operand(operands_of(site.instr)["a"], u32, site.block, site.position)
         return self._allocation_of(node)
