@@ -349,7 +349,7 @@ def _key(
     bits = 0
     for pointer in pointers:
         bits |= pointer
-    # Of addresses that are neither null nor misaligned nothing else is read.
+    # The checks read nothing else of addresses that are neither null nor misaligned.
     rest = None
     if bits & _MISALIGNED or 0 in pointers:
         rest = tuple([pointer & _MISALIGNED if pointer else None for pointer in pointers])

@@ -42,8 +42,8 @@ _ARITHMETIC: Final = (
     "set",
 )
 _TENSOR: Final = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma|tcgen05\.shift)\.")
-# Of `tcgen05`, asynchronous moves to and from tensor memory; its allocations, commits, waits and fences are
-# synchronisation.
+# Instructions of `tcgen05` that move cells to and from tensor memory asynchronously; its allocations,
+# commits, waits and fences are synchronisation.
 _TENSOR_MEMORY: Final = ("ld", "st", "cp")
 
 

@@ -53,8 +53,8 @@ class BlackwellForward(Forward):
         return tiles if self.causal else min(tiles, MULTIPROCESSORS // self.ctas) * self.ctas, 1, 1
 
     def tensors(self, out: np.ndarray[Any, Any], lse: int, rows: int) -> list[Any]:
-        """As for Hopper, but V is [head_dim, seq, heads, batch], and each CTA of a pair copies its keys of K
-        and its columns of V.
+        """The tensors of a launch. V is [head_dim, seq, heads, batch], and each CTA of a pair copies its keys
+        of K and its columns of V.
         """
         del rows
         all_ = (*self.arrays, out)

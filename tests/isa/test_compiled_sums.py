@@ -70,7 +70,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def apart(elements: Array) -> Array:
-    """The same elements, those of a matrix side by side in memory."""
+    """A copy of elements in which those of a matrix lie side by side in memory."""
     return np.ascontiguousarray(elements.transpose(2, 1, 0)).transpose(2, 1, 0)
 
 

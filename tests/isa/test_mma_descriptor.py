@@ -52,7 +52,7 @@ def test_every_field_is_read() -> None:
     assert product_of("mxf4", SCALED_M128 | N64 | FP4 | UE8M0 | 1 << 31).k == 96
 
 
-# What is refused: the kind, the bits, how, the value that was expected, and the one that was got.
+# Descriptors that are refused: the kind, the bits, the arguments, the value expected, and the value got.
 REFUSALS: Final[list[tuple[str, int, dict[str, Any], str, str]]] = [
     ("f16", M128 | N64 | F32 | BF16 | 1 << 3, {}, "0 in bit 3, which the kind reserves,", "1"),
     ("f16", M128 | N64 | F32 | BF16 | 1 << 29, {}, "0 in bit 29, which the kind reserves,", "1"),

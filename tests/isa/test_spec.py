@@ -117,11 +117,11 @@ def test_a_declaration_that_contradicts_itself_is_refused(
 def test_importing_the_table_makes_no_row_and_a_look_up_those_of_its_declarations() -> None:
     program = """
 from ptxgen.isa import recognise, rows_named, spec
-made = [row for named in spec.ROWS._made.values() for row in named]
+present = [row for named in spec.ROWS._made.values() for row in named]
 (op,) = recognise("fma.rn.f32")
 declared = {one for named in spec.ROWS._declared.values() for one in named}
 count = sum(len(one._rows) for one in declared)
-print(len(made), op.row is rows_named("fma")[0], 0 < count < 10 < len(declared))
+print(len(present), op.row is rows_named("fma")[0], 0 < count < 10 < len(declared))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "0 True True\n"

@@ -82,7 +82,9 @@ def test_mistakes_with_tensor_memory_are_noticed() -> None:
     module = parse(text())
     run(module, grid=1, block=LANES, args=[x, right], sanitize="all")
     np.testing.assert_allclose(right, a.astype(np.float64) @ b.astype(np.float64).T, atol=1e-4)
-    made = [m for m in mutants(module, "k", KINDS) if m.kind != "descriptor" or m.before.startswith("or.b64")]
-    catchers = {m.name: noticed(m, x, right) for m in made}
-    assert {m.kind for m in made} == {*KINDS}
+    tried = [
+        m for m in mutants(module, "k", KINDS) if m.kind != "descriptor" or m.before.startswith("or.b64")
+    ]
+    catchers = {m.name: noticed(m, x, right) for m in tried}
+    assert {m.kind for m in tried} == {*KINDS}
     assert [n for n, catcher in catchers.items() if not catcher and not UNNOTICED.match(n)] == []

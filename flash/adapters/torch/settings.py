@@ -125,8 +125,8 @@ class Schema:
         return values if have_types else None
 
     def known(self, arguments: Mapping[str, Any]) -> Known | None:
-        """What is made of the options of a call, cached for later calls with the same; None for calls whose
-        options are not compared, or are refused.
+        """The settings by the options of a call, cached for later calls with equal options; None for calls
+        whose options are not compared, or are refused.
         """
         key: list[object] = []
         for name, value in arguments.items():

@@ -308,9 +308,9 @@ class BulkMachine(MemoryAccess):
                 f"multicasts to the CTAs of mask {mask:#06x} in a cluster of {size}"
                 f"{'' if mask else ', to none'}"
             )
-        odd = (counter // stride - first) % 2
+        rank_in_pair = (counter // stride - first) % 2
         ranks = [rank for rank in range(size) if mask >> rank & 1]
-        signalled = [rank - rank % 2 + odd if pair else rank for rank in ranks]
+        signalled = [rank - rank % 2 + rank_in_pair if pair else rank for rank in ranks]
         return [
             ((first + rank) * stride + target % stride, (first + bar) * stride + counter % stride)
             for rank, bar in zip(ranks, signalled, strict=True)

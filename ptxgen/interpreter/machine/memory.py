@@ -208,7 +208,9 @@ def in_cluster(batch: Batch, ids: Lanes, addresses: Lanes) -> tuple[Lanes, Lanes
 
 
 def cta_of(batch: Batch, lane: int, address: int) -> tuple[int, int]:
-    """As `in_cluster`, for one address that a lane uses."""
+    """The offset in its CTA of one address in shared memory that a lane uses, and the number of this CTA in
+    the batch.
+    """
     mine = lane // batch.width
     rank, offset = split_rank(address)
     if not 0 <= rank < batch.cluster_size:

@@ -52,7 +52,7 @@ class Product:
         return int(self.first.max()) + self.width
 
     def key(self) -> tuple[int, bytes]:
-        """What is equal for reads of the same units by the same lanes and instruction."""
+        """A key that reads of the same units by the same lanes and instruction share."""
         return self.at, b"".join(x.tobytes() for x in (self.lanes, self.bases, self.rows, self.first))
 
     def access(self) -> Access:

@@ -233,8 +233,8 @@ def test_an_address_may_be_computed_in_a_loop() -> None:
 
 
 def test_the_threads_of_a_warp_have_one_address() -> None:
-    own = replaced(text(LOAD), "+62", "").replace(f"{TENSOR}, {LANE}", f"{TENSOR}, {THREAD}")
-    assert ("unknown", LOADED, "the threads of a warp may give different addresses") in said(proof(own))
+    by_thread = replaced(text(LOAD), "+62", "").replace(f"{TENSOR}, {LANE}", f"{TENSOR}, {THREAD}")
+    assert ("unknown", LOADED, "the threads of a warp may give different addresses") in said(proof(by_thread))
 
 
 def test_what_may_not_happen_is_no_violation() -> None:

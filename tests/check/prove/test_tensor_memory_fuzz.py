@@ -69,9 +69,9 @@ class Program:
             )
         )
 
-    def text(self, kept: frozenset[int] | None = None) -> str:
+    def text(self, uses: frozenset[int] | None = None) -> str:
         """The kernel with all its uses, or with some."""
-        lines = [line for line in self.lines if kept is None or "//" not in line or number_of(line) in kept]
+        lines = [line for line in self.lines if uses is None or "//" not in line or number_of(line) in uses]
         body = "\n".join(
             [f"shr.u32 %r6, {THREAD}, 5;", "mov.u32 %r7, %laneid;", "ld.param.u32 %r8, [n];", *lines]
         )
@@ -232,17 +232,17 @@ def test_no_use_that_is_proved_faults(wanted: int, runs: int) -> None:
     run = proved = seed = kernels = 0
     while run < wanted:
         program = Program(seed)
-        found = prove_shared(program.text(), block=128)
-        kept = proved_of(program, found)
+        proof = prove_shared(program.text(), block=128)
+        uses = proved_of(program, proof)
         seed += 1
-        if not is_allocated(found) or not kept:
+        if not is_allocated(proof) or not uses:
             continue
         kernels += 1
-        proved += len(kept)
+        proved += len(uses)
         for n in range(runs):
-            fault = fault_of(program.text(kept), random.Random(f"{seed} {n}"))
-            assert not fault, f"seed {seed - 1}: {fault}\n{program.text(kept)}"
-        run += runs * len(kept)
+            fault = fault_of(program.text(uses), random.Random(f"{seed} {n}"))
+            assert not fault, f"seed {seed - 1}: {fault}\n{program.text(uses)}"
+        run += runs * len(uses)
     # That enough is proved is what makes the test one.
     assert proved > USES * kernels // 8
 
@@ -252,11 +252,11 @@ def test_a_kernel_with_a_violation_faults(seeds: range) -> None:
     violations = 0
     for seed in seeds:
         program = Program(seed)
-        found = prove_shared(program.text(), block=128)
-        wrong = [v for v in found.tensor_memory if v.verdict == VIOLATION and v.witness is not None]
+        proof = prove_shared(program.text(), block=128)
+        wrong = [v for v in proof.tensor_memory if v.verdict == VIOLATION and v.witness is not None]
         lines = program.text().splitlines()
         numbers = {number_of(lines[v.line - 1]) for v in wrong if "//" in lines[v.line - 1]}
-        if not is_allocated(found):
+        if not is_allocated(proof):
             continue
         for number in numbers:
             violations += 1

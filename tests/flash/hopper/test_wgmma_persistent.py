@@ -333,8 +333,8 @@ def test_the_rule_chooses_what_ends_first_when_every_part_is_dealt(multiprocesso
             for one in widths:
                 dealt = [0.0] * multiprocessors
                 for n, cost in enumerate(in_order(one)):
-                    turn, location = divmod(n, multiprocessors)
-                    dealt[-1 - location if turn % 2 else location] += cost - (hidden if turn else 0)
+                    wave, slot = divmod(n, multiprocessors)
+                    dealt[-1 - slot if wave % 2 else slot] += cost - (hidden if wave else 0)
                 mirrored.append(max(dealt))
             return max(ends) / min(mirrored)
 

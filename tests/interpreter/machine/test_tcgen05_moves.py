@@ -34,8 +34,8 @@ def cell(shape: str, thread: int, register: int) -> tuple[int, int]:
         case "16x128b":
             return thread // 4 + 8 * (register % 2), 4 * (register // 2) + thread % 4
         case "16x256b":
-            quarter, odd = register // 2 % 2, register % 2
-            return thread // 4 + 8 * quarter, 8 * (register // 4) + 2 * (thread % 4) + odd
+            quarter, right = register // 2 % 2, register % 2
+            return thread // 4 + 8 * quarter, 8 * (register // 4) + 2 * (thread % 4) + right
         case _:
             return thread % 16, register + SPLIT * (thread // 16)
 

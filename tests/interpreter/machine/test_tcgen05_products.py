@@ -152,11 +152,11 @@ def test_a_product_is_added_to_what_d_holds_and_masked_lanes_keep_it() -> None:
     got = ran(kernel("\n".join(body), nbytes=1 << 16), with_rows(image(a, b), old), (LANES, n)).view(
         np.float32
     )
-    kept = np.zeros(LANES, np.bool_)
-    kept[[32, 95, *range(96, 128)]] = True
-    assert (got[kept] == old[kept]).all()
+    masked = np.zeros(LANES, np.bool_)
+    masked[[32, 95, *range(96, 128)]] = True
+    assert (got[masked] == old[masked]).all()
     want = old + a[:, :16].astype(np.float64) @ b[:, :16].astype(np.float64).T
-    assert np.abs(got - want)[~kept].max() < 1e-5
+    assert np.abs(got - want)[~masked].max() < 1e-5
 
 
 @pytest.mark.parametrize("scale", [0, 3, 15])

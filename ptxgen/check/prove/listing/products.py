@@ -80,15 +80,15 @@ class Products:
         return touch._replace(matrix=matrix)
 
     def _found(self, site: InstrSite) -> Product | Finding:
-        found = self._numbers(site, operands_of(site.instr)["idesc"], u32)
-        if not found:
+        numbers = self._numbers(site, operands_of(site.instr)["idesc"], u32)
+        if not numbers:
             return Finding(UNKNOWN, "its instruction descriptor is not known")
         products = set()
-        for number in found:
+        for number in numbers:
             try:
                 product = product_of(kind_of(site.instr), number, group=group_of(site.instr))
             except DescriptorError as error:
-                is_sure = len(found) == 1 and self.is_reached(site)
+                is_sure = len(numbers) == 1 and self.is_reached(site)
                 return Finding(VIOLATION, str(error)) if is_sure else Finding(UNKNOWN, f"perhaps {error}")
             products.add(replace(product, negated_a=False, negated_b=False))
         product = products.pop()

@@ -374,7 +374,7 @@ class TensorMemoryProver:
 def _mistake(
     use: Use, of: Allocation, lane: int, column: int, quarter: int, misplaced: bool, exactly: bool
 ) -> str:
-    """What is wrong with an address, in words: of its lane if it is `misplaced`."""
+    """The words for a wrong address of a use: for its lane if `misplaced`, otherwise for its columns."""
     if exactly:
         begin = f"lane {lane} and column {column} of its allocation"
         return f"it frees columns from {begin} on, not from its address"
