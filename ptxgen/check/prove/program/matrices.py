@@ -37,7 +37,7 @@ _CORE: Final = 8  # rows of a core matrix
 _ROW_BYTES: Final = 32  # of each row along K that a product reads
 # Units in a row of the swizzle and in an atom, by the two highest bits of a descriptor.
 _SWIZZLES: Final = {0: (1, 1), 1: (8, 1), 2: (4, 1), 3: (2, 1)}
-# The same units by the three highest bits of a descriptor of `tcgen05`, and the version that descriptors name.
+# The same units by the three highest bits of a descriptor of `tcgen05`, and the version that it names.
 _TENSOR_SWIZZLES: Final = {0: (1, 1), 1: (8, 2), 2: (8, 1), 4: (4, 1), 6: (2, 1)}
 _VERSION: Final = 1  # in bits 46 to 48
 _LARGE: Final = 4  # bytes of the elements, tf32, that M- or N-major have atoms of two units
