@@ -30,8 +30,8 @@ _COLUMNS: Final = (
 )
 
 BLACKWELL_REMARKS: Final = (
-    "instructions are those of a warp in an iteration of its role's loop, clocks those of a multiprocessor for "
-    "an iteration of all roles; ptxgen/report/role_model.py says what the model knows and assumes",
+    "instructions are those of a warp in an iteration of its role's loop, clocks those of a multiprocessor "
+    "for an iteration of all roles; ptxgen/report/role_model.py says what the model knows and assumes",
     "PFLOP/s are those of f16 and bf16 with that share of the tensor cores, at the boost clock of the device",
     " | ".join(_COLUMNS),
 )
