@@ -12,9 +12,9 @@ of all row tiles, which begin at random clocks as resident CTAs do; no other rol
 are always there, and barriers are left out. Where that takes longer than every unit it is the bound.
 
 What the model leaves out: waits of roles for each other, which two row tiles hide in part; latencies of
-products; and the clocks before and after the loops. Copies are the bytes that arrivals announce, of a pair of
-CTAs half of them. That they pass through the shared memory that products read is so on Hopper, and assumed
-here. No GPU has been compared with this model.
+products; and the clocks before and after the loops. Copies are the bytes that are announced at mbarriers, of
+a pair of CTAs half of them. That they pass through the shared memory that products read is so on Hopper, and
+assumed here. No GPU has been compared with this model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ptxgen.report.issue_units import (
     rows_read,
     unit_of,
 )
-from ptxgen.runtime.sass import ANNOUNCES, IN_TENSOR_MEMORY, Loop, SassInstr, loops
+from ptxgen.runtime.sass import IN_TENSOR_MEMORY, Loop, SassInstr, loops
 from ptxgen.runtime.sass_literals import with_literals
 from ptxgen.target import WARP_SIZE, Target
 
@@ -115,7 +115,7 @@ def role_loops(instrs: Sequence[SassInstr]) -> dict[Role, RoleLoop]:
             "; give it a kernel with such a loop"
         )
     result = {Role.PRODUCTS: RoleLoop(products, 1)}
-    copies = shortest(lambda loop: _has(loop.path, _COPIES) and announced(loop.path) > 0)
+    copies = shortest(lambda loop: _has(loop.path, _COPIES) and any(i.announces for i in loop.path))
     weights = shortest(lambda loop: _has(loop.path, "LDTM") and _exponentials(loop.path) > 0)
     correction = shortest(
         lambda loop: _has(loop.body, "LDTM") and _has(loop.body, "STTM") and loop is not weights
@@ -132,7 +132,7 @@ def role_loops(instrs: Sequence[SassInstr]) -> dict[Role, RoleLoop]:
 def role_clocks(roles: Mapping[Role, RoleLoop], target: Target, copied: float | None = None) -> RoleClocks:
     """The model of the loops of all roles; `copied` are the bytes that tensor copies bring to a CTA in an
     iteration, by default those that the loop of copies announces. Raises `ValueError` for products whose
-    shape is not known, and for targets without known rates of `tcgen05`.
+    shape, and copies whose bytes, are not known, and for targets without known rates of `tcgen05`.
     """
     products = roles[Role.PRODUCTS].loop.path
     clocks = {
@@ -152,8 +152,18 @@ def role_clocks(roles: Mapping[Role, RoleLoop], target: Target, copied: float | 
 
 
 def announced(path: Sequence[SassInstr]) -> int:
-    """The bytes of copies that arrivals at mbarriers announce; those that are no literals count nothing."""
-    return sum(i.literal or 0 for i in path if i.opcode == ANNOUNCES)
+    """The bytes of copies that instructions announce at mbarriers. Raises `ValueError` where they are no
+    literal.
+    """
+    nbytes = 0
+    for instr in path:
+        if instr.announces and instr.literal is None:
+            raise ValueError(
+                f"{instr.opcode} {instr.operands}: expected a literal number of bytes that copies bring, got "
+                "a register that is computed; pass the bytes of an iteration as `copied`"
+            )
+        nbytes += instr.literal or 0 if instr.announces else 0
+    return nbytes
 
 
 def _shared_clocks(roles: Mapping[Role, RoleLoop], target: Target, copied: float | None) -> float:

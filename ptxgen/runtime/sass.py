@@ -42,10 +42,12 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 OTHER: Final = "integers, moves"  # and all other instructions
 
-# A loop's path is the one with the most of these instructions, and of `ANNOUNCES`. In a loop with products
-# on tensor cores the last of these, FFMA, does not count.
+# A loop's path is the one with the most of these instructions, and announcements of copies. In a loop with
+# products on tensor cores the last of these, FFMA, does not count.
 _WORK: Final = ("HMMA", "HGMMA", "QGMMA", *IN_TENSOR_MEMORY, "LDSM", "LDGSTS", "UTMALDG", "FFMA")
-ANNOUNCES: Final = "SYNCS.ARRIVE.TRANS64"  # an arrival at an mbarrier that announces copies
+# What announces bytes of copies at an mbarrier; with `T0` in its name it only arrives.
+_ANNOUNCES: Final = "SYNCS.ARRIVE.TRANS64"
+_NO_BYTES: Final = "T0"
 _OF_WARPS: Final = "HMMA"  # a product of a warp
 # Products of four warps, of 16 bits and of fp8, whose names say M, N and K: 64x128x16.
 _OF_WARPGROUPS: Final = ("HGMMA", "QGMMA")
@@ -116,6 +118,11 @@ class SassInstr:
     def name(self) -> str:
         """The opcode without its modifiers."""
         return self.opcode.partition(".")[0]
+
+    @property
+    def announces(self) -> bool:
+        """Whether the instruction announces bytes of copies at an mbarrier."""
+        return self.opcode.startswith(_ANNOUNCES) and _NO_BYTES not in self.opcode
 
     @property
     def macs(self) -> int:
@@ -379,7 +386,7 @@ def _best_path(
 
     def worth(block: int) -> tuple[int, ...]:
         end = body[block].end
-        return sum(i.name in counted or i.opcode == ANNOUNCES for i in instrs[block:end]), block - end
+        return sum(i.name in counted or i.announces for i in instrs[block:end]), block - end
 
     return _best_paths(body, head, worth).get(last, ((), []))[1]
 

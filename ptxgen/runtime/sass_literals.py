@@ -1,9 +1,9 @@
 """Numbers that machine instructions take from registers, where these hold literals.
 
-A product of `tcgen05` has its shape in an instruction descriptor, and an arrival that announces copies has
-their bytes, both in a register. Moves of literals and of such registers are followed over the basic blocks of
-a kernel; where ways with different values meet, and after any other instruction, a register is unknown. A
-value that a move under a predicate writes counts for instructions under the same predicate.
+A product of `tcgen05` has its shape in an instruction descriptor, and an instruction that announces copies at
+an mbarrier their bytes, both in a register. Moves of literals and of such registers are followed over the
+basic blocks of a kernel; where ways with different values meet, and after any other instruction, a register
+is unknown. A value that a move under a predicate writes counts for instructions under the same predicate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from ptxgen.runtime.sass import ANNOUNCES, IN_TENSOR_MEMORY, BasicBlock, SassInstr, basic_blocks
+from ptxgen.runtime.sass import IN_TENSOR_MEMORY, BasicBlock, SassInstr, basic_blocks
 
 _DESCRIPTOR: Final = re.compile(r"idesc\[(UR\d+)\]")
 _ANNOUNCED: Final = re.compile(r"\], (R\d+)$")
@@ -34,7 +34,7 @@ _State: TypeAlias = dict[str, tuple[int, str]]
 
 def with_literals(instrs: Sequence[SassInstr]) -> list[SassInstr]:
     """The instructions of a kernel, with `literal` where a product of `tcgen05` has a literal instruction
-    descriptor, or an arrival announces a literal number of bytes.
+    descriptor, or an instruction announces a literal number of bytes.
     """
     blocks = basic_blocks(instrs)
     states: dict[int, _State] = {}
@@ -71,7 +71,7 @@ def _follow(
 def _taken(instr: SassInstr, state: Mapping[str, tuple[int, str]]) -> int | None:
     """The literal that an instruction takes from a register."""
     pattern = _DESCRIPTOR if instr.name in IN_TENSOR_MEMORY else _ANNOUNCED
-    if pattern is _ANNOUNCED and instr.opcode != ANNOUNCES:
+    if pattern is _ANNOUNCED and not instr.announces:
         return None
     register = pattern.search(instr.operands)
     return None if register is None else _value(register[1], instr.guard, state)

@@ -128,7 +128,8 @@ WEIGH = [
     instr("LDTM.x64 R4, tmem[UR4]"),
     *[instr("FFMA2 R4, R4, R6, R8")] * 32,
     *[instr("MUFU.EX2 R4, R4")] * 64,
-    instr("BAR.ARV R40, 0x40"),
+    *[instr("BAR.SYNC.DEFER_BLOCKING R40, 0x40")] * 2,
+    instr("BAR.ARV R41, 0x40"),
     instr("STTM.x32 tmem[UR4], R4"),
 ]
 RARE = [instr("LDTM.x16 R4, tmem[UR4]"), *[instr("FMUL2 R4, R4, R6")] * 8, instr("STTM.x16 tmem[UR4], R4")]
@@ -164,7 +165,7 @@ def test_roles_are_found_with_their_warps() -> None:
     assert {role: (of.instructions, of.warps) for role, of in roles.items()} == {
         Role.PRODUCTS: (7, 1),
         Role.COPIES: (4, 1),
-        Role.WEIGHTS: (100, 8),  # two row tiles of 128 rows, a thread for each
+        Role.WEIGHTS: (102, 8),  # two row tiles of 128 rows, a thread for each
         Role.CORRECTION: (4, 4),  # without the rare step
     }
     assert role_loops(attention(4))[Role.WEIGHTS].warps == 16
@@ -181,7 +182,7 @@ def test_units_are_busy_for_the_sum_over_roles() -> None:
         "f32": 2 * 32 * 2,
         "integers": 2,  # the warp that copies moves a literal
         "tensor memory": 2 * (64 + 32),
-        ISSUE: 2 * 100 + 4 + 7,
+        ISSUE: 2 * 102 + 4 + 7,
     }
     # Exponentials of 64 columns take each of two warps 512 clocks, which hide the rest of the other warp.
     assert said.clocks[WEIGHTS_ALONE] == pytest.approx(2 * 64 * 8, rel=0.1)
@@ -202,12 +203,25 @@ def test_the_bytes_of_copies_may_be_told_and_a_pair_shares_what_it_announces() -
     assert [shared[0] - of for of in shared] == [0, 0x2000 / 128, 0x4000 / 128]
 
 
+def test_copies_whose_bytes_are_computed_are_refused() -> None:
+    instrs = [replace(i, operands="R3, R4") if i.operands == "R3, 0x4000" else i for i in attention()]
+    roles = role_loops(instrs)
+    assert role_clocks(roles, target("sm_100a"), 0).clocks["shared memory"] == 24576 / 128 + 4
+    why = (
+        "SYNCS.ARRIVE.TRANS64 RZ, [UR4], R3: expected a literal number of bytes that copies bring, got a "
+        "register that is computed; pass the bytes of an iteration as `copied`"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+        role_clocks(roles, target("sm_100a"))
+
+
 def test_the_shortest_loop_of_a_role_counts_and_waterfalls_do_not() -> None:
     masked = [*WEIGH, *[instr("SEL R4, R4, R5, P0")] * 32]
     waterfall = [DESCRIPTOR, product()]  # one product for the lanes with one descriptor
     scores = [DESCRIPTOR, *[product(use="!UPT")] * 2, COMMIT]
-    roles = role_loops(kernel(waterfall, [*scores, instr("NOP")], scores, masked, WEIGH))
-    assert [roles[of].instructions for of in (Role.PRODUCTS, Role.WEIGHTS)] == [5, 100]
+    results = [instr("LDTM.x32 R4, tmem[UR4]"), instr("STG.E.128 desc[UR8][R2.64], R4")]
+    roles = role_loops(kernel(waterfall, results, [*scores, instr("NOP")], scores, masked, WEIGH))
+    assert [roles[of].instructions for of in (Role.PRODUCTS, Role.WEIGHTS)] == [5, 102]
     assert Role.COPIES not in roles
     assert Role.CORRECTION not in roles
 

@@ -107,5 +107,6 @@ def test_an_arrival_announces_bytes_under_the_predicate_that_wrote_them() -> Non
 
     assert announced("@P0 SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x20], R0") == 0x4000
     assert announced("@!P0 SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x20], R0") is None
-    assert announced("@P0 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x20], RZ") is None
+    assert announced("@P0 SYNCS.ARRIVE.TRANS64.RED.A0TR RZ, [UR4+0x20], R0") == 0x4000
+    assert announced("@P0 SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [UR4+0x20], R0") is None
     assert announced("@P0 MOV R1, R0") is None
