@@ -14,8 +14,8 @@ Clocks of a warp instruction on one of the four schedulers of a multiprocessor:
 A product of `tcgen05` is started by one thread and takes the tensor cores of the multiprocessor, in a pair of
 CTAs those of both, each of which computes half of the rows. Its instruction descriptor has the shape. Each
 CTA reads its rows of A, unless these are in tensor memory, and B, in a pair half of it, 32 bytes of each row,
-and 48 where K is 96. FlashAttention-4 (arXiv 2603.05451) counts the same way. An instruction on two f32 at
-once (FFMA2) takes as long as two, since the published rate of f32 of a B200 is that of 128 lanes.
+and 48 where K is 96, at 128 bytes in a clock (FlashAttention-4, arXiv 2603.05451). An instruction on two f32
+at once (FFMA2) takes as long as two, since the published rate of f32 of a B200 is that of 128 lanes.
 """
 
 from __future__ import annotations
