@@ -170,6 +170,7 @@ def test_roles_are_found_with_their_warps() -> None:
     }
     assert role_loops(attention(4))[Role.WEIGHTS].warps == 16
     assert announced(roles[Role.COPIES].loop.path) == 0x4000
+    assert announced([product(), replace(ANNOUNCE[1], literal=8)]) == 8
 
 
 def test_units_are_busy_for_the_sum_over_roles() -> None:
