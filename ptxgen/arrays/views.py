@@ -204,12 +204,16 @@ WITH_TANGENT: Final = (
 )
 
 
+_MODULES: Final = sys.modules
+_FORWARD_AD: Final = "torch.autograd.forward_ad"
+
+
 def has_tangent(tensor: Any) -> bool:
     """Whether a torch tensor has a tangent at the current level of forward-mode differentiation. The
     arguments of an operator in a call that PyTorch traces have none, and cannot be asked for it: the
     dispatcher has finished autograd by then.
     """
-    forward_ad: Any = sys.modules.get("torch.autograd.forward_ad")
+    forward_ad: Any = _MODULES.get(_FORWARD_AD)
     if forward_ad is None or forward_ad._current_level < 0:
         return False
     try:
@@ -302,11 +306,13 @@ def _numpy_dtype(dtype: Any) -> tuple[int, str]:
 
 
 def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
-    device = array.device
-    kind = device.type
-    if kind not in ("cpu", "cuda"):
+    if array.is_cuda:  # these take a third of the time of `array.device.type` and `array.device.index`
+        device = "cuda", array.get_device()
+    elif array.is_cpu:
+        device = HOST
+    else:
         raise LaunchError(
-            f"{name} must be on the CPU or a CUDA device, got a torch tensor on {device}; move it "
+            f"{name} must be on the CPU or a CUDA device, got a torch tensor on {array.device}; move it "
             f"with {name}.to('cuda')"
         )
     layout = array.layout
@@ -322,7 +328,8 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
             "memory torch does not give; call outside torch.func transforms, on plain tensors"
         ) from error
-    if has_tangent(array):
+    forward_ad: Any = _MODULES.get(_FORWARD_AD)
+    if forward_ad is not None and forward_ad._current_level >= 0 and has_tangent(array):
         raise LaunchError(f"{name} {WITH_TANGENT.format(name)}")
     return _new_view(
         (
@@ -330,7 +337,7 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             shape,
             strides,
             _TORCH_DTYPES.get(dtype) or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
-            HOST if kind == "cpu" else (kind, device.index),
+            device,
             array.requires_grad,  # a write to it would bypass autograd
             "torch",
             array,
