@@ -179,8 +179,8 @@ class Repeats:
         written: Collection[str],
         launches: Prepared,
     ) -> None:
-        """Cache the launches of a call that is right, unless its arrays are not as `Repeats` says, or it is not
-        known on which GPU one is.
+        """Cache the launches of a call that is right, unless its arrays are not as `Repeats` says, or it is
+        not known which GPU one is on.
         """
         pointers, *layouts, _, _, _, _ = zip(*views.values(), strict=True)
         if 0 in pointers or any(pointer & _MISALIGNED for pointer in pointers):
