@@ -81,7 +81,7 @@ def view(
 def _reader_of(kind: Any) -> Reader:
     """The function that makes views of objects of a class, with the arguments and errors of `view`."""
     if issubclass(kind, np.ndarray):
-        return _view_numpy
+        return _refuse_masked if issubclass(kind, np.ma.MaskedArray) else _view_numpy
     if not _is_tensor_class(kind):
         return _view_by_interface
     return _view_torch if holds_its_values(kind) else _refuse_tensor
@@ -238,6 +238,8 @@ def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
 
 def host_array(of: ArrayView) -> NDArray[Any]:
     """A numpy array on the memory of a view on the host; it keeps the view's owner alive."""
+    if type(of.owner) is np.ndarray:
+        return of.owner
     for array in (of.owner, of.keep):
         if isinstance(array, np.ndarray):
             return np.asarray(array)
@@ -267,34 +269,42 @@ def array_interface(of: ArrayView) -> dict[str, Any]:
     }
 
 
+def _refuse_masked(array: Any, name: str, *_: object) -> ArrayView:  # noqa: ARG001
+    raise LaunchError(
+        f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
+    )
+
+
 def _view_numpy(array: Any, name: str, *_: object) -> ArrayView:
-    if isinstance(array, np.ma.MaskedArray):
-        raise LaunchError(
-            f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
-        )
     dtype = array.dtype
     size, dtype_name = _numpy_dtype(dtype)
-    strides = array.strides
-    if any(stride % size for stride in strides):
+    strides = _steps(array.strides, size)
+    if strides is None:
         raise LaunchError(
-            f"{name} must have strides that are whole elements of {size} bytes, got {strides} "
+            f"{name} must have strides that are whole elements of {size} bytes, got {array.strides} "
             f"bytes; copy it with numpy.ascontiguousarray({name})"
         )
-    flags = array.flags
+    pointer, read_only = array.__array_interface__["data"]  # in a third of the time of `array.ctypes`
     return _new_view(
         (
-            array.ctypes.data if array.size else 0,
+            pointer if array.size else 0,
             array.shape,
-            tuple([stride // size for stride in strides]),
+            strides,
             dtype_name,
             HOST,
-            not flags.writeable,
+            read_only,
             "numpy",
             array,
             None,
             None,
         )
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(strides: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+    """Strides of bytes as elements of `size` bytes; None where one is not a whole number of elements."""
+    return None if any(stride % size for stride in strides) else tuple([stride // size for stride in strides])
 
 
 @functools.lru_cache(maxsize=256)
