@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.values import Node
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -77,6 +78,12 @@ class Table:
             raise NotListedError(f"more than {MOST_ROWS} combinations")
         columns = {key: column[rows] for key, column in self.columns.items()}
         return Table(len(rows), columns, self.sure[rows], self.assumed)
+
+
+def all_threads(shape: Shape) -> Table:
+    """A table with a row for each thread of a block."""
+    threads = np.arange(shape.threads)
+    return Table(len(threads), {THREAD: threads}, np.ones(len(threads), np.bool_), {})
 
 
 def has(table: Table, leaf: Node) -> bool:
