@@ -111,7 +111,7 @@ class Search:
         self._refined = Refined(values, paths)
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
-        self._threads: dict[tuple[int, ...], Table] = {}  # a row for each thread, by the addresses of variables
+        self._threads: dict[tuple[int, ...], Table] = {}  # all threads, by the addresses of variables
 
     # ------------------------------------------------------------------------------ judging
 
