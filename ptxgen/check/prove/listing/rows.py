@@ -154,6 +154,13 @@ def stacked(nodes: list[Node], parts: Sequence[tuple[Table, list[Lanes]]]) -> Ta
     return Table(len(sure), columns, sure, assumed)
 
 
+def most_varied(nodes: list[Node], states: list[Lanes]) -> Node:
+    """The value of a loop that has taken the most distinct values."""
+    taken = np.concatenate(states)
+    counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
+    return nodes[int(np.argmax(counts))]
+
+
 def merged(a: dict[int, set[bool]], b: dict[int, set[bool]]) -> dict[int, set[bool]]:
     """The predicates that either of two tables assumes."""
     return {key: a.get(key, set()) | b.get(key, set()) for key in (*a, *b)}

@@ -18,6 +18,7 @@ from ptxgen.check.prove.listing.rows import (
     Table,
     has,
     merged,
+    most_varied,
     stacked,
 )
 from ptxgen.check.prove.program.domain import MOVES, Domain, computed, listed, register_dtype
@@ -269,8 +270,9 @@ class Lister:
                 break
             total += len(rows)
             if iteration == most or total > MOST_ROWS // 4:
-                endless = self._endless(nodes, states)
-                raise NotListedError("it changes in a loop of which no end was found", endless)
+                raise NotListedError(
+                    "it changes in a loop of which no end was found", most_varied(nodes, states)
+                )
             parents.append(rows[:, 0].astype(np.int64))
             states.append(rows[:, 1:])
             sure.append(certain)
@@ -297,12 +299,6 @@ class Lister:
                 if leaves is not None and leaves <= self._wanted and leaves & states:
                     return MOST_ITERATIONS
         return _MORE_ITERATIONS if self.thorough else _FEW_ITERATIONS
-
-    def _endless(self, nodes: list[Node], states: list[Lanes]) -> Node:
-        """The value of a loop that has taken the most distinct values."""
-        taken = np.concatenate(states)
-        counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
-        return nodes[int(np.argmax(counts))]
 
     def _entered(self, table: Table, block: int, nodes: list[Node], entries: Sequence[int]) -> Table:
         """The table with the values that merge at a block, for each predecessor in `entries`."""
@@ -443,10 +439,7 @@ class Lister:
         """
         every = self._all_threads
         thread = table.columns.get(THREAD)
-        if thread is None or not node.args or table is every or self.dependence.upward:
-            return None
-        leaves = self.domain.leaves(node)
-        if not leaves or any(leaf.kind != "thread" for leaf in leaves):
+        if thread is None or table is every or self.dependence.upward or not self.domain.is_by_thread(node):
             return None
         column = self.evaluate(every, node)
         return column if thread is every.columns[THREAD] else column[thread]

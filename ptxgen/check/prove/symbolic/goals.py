@@ -67,7 +67,7 @@ class Goals:
         self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None, *, is_brief: bool = False
     ) -> bool:
         """Whether `goal` is shown not to be negative in the threads `lanes` (default: all) in which
-        no fact is negative. A brief search, for a goal that is the same in all threads, finds short proofs only.
+        no fact is negative. A brief search, for a goal that all threads share, finds short proofs only.
         """
         if self._low(goal, lanes) >= 0:
             return True
