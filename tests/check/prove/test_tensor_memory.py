@@ -418,6 +418,69 @@ def test_later_allocations_are_not_larger_and_all_fit(columns: int, wanted: list
     assert said(proof(two)) == wanted
 
 
+@pytest.mark.parametrize("byte", [16, 32])
+def test_nothing_else_writes_the_word_of_any_address_that_is_loaded(byte: int) -> None:
+    two = replaced(text(SECOND.format(32), LOAD), f"{PERMIT}\n", "")
+    two = replaced(two, FREE, FREE_SECOND.format(32))
+    assert proof(two).complete
+    load = "bar.sync 0;\nld.shared.u32 %r40"
+    wrong = replaced(two, load, f"st.shared.u32 [{BUFFER}+{byte}], 5;\n{load}")
+    why = "st.shared.u32 may write over the address of an allocation"
+    assert said(proof(wrong))[2:] == [("unknown", LOADED, why), *[("unknown", DEALLOC, why)] * 2]
+
+
+def test_the_word_of_an_address_may_be_written_after_all_loads_of_it() -> None:
+    two = replaced(text(SECOND.format(32), LOAD), f"{PERMIT}\n", "")
+    two = replaced(two, FREE, FREE_SECOND.format(32))
+    last = "ld.shared.u32 %r40"
+    assert proof(replaced(two, last, f"st.shared.u32 [{BUFFER}+16], 5;\n{last}")).complete
+    load = f"ld.shared.u32 {TENSOR}, [{BUFFER}+16];"
+    again = replaced(text(LOAD), load, f"{load}\nbar.sync 0;\nst.shared.u32 [{BUFFER}+16], 5;\n{load}")
+    why = "st.shared.u32 may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(again))
+
+
+def test_variables_of_dynamic_memory_share_the_word() -> None:
+    some = "".join(f".extern .shared .align 16 .b8 {name}[];\n" for name in ("one", "two"))
+    right = replaced(text(LOAD), ".visible .entry", f"{some}.visible .entry")
+    right = right.replace(f"[{BUFFER}+16]", "[one+16]")
+    assert proof(right, dynamic_smem=64).complete
+    load = f"ld.shared.u32 {TENSOR}"
+    wrong = replaced(right, load, f"st.shared.u32 [two+16], 5;\n{load}")
+    why = "st.shared.u32 may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(wrong, dynamic_smem=64))
+
+
+def test_another_cta_may_write_the_word_of_an_address_that_nobody_loads() -> None:
+    second = SECOND.format(32).partition("bar.sync")[0]
+    store = "st.shared::cluster.u32 [%r3+32], 5;"
+    two = text(second, f"mapa.shared::cluster.u32 %r3, {BUFFER}, 1;", store, LOAD)
+    two = replaced(two, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert said(proof(replaced(two, f"{PERMIT}\n", ""))) == [
+        ("violation", ALLOC, "its columns are never freed")
+    ]
+
+
+def test_the_word_of_an_address_is_in_shared_memory() -> None:
+    why = "the word that an allocation's address is written to is not proved to be in shared memory"
+    outside = text(LOAD).replace(f"[{BUFFER}+16]", f"[{BUFFER}+4096]")
+    assert ("unknown", LOADED, why) in said(proof(outside))
+
+
+def test_words_of_two_addresses_that_a_value_decides_may_differ() -> None:
+    chosen = f"cvt.u32.u64 %r50, %rd90;\nand.b32 %r50, %r50, 4;\nadd.u32 %r50, %r50, {BUFFER};"
+    wrong = replaced(text(LOAD), MINE, MINE.replace(BUFFER, "%r50"))
+    wrong = replaced(wrong, "@!%p9 bra $allocated;", f"{chosen}\n@!%p9 bra $allocated;")
+    wrong = replaced(wrong, f"{TENSOR}, [{BUFFER}+16]", f"{TENSOR}, [%r50+32]")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
+
+
+def test_an_address_that_a_value_from_memory_moves_is_not_listed() -> None:
+    why = "its address cannot be listed: it depends on a value from memory"
+    loaded = text("ld.global.u32 %r3, [%rd90];", "add.u32 %r20, %r20, %r3;", LOAD)
+    assert said(proof(loaded)) == [("unknown", LOADED, why)]
+
+
 def test_an_address_is_loaded_after_the_allocation_has_written_it() -> None:
     early = text(LOAD)
     early = replaced(early, f"bar.sync 0;\nld.shared.u32 {TENSOR}", f"ld.shared.u32 {TENSOR}")
@@ -425,18 +488,47 @@ def test_an_address_is_loaded_after_the_allocation_has_written_it() -> None:
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early)), reason
 
 
+COPY: Final = f"cvt.u64.u32 %rd50, {BUFFER};"
+
+
 @pytest.mark.parametrize(
-    ("lines", "same"),
+    ("lines", "byte", "same"),
     [
-        (f"cvt.u64.u32 %rd50, {BUFFER};\ncvt.u32.u64 %r50, %rd50;", True),
-        (f"xor.b32 %r50, {BUFFER}, 4;", False),
-        (f"neg.s32 %r50, {BUFFER};", False),
+        (f"{COPY}\ncvt.u32.u64 %r50, %rd50;", 16, True),
+        (f"add.u32 %r50, {BUFFER}, 0xfffffff0;\nadd.u32 %r50, %r50, 28;", 4, True),
+        (f"add.s32 %r50, {BUFFER}, -16;\nadd.s32 %r50, 28, %r50;", 4, True),
+        ("mov.u32 %r50, buf+4;", 12, True),
+        (f"shfl.sync.idx.b32 %r50, {BUFFER}, 0, 31, 0xffffffff;", 16, True),
+        (f"{COPY}\nmov.b64 {{%r50, %r51}}, %rd50;", 16, False),
+        (f"{COPY}\nmov.b64 {{%r51, %r50}}, %rd50;", 16, False),
+        (f"xor.b32 %r50, {BUFFER}, 4;", 16, False),
+        (f"neg.s32 %r50, {BUFFER};", 16, False),
     ],
 )
-def test_the_address_of_the_word_is_that_of_the_allocation(lines: str, same: bool) -> None:
+def test_the_address_of_the_word_is_that_of_the_allocation(lines: str, byte: int, same: bool) -> None:
     load = f"ld.shared.u32 {TENSOR}"
-    other = replaced(text(LOAD), f"{load}, [{BUFFER}+16]", f"{lines}\n{load}, [%r50+16]")
+    other = replaced(text(LOAD), f"{load}, [{BUFFER}+16]", f"{lines}\n{load}, [%r50+{byte}]")
     assert (("unknown", LOADED, NOT_KNOWN) in said(proof(other))) is not same
+
+
+def test_a_shuffle_of_some_threads_has_no_address() -> None:
+    shuffle = f"shfl.sync.idx.b32 %r50, {BUFFER}, 0, 31, 0xffffffff;"
+    one = product(shuffle, "ld.shared.u32 %r51, [%r50+16];", ONE.replace(TENSOR, "%r51"))
+    assert ("unknown", MMA, NOT_KNOWN) in said(proof(one))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "ld.shared.u32 %rd50, [{word}];\ncvt.u32.u64 {address}, %rd50;",
+        "ld.shared.b32 %f1, [{word}];\nmov.b32 {address}, %f1;",
+        "setp.lt.u32 %p7, %r93, 512;\nmov.u32 {address}, 0;\n@%p7 ld.shared.u32 {address}, [{word}];",
+    ],
+)
+def test_other_loads_of_the_word_have_values_that_are_not_known(lines: str) -> None:
+    lines = lines.format(word=f"{BUFFER}+16", address=TENSOR)
+    other = replaced(text(LOAD), f"ld.shared.u32 {TENSOR}, [{BUFFER}+16];", lines)
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(other))
 
 
 def test_a_copy_from_shared_memory_writes_no_word() -> None:
@@ -591,9 +683,11 @@ def test_only_some_ctas_may_execute_what_a_value_of_theirs_decides(
 ) -> None:
     decided = f"{value}\nsetp.eq.u32 %p7, %r50, 0;"
     guarded = f"@!%p7 bra $end;\n{instr}\n$end:" if branches else f"@%p7 {instr}"
-    got = said(proof(replaced(text(LOAD), instr, f"{decided}\n{guarded}")))
-    whys = {MINE: "which warps execute it, and how often, is not known"}
-    assert got[0][2] == whys.get(instr, "its columns may not be freed, or more than once")
+    got = [why for _, _, why in said(proof(replaced(text(LOAD), instr, f"{decided}\n{guarded}")))]
+    if instr == MINE:
+        assert got == ["which warps execute it, and how often, is not known", NOT_KNOWN, NOT_KNOWN]
+    else:
+        assert got[0] == "its columns may not be freed, or more than once"
 
 
 NOT_IN_TABLE: Final = "the instruction is not in the table"

@@ -224,7 +224,7 @@ class TensorMemoryProver:
         """The verdict on an instruction that frees columns."""
         operands = operands_of(site.instr)
         of = self._freeing[site[:2]]
-        if of is None or not of.columns:
+        if of is None:
             return Finding(UNKNOWN, self._refuted or _NO_ALLOCATION)
         known = self._products.constant(site, operands["n"])
         if known is None:
@@ -288,7 +288,7 @@ class TensorMemoryProver:
         """The verdict on an operand in tensor memory."""
         base, offset = self._search.values.address(use.address, site.block, site.position)
         of = self._allocation_of(base)
-        if of is None or not of.columns:
+        if of is None:
             return Finding(UNKNOWN, self._refuted or _NO_ALLOCATION)
         if not use.by_warp and group_of(site.instr) != of.group:
             return self._is_of_one_group(site, of)
