@@ -374,6 +374,41 @@ def test_allocations_keep_their_rules(
     assert found == wanted
 
 
+def test_each_instruction_has_a_verdict_on_its_columns() -> None:
+    def columns(ptx: str) -> list[tuple[str, int, int]]:
+        result = proof(ptx)
+        assert result.complete, result.report()
+        return [(v.instr.split()[0], v.first, v.last) for v in result.tensor_memory]
+
+    ends = [(ALLOC, 0, 63), (PERMIT.removesuffix(";"), 0, -1)], [(DEALLOC, 0, 0)]
+    floats, words = (", ".join(f"%{kind}{n}" for n in range(8)) for kind in "fr")
+    other = f"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {{{floats}}}, {{{words}}}, {{{words}}}, {{{floats}}};"
+    between = [LOAD, STORE, other, LOADED + " {%r1, %r2}, [%r20+3];"]
+    used = [(LOADED, 62, 63), (STORED, 0, 3), (LOADED, 3, 4)]
+    got = columns(text(*between))
+    assert [(name.removesuffix(";"), *rest) for name, *rest in got] == [*ends[0], *used, *ends[1]]
+    copy = "tcgen05.cp.cta_group::1.128x256b"
+    lines = [f"{MMA} [{TENSOR}], [{TENSOR}+56], %rd2, %r5, %p1;", f"{copy} [{TENSOR}+8], %rd1;"]
+    assert columns(product(*lines))[2:-1] == [(MMA, 0, 63), (MMA, 56, 63), (copy, 8, 15)]
+
+
+def test_an_allocation_that_no_thread_gets_to_needs_nothing() -> None:
+    never = f"setp.gt.u32 %p7, {THREAD}, 999;\n@!%p7 bra $never;\n{ALLOC} [{BUFFER}+32], 32;\n$never:"
+    assert proof(replaced(text(never, LOAD), f"{PERMIT}\n", "")).complete
+
+
+NOT_COUNTED: Final = "the number of its columns is not known"
+
+
+def test_allocations_have_a_number_of_columns_that_is_known() -> None:
+    loaded = "ld.global.u32 %r50, [%rd90];\n"
+    wrong = replaced(text(LOAD), f"@!%p9 bra $allocated;\n{MINE}", f"{loaded}@!%p9 bra $allocated;\n{MINE}")
+    wrong = replaced(wrong, MINE, MINE.replace(" 64;", " %r50;"))
+    assert said(proof(wrong))[0] == ("unknown", ALLOC, NOT_COUNTED)
+    wrong = replaced(text(loaded, LOAD), FREE, FREE.replace(" 64;", " %r50;"))
+    assert said(proof(wrong)) == [("unknown", DEALLOC, NOT_COUNTED)]
+
+
 SECOND: Final = (
     f"@!%p9 bra $second;\n{ALLOC} [{BUFFER}+32], {{}};\n$second:\n"
     f"bar.sync 0;\nld.shared.u32 %r40, [{BUFFER}+32];"
@@ -593,14 +628,39 @@ def test_a_barrier_that_warps_pass_at_other_times_orders_nothing() -> None:
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(parted))
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        "@%p9 bar.sync 0;",
+        "bar.arrive 0, 128;",
+        "bar.sync 0, 64;",
+        "bar.sync;",
+        "bar.sync 0;\nbar.sync 0, 64;",
+    ],
+)
+def test_a_barrier_that_not_all_threads_wait_at_orders_nothing(other: str) -> None:
+    wrong = replaced(text(LOAD), "fence.proxy.async;\nbar.sync 0;", f"fence.proxy.async;\n{other}")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
+
+
+def test_branches_of_tables_decide_what_is_not_known() -> None:
+    table = "and.b32 %r50, %r93, 0;\n$ways: .branchtargets {}, $here;\nbrx.idx %r50, $ways;\n$here:\n{}"
+    wrong = replaced(text(LOAD), f"@!%p9 bra $allocated;\n{MINE}", table.format("$allocated", MINE))
+    assert proof(wrong).tensor_memory[0].reason == "which warps execute it, and how often, is not known"
+    other = text(table.format("$there", "bar.sync 1;\n$there:"), LOAD)
+    assert LOADED not in [instr for _, instr, _ in said(proof(other))]
+
+
 def test_a_barrier_of_clusters_that_some_warps_pass_orders_nothing() -> None:
     meet = "barrier.cluster.arrive;\nbarrier.cluster.wait;"
     right = replaced(text(LOAD, pair=True), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
     assert proof(right).complete
     early = replaced(right, "@!%p9 bra $allocated;\n", f"@!%p9 bra $allocated;\n{meet}\n")
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
-    guarded = "@%p9 barrier.cluster.arrive;\n@%p9 barrier.cluster.wait;"
-    for other in (guarded, "barrier.cluster.arrive;\nbarrier.cluster.arrive;"):
+    arrive, wait = meet.split("\n")
+    others = [[f"@%p9 {arrive}", f"@%p9 {wait}"], [arrive, arrive], [wait, wait], [arrive], [wait, arrive]]
+    others.append(["$again:", arrive, wait, "@%p9 bra $again;"])
+    for other in map("\n".join, others):
         wrong = replaced(right, f"fence.proxy.async;\n{meet}", f"fence.proxy.async;\n{other}")
         assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
 

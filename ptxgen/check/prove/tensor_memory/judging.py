@@ -51,6 +51,15 @@ def operation_of(instr: Instr) -> str:
     return what if what != "commit" or ".multicast" in rest else ""
 
 
+def _unmodelled(instr: Instr) -> str:
+    """The reason why what an instruction does is not known; empty if it is."""
+    shape = shape_of(instr)
+    if shape.complaints:
+        return "the instruction is not in the table"
+    assert shape.op is not None
+    return shape.op.row.unmodelled
+
+
 class TensorMemoryProver:
     """The proof of one kernel's use of tensor memory. `refuted` is the reason why no address that is loaded
     is known, `ctas` the number of CTAs of a cluster, 0 if it is not known, and `steps` those that one verdict
@@ -106,13 +115,7 @@ class TensorMemoryProver:
             return [Finding(UNKNOWN, f"listing its address takes more than {self._steps} steps")]
 
     def _findings(self, site: InstrSite) -> Iterator[Finding]:
-        shape = shape_of(site.instr)
-        what = operation_of(site.instr)
-        reason = (
-            shape.op.row.unmodelled
-            if shape.op and not shape.complaints
-            else "the instruction is not in the table"
-        )
+        what, reason = operation_of(site.instr), _unmodelled(site.instr)
         if reason:
             yield Finding(UNKNOWN, reason)
         elif what == "alloc":
