@@ -382,7 +382,8 @@ def test_each_instruction_has_a_verdict_on_its_columns() -> None:
 
     ends = [(ALLOC, 0, 63), (PERMIT.removesuffix(";"), 0, -1)], [(DEALLOC, 0, 0)]
     floats, words = (", ".join(f"%{kind}{n}" for n in range(8)) for kind in "fr")
-    other = f"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {{{floats}}}, {{{words}}}, {{{words}}}, {{{floats}}};"
+    wmma = "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32"
+    other = f"{wmma} {{{floats}}}, {{{words}}}, {{{words}}}, {{{floats}}};"
     between = [LOAD, STORE, other, LOADED + " {%r1, %r2}, [%r20+3];"]
     used = [(LOADED, 62, 63), (STORED, 0, 3), (LOADED, 3, 4)]
     got = columns(text(*between))
@@ -451,6 +452,26 @@ def test_later_allocations_are_not_larger_and_all_fit(columns: int, wanted: list
     two = replaced(two, f"{PERMIT}\n", "")
     two = replaced(two, FREE, FREE_SECOND.format(columns))
     assert said(proof(two)) == wanted
+
+
+def test_no_allocation_comes_after_a_promise_between_others() -> None:
+    two = replaced(text(SECOND.format(32), LOAD), FREE, FREE_SECOND.format(32))
+    why = "tcgen05.relinquish_alloc_permit comes before it"
+    assert said(proof(two)) == [("violation", ALLOC, why)]
+
+
+def test_columns_are_freed_after_their_allocation() -> None:
+    free = f"mov.u32 %r50, 0;\n@%p9 {DEALLOC} %r50, 512;"
+    early = replaced(text(columns=512), f"{DEALLOC} {TENSOR}, 512;\n", "")
+    early = replaced(early, "@!%p9 bra $allocated;", f"{free}\n@!%p9 bra $allocated;")
+    assert said(proof(early)) == [("unknown", "@%p9", "it may come before the allocation")]
+
+
+def test_a_mistake_that_a_value_from_memory_decides_may_not_happen() -> None:
+    some = "ld.global.u32 %r50, [%rd90];\nsetp.eq.u32 %p7, %r50, 0;"
+    wrong = replaced(text(LOAD), MINE, f"{some}\n@%p7 {MINE.replace(', 64;', ', 48;')}")
+    why = "perhaps it allocates 48 columns, and there are allocations of 32, 64, 128, 256, 512"
+    assert said(proof(wrong))[0] == ("unknown", "@%p7", why)
 
 
 @pytest.mark.parametrize("byte", [16, 32])
@@ -536,6 +557,7 @@ COPY: Final = f"cvt.u64.u32 %rd50, {BUFFER};"
         (f"shfl.sync.idx.b32 %r50, {BUFFER}, 0, 31, 0xffffffff;", 16, True),
         (f"{COPY}\nmov.b64 {{%r50, %r51}}, %rd50;", 16, False),
         (f"{COPY}\nmov.b64 {{%r51, %r50}}, %rd50;", 16, False),
+        (f"mov.b64 %rd50, {{{BUFFER}, {THREAD}}};\ncvt.u32.u64 %r50, %rd50;", 16, False),
         (f"xor.b32 %r50, {BUFFER}, 4;", 16, False),
         (f"neg.s32 %r50, {BUFFER};", 16, False),
     ],
@@ -826,6 +848,10 @@ def test_a_commit_is_multicast_to_ctas_of_the_cluster() -> None:
     assert said(proof(replaced(two, "mov.u16 %rs1, 3;", "mov.u16 %rs1, 6;"))) == [
         ("violation", instr, "it multicasts to the CTAs of mask 0x0006 in a cluster of 2")
     ]
+    loaded = replaced(two, "mov.u16 %rs1, 3;", "ld.global.u16 %rs1, [%rd90];")
+    assert said(proof(loaded)) == [("unknown", instr, "the CTAs of its mask are not known")]
+    why = "the number of CTAs of its cluster is not known (.reqnctapercluster)"
+    assert ("unknown", instr, why) in said(proof(text(line)))
 
 
 # ------------------------------------------------------------------------------ shared memory

@@ -176,16 +176,15 @@ class TensorMemoryProver:
 
     def _among_others(self, of: Allocation) -> Finding:
         """Whether an allocation is not larger than earlier ones, and all fit side by side."""
-        others = [a for a in self._allocations.all if a.site[:2] != of.site[:2]]
-        for other in others:
-            if 0 < other.columns < of.columns:
+        if not all(a.columns for a in self._allocations.all):
+            return Finding(UNKNOWN, "the columns of another allocation are not known")
+        for other in self._allocations.all:
+            if other.columns < of.columns:
                 if self._order.is_before(other.site, of.site) and self._order.warps(other.site):
                     reason = f"it allocates {of.columns} columns after an allocation of {other.columns}"
                     return Finding(VIOLATION, f"{reason}, and later allocations of a CTA are not larger")
                 if not self._order.is_before(of.site, other.site):
                     return Finding(UNKNOWN, f"an allocation of {other.columns} columns may come before it")
-        if any(a.columns == 0 for a in others):
-            return Finding(UNKNOWN, "the columns of another allocation are not known")
         total = sum(a.columns for a in self._allocations.all)
         if total > COLUMNS:
             return Finding(UNKNOWN, f"all allocations have {total} columns, and tensor memory has {COLUMNS}")
