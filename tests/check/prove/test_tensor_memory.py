@@ -232,6 +232,16 @@ def test_an_address_may_be_computed_in_a_loop() -> None:
     )
 
 
+def test_a_use_that_no_thread_gets_to_has_any_columns() -> None:
+    never = f"setp.gt.u32 %p7, {THREAD}, 999;\n@!%p7 bra $never;"
+    assert proof(text(never, LOAD.replace("+62", "+999"), "$never:")).complete
+
+
+def test_an_address_does_not_depend_on_that_of_a_variable() -> None:
+    why = "its address depends on that of a variable in shared memory"
+    assert said(proof(text(f"add.u32 %r20, %r20, {BUFFER};", LOAD))) == [("unknown", LOADED, why)]
+
+
 def test_the_threads_of_a_warp_have_one_address() -> None:
     by_thread = replaced(text(LOAD), "+62", "").replace(f"{TENSOR}, {LANE}", f"{TENSOR}, {THREAD}")
     assert ("unknown", LOADED, "the threads of a warp may give different addresses") in said(proof(by_thread))
