@@ -108,6 +108,13 @@ USES: Final = (
         f"lanes 16 to 47 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
     ),
     (
+        text(LOAD),
+        "+62",
+        f"+{1 << 16}",
+        LOADED,
+        f"lanes 1 to 32 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
+    ),
+    (
         text(STORE),
         "[%r20]",
         f"[%r20+{8 << 16}]",
@@ -394,9 +401,17 @@ def test_each_instruction_has_a_verdict_on_its_columns() -> None:
     floats, words = (", ".join(f"%{kind}{n}" for n in range(8)) for kind in "fr")
     wmma = "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32"
     other = f"{wmma} {{{floats}}}, {{{words}}}, {{{words}}}, {{{floats}}};"
-    between = [LOAD, STORE, other, LOADED + " {%r1, %r2}, [%r20+3];"]
-    used = [(LOADED, 62, 63), (STORED, 0, 3), (LOADED, 3, 4)]
-    got = columns(text(*between))
+    by_warp = [f"shr.u32 %r21, {THREAD}, 5;", "add.u32 %r20, %r20, %r21;"]
+    split = "tcgen05.ld.sync.aligned.16x32bx2.x2.b32"
+    lines = [f"{split} {{%r1, %r2}}, [%r20+2], -2;", LOAD, STORE, other, *by_warp]
+    right = text(*lines, LOADED + " {%r1, %r2}, [%r20+3];")
+    used = [(split, 0, 3), (LOADED, 62, 63), (STORED, 0, 3), (LOADED, 3, 7)]
+    (wrong,) = (
+        v for v in proof(replaced(right, "+2], -2;", "], -2;")).tensor_memory if v.verdict != "proved"
+    )
+    assert (wrong.first, wrong.last) == (-2, 1)
+    assert wrong.reason.startswith("columns -2 to 1 are outside its allocation")
+    got = columns(right)
     assert [(name.removesuffix(";"), *rest) for name, *rest in got] == [*ends[0], *used, *ends[1]]
     copy = "tcgen05.cp.cta_group::1.128x256b"
     lines = [f"{MMA} [{TENSOR}], [{TENSOR}+56], %rd2, %r5, %p1;", f"{copy} [{TENSOR}+8], %rd1;"]
@@ -482,6 +497,9 @@ def test_a_mistake_that_a_value_from_memory_decides_may_not_happen() -> None:
     wrong = replaced(text(LOAD), MINE, f"{some}\n@%p7 {MINE.replace(', 64;', ', 48;')}")
     why = "perhaps it allocates 48 columns, and there are allocations of 32, 64, 128, 256, 512"
     assert said(proof(wrong))[0] == ("unknown", "@%p7", why)
+    smaller = f"{some}\n@%p7 {ALLOC} [{BUFFER}+32], 32;\nbar.sync 0;\n@!%p9 bra $allocated;"
+    later = said(proof(replaced(text(LOAD), "@!%p9 bra $allocated;", smaller)))
+    assert ("unknown", ALLOC, "an allocation of 32 columns may come before it") in later
 
 
 @pytest.mark.parametrize("byte", [16, 32])
@@ -615,6 +633,8 @@ def test_nothing_else_writes_the_word_of_an_address() -> None:
         ("unknown", DEALLOC, why),
     ]
     assert proof(replaced(wrong, f"{store} [{BUFFER}+16]", f"bar.sync 0;\n{store} [{BUFFER}+16]")).complete
+    whole = text(f"{store} [{BUFFER}+16], 5;", LOAD, columns=512)
+    assert ("unknown", LOADED, why) in said(proof(whole))
     anywhere = replaced(right, f"[{BUFFER}+20]", "[%r1]")
     assert said(proof(anywhere))[-1] == (
         "unknown",
@@ -737,6 +757,25 @@ def test_a_violation_is_one_for_each_address_of_the_allocation() -> None:
     assert why.endswith("(thread (0, 0, 0), the address of tensor memory = 32)")
 
 
+DECIDED: Final = "ld.global.u32 %r50, [%rd90];\nsetp.eq.u32 %p7, %r50, 0;"
+
+
+def test_a_use_that_may_come_after_columns_are_freed_is_no_violation() -> None:
+    free = "bar.sync 0;\n@!{} bra $late;\n" + FREE + "\n$late:\nbar.sync 0;"
+    use = f"@!%p7 bra $end;\n{LOAD}\n$end:"
+    why = "it may come after tcgen05.dealloc has freed its columns"
+    for lines in ((free.format("%p7"), LOAD), (free.format("%p9"), use)):
+        early = (
+            text(DECIDED, *lines).removesuffix("ret;\n}\n").rpartition("@!%p9 bra $freed;")[0] + "ret;\n}\n"
+        )
+        assert ("unknown", LOADED, why) in said(proof(early))
+
+
+def test_one_thread_may_compute_an_address_from_its_number() -> None:
+    one = product(f"add.u32 %r50, {TENSOR}, {THREAD};", ONE.replace(TENSOR, "%r50"))
+    assert proof(one).complete
+
+
 def test_a_use_comes_after_the_allocation() -> None:
     whole = text(LOAD.replace("[%r20+62]", f"[{LANE}]"), columns=512)
     assert proof(whole).complete
@@ -745,7 +784,10 @@ def test_a_use_comes_after_the_allocation() -> None:
         "@!%p9 bra $allocated;",
         f"{LOAD.replace('[%r20+62]', f'[{LANE}]').replace('%r1', '%r11')}\n@!%p9 bra $allocated;",
     )
-    assert said(proof(early)) == [("unknown", LOADED, "it may come before the allocation")]
+    why = "it may come before the allocation"
+    assert said(proof(early)) == [("unknown", LOADED, why)]
+    some = replaced(whole, f"{ALLOC} [", f"{DECIDED}\n@%p7 {ALLOC} [")
+    assert ("unknown", LOADED, why) in said(proof(some))
 
 
 def test_instructions_of_one_block_have_the_warps_of_their_guards() -> None:

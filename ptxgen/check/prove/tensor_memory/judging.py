@@ -284,7 +284,7 @@ class TensorMemoryProver:
         if len(names) == 1:
             return self._by_name[names.pop()]
         whole = [a for a in self._allocations.all if a.columns == COLUMNS]
-        return whole[0] if not names and len(self._allocations.all) == len(whole) == 1 else None
+        return whole[0] if len(self._allocations.all) == len(whole) == 1 else None
 
     def _used(self, site: InstrSite, use: Use) -> Finding:
         """The verdict on an operand in tensor memory."""
