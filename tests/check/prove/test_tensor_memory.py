@@ -769,11 +769,38 @@ def test_a_use_that_may_come_after_columns_are_freed_is_no_violation() -> None:
             text(DECIDED, *lines).removesuffix("ret;\n}\n").rpartition("@!%p9 bra $freed;")[0] + "ret;\n}\n"
         )
         assert ("unknown", LOADED, why) in said(proof(early))
+    late = replaced(text(DECIDED, use), "bar.sync 0;\n@!%p9 bra $freed;", "@!%p9 bra $freed;")
+    assert ("unknown", LOADED, why) in said(proof(late))
 
 
 def test_one_thread_may_compute_an_address_from_its_number() -> None:
     one = product(f"add.u32 %r50, {TENSOR}, {THREAD};", ONE.replace(TENSOR, "%r50"))
     assert proof(one).complete
+
+
+def test_a_use_that_is_right_for_one_address_of_the_allocation_is_no_violation() -> None:
+    last = f"setp.eq.u32 %p7, {TENSOR}, 448;\nselp.u32 %r21, 0, 64, %p7;\nadd.u32 %r20, %r20, %r21;"
+    ((verdict, instr, why),) = said(proof(text(last, LOAD)))
+    assert (verdict, instr) == ("unknown", LOADED)
+    assert why.startswith("perhaps columns 126 to 127 are outside its allocation")
+
+
+def test_rows_begin_in_the_lanes_of_their_warp() -> None:
+    later = f"setp.ge.u32 %p7, {THREAD}, 32;\n@%p7 add.u32 %r20, %r20, {8 << 16};"
+    why = f"it begins at lane 40, and not at lane 32 or 48: thread (32, 0, 0), {BASE}"
+    assert said(proof(text(later, STORE))) == [("violation", STORED, why)]
+
+
+@pytest.mark.parametrize(("mine", "other", "columns"), [(TENSOR, "%r40", 64), ("%r40", TENSOR, 32)])
+def test_the_address_of_another_allocation_may_decide_on_a_use(mine: str, other: str, columns: int) -> None:
+    decided = f"setp.lt.u32 %p7, {other}, 256;\n@!%p7 bra $skip;"
+    use = LOAD.replace("%r20+62", f"%r41+{columns - 1}")
+    two = text(SECOND.format(32), f"add.u32 %r41, {mine}, {LANE};", decided, use, "$skip:")
+    two = replaced(replaced(two, f"{PERMIT}\n", ""), FREE, FREE_SECOND.format(32))
+    ((_, instr, why),) = said(proof(two))
+    assert instr == LOADED
+    wrong = f"columns {columns - 1} to {columns} are outside its allocation, which has {columns} columns"
+    assert why.removeprefix("perhaps ").startswith(wrong)
 
 
 def test_a_use_comes_after_the_allocation() -> None:

@@ -395,5 +395,5 @@ def _mistake(
 
 def _each(of: Allocation) -> range:
     """The addresses that an allocation may have."""
-    first, last, step = of.addresses
-    return range(first, last + 1, step or 1)
+    first, last, _ = of.addresses
+    return range(first, last + 1, ALLOCATIONS[0])
