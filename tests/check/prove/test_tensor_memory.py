@@ -793,7 +793,7 @@ def test_rows_begin_in_the_lanes_of_their_warp() -> None:
 
 @pytest.mark.parametrize(("mine", "other", "columns"), [(TENSOR, "%r40", 64), ("%r40", TENSOR, 32)])
 def test_the_address_of_another_allocation_may_decide_on_a_use(mine: str, other: str, columns: int) -> None:
-    decided = f"setp.lt.u32 %p7, {other}, 256;\n@!%p7 bra $skip;"
+    decided = f"setp.eq.u32 %p7, {other}, 64;\n@!%p7 bra $skip;"
     use = LOAD.replace("%r20+62", f"%r41+{columns - 1}")
     two = text(SECOND.format(32), f"add.u32 %r41, {mine}, {LANE};", decided, use, "$skip:")
     two = replaced(replaced(two, f"{PERMIT}\n", ""), FREE, FREE_SECOND.format(32))
