@@ -108,13 +108,6 @@ USES: Final = (
         f"lanes 16 to 47 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
     ),
     (
-        text(LOAD),
-        "+62",
-        f"+{1 << 16}",
-        LOADED,
-        f"lanes 1 to 32 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
-    ),
-    (
         text(STORE),
         "[%r20]",
         f"[%r20+{8 << 16}]",
@@ -190,6 +183,13 @@ USES: Final = (
         f"+{32 << 16}",
         "tcgen05.cp.cta_group::1.4x256b",
         f"it begins at lane 32, and not at lane 0 to 31: {FILLED}",
+    ),
+    (
+        text(LOAD),
+        "+62",
+        f"+{1 << 16}",
+        LOADED,
+        f"lanes 1 to 32 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
     ),
 )
 
