@@ -428,6 +428,10 @@ NOT_COUNTED: Final = "the number of its columns is not known"
 
 def test_allocations_have_a_number_of_columns_that_is_known() -> None:
     loaded = "ld.global.u32 %r50, [%rd90];\n"
+    other = text(loaded, SECOND.format("%r50"), LOAD)
+    why = "the columns of another allocation are not known"
+    wanted = [("unknown", ALLOC, why), ("unknown", ALLOC, NOT_COUNTED)]
+    assert said(proof(replaced(other, f"{PERMIT}\n", ""))) == wanted
     wrong = replaced(text(LOAD), f"@!%p9 bra $allocated;\n{MINE}", f"{loaded}@!%p9 bra $allocated;\n{MINE}")
     wrong = replaced(wrong, MINE, MINE.replace(" 64;", " %r50;"))
     assert said(proof(wrong))[0] == ("unknown", ALLOC, NOT_COUNTED)
@@ -778,9 +782,12 @@ def test_one_thread_may_compute_an_address_from_its_number() -> None:
     assert proof(one).complete
 
 
-def test_a_use_that_is_right_for_one_address_of_the_allocation_is_no_violation() -> None:
-    last = f"setp.eq.u32 %p7, {TENSOR}, 448;\nselp.u32 %r21, 0, 64, %p7;\nadd.u32 %r20, %r20, %r21;"
-    ((verdict, instr, why),) = said(proof(text(last, LOAD)))
+@pytest.mark.parametrize(
+    "right", [f"setp.eq.u32 %p7, {TENSOR}, 448;", f"and.b32 %r22, {TENSOR}, 32;\nsetp.eq.u32 %p7, %r22, 32;"]
+)
+def test_a_use_that_is_right_for_some_addresses_of_the_allocation_is_no_violation(right: str) -> None:
+    moved = "selp.u32 %r21, 0, 64, %p7;\nadd.u32 %r20, %r20, %r21;"
+    ((verdict, instr, why),) = said(proof(text(right, moved, LOAD)))
     assert (verdict, instr) == ("unknown", LOADED)
     assert why.startswith("perhaps columns 126 to 127 are outside its allocation")
 
