@@ -123,10 +123,10 @@ OF_D: Final = {
 }
 OF_K: Final = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 RESERVED: Final = {
-    **dict.fromkeys(("f16", "tf32", "f8f6f4"), {3, 6, 23, 29}),
+    **{kind: {3, 6, 23, 29} for kind in ("f16", "tf32", "f8f6f4")},
     "i8": {6, 13, 14, 23, 29},
     "mxf8f6f4": {0, 1, 3, 6, 24, 25, 26, 31},
-    **dict.fromkeys(("mxf4", "mxf4nvf4"), {0, 1, 3, 6, 15, 16, 24, 25, 26}),
+    **{kind: {0, 1, 3, 6, 15, 16, 24, 25, 26} for kind in ("mxf4", "mxf4nvf4")},
 }
 
 
