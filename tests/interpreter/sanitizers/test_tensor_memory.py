@@ -70,6 +70,7 @@ def test_a_product_is_there_for_who_has_waited_for_its_commit() -> None:
         for n in range(N // 8)
     ]
     assert reported(start, wait(), moved(0, N, to="out"))[1] == []
+    assert reported(start, "bar.sync 0;", moved(0, N, to="out"), wait(), sanitize="sync")[1] == []
     # One thread may wait for all, who come after it by a barrier.
     only = wait().replace("$wait0:", "@!%p8 bra $over;\n$wait0:") + "\n$over:\nbar.sync 0;"
     assert reported(start, only, moved(0, N, to="out"))[1] == []
