@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from interpreter.tensor_texts import (
     LANES,
+    MBARRIERS,
     TENSOR,
     Array,
     by_one_thread,
@@ -112,6 +113,20 @@ def test_a_product_of_each_type_is_right(type: str, m: int) -> None:
 
 
 MORE: Final = 1 << 16  # bytes of x before what is stored to tensor memory
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("m", "lane"), [(128, 0), (64, 16)])
+def test_d_may_begin_at_a_later_column_and_in_the_middle_of_quarters(m: int, lane: int) -> None:
+    """Shared memory has a size that is no multiple of the words of a matrix."""
+    n, a, b = 32, drawn("f16", m), drawn("f16", 32, 2)
+    lines = [line.replace("[%r90]", "[%r20]") for line in steps("f16", instruction(m, n, "f16"))]
+    start = by_one_thread([f"add.u32 %r20, {TENSOR}, {lane << 16 | 64};", *lines, commit()])
+    text = kernel("\n".join([start, wait(), moved(64, n, to="out")]), nbytes=1 << 16)
+    nbytes = MBARRIERS + (1 << 16)
+    text = text.replace(f"buf[{nbytes}]", f"buf[{nbytes + 4}]")
+    got = ran(text, image(a, b), (LANES, n)).view(np.float32)[lane + rows_of_d(m)]
+    assert np.abs(got - exact(a, "f16") @ exact(b, "f16").T).max() < 1e-4
 
 
 def with_rows(whole: Array, rows: Array) -> Array:
