@@ -102,6 +102,10 @@ MISTAKES: Final = (
         "tcgen05.cp of 128x256b reaches lane 191 from 0x400000 on, and tensor memory has 128 lanes",
     ),
     (
+        [f"add.u32 %r22, {TENSOR}, 0x10000;", "tcgen05.cp.cta_group::1.128x256b [%r22], %rd1;"],
+        "tcgen05.cp of 128x256b reaches lane 128 from 0x10000 on, and tensor memory has 128 lanes",
+    ),
+    (
         ["add.u32 %r21, %r21, 4;", "tcgen05.cp.cta_group::1.128x256b [%r21], %rd1;"],
         f"uses columns 124 to 131 of tensor memory for the copy, {TAKEN}",
     ),

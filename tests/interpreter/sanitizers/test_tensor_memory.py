@@ -381,6 +381,15 @@ def test_rows_of_a_in_tensor_memory_are_written_before_a_product_reads_them(all_
     assert got == ([] if all_warps else unwritten(text, 32, 32 << 16 | 64, mma))
 
 
+def test_a_row_of_a_in_tensor_memory_is_undefined_if_one_of_its_cells_is() -> None:
+    store = "tcgen05.st.sync.aligned.32x32b.x4.b32 [%r2+64], {%r93, %r93, %r93, %r93};"  # 4 columns of 8
+    mma = LAST.replace("%rd1", "[%r80]")
+    start = by_one_thread([f"add.u32 %r80, {TENSOR}, 64;", *MMA[:-1], mma, commit()])
+    body = [ADDRESS, store, WAIT_ST, "bar.sync 0;", start, wait(), LOAD, of_thread(32)]
+    text, got = reported(*body, sanitize="init")
+    assert got == unwritten(text, 32, 68, mma)
+
+
 @pytest.mark.parametrize("register", ["%r10", "%r11"])
 def test_the_extreme_of_undefined_cells_is_undefined(register: str) -> None:
     load = "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r9, %r10}, %r11, [%r2];"
