@@ -54,7 +54,7 @@ class TensorQueues:
 
     def started(self, owner: int) -> int:
         """The number of operations that a thread or warp has started so far."""
-        return self._of[owner].started if owner in self._of else 0
+        return self._of.setdefault(owner, _Queue()).started
 
     def complete(self, owner: int, count: int) -> None:
         """Do the first `count` operations of a thread or warp, as far as they are not done."""
