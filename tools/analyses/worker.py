@@ -417,7 +417,7 @@ def record_forever(connection: Connection, paths: Sequence[str], marks: str, bas
     sys.meta_path.insert(0, recorded_importer(hits))
 
     def record(tests: Tests) -> None:
-        stale = caches(("ptxgen.check", "ptxgen.interpreter"))
+        stale = caches(("ptxgen.check", "ptxgen.interpreter", "ptxgen.isa"))
         connection.send((list(tests.items), sorted(hits)))
         while True:
             wanted: list[str] | None = connection.recv()
