@@ -39,7 +39,7 @@ DEFAULT_BLOCK_Q: Final = 256
 WIDEST: Final = 128  # columns of Q and K, and of V
 # Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
 # two of them all 65536 registers, as flash-attn-4 deals them.
-_REGISTERS: Final = {1: (208, 112, 64), 2: (192, 80, 48)}
+_REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _MOST_STAGES: Final = 4
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
 # nothing.

@@ -15,7 +15,8 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import PAIRS, ScalarType, b32, f32, u32
 
 CELL: Final = 4  # bytes of a lane and a column
-_MOST_REGISTERS: Final = 128  # of one load or store
+# Registers of one load or store: more in a row leave the assembler none, where a thread has 128 at the beginning.
+_MOST_REGISTERS: Final = 32
 _LOG_LANES_OF_WARP: Final = 21  # 32 lanes, in the upper half of an address
 
 

@@ -132,13 +132,16 @@ class TensorRing(RingMemory):
 
     def enter(self, role: Role) -> None:
         """Declare the role's stage index and parity; a fresh empty barrier lets the producer pass."""
+        # Indices of threads are in registers also if there is one stage: a wait at a constant address that
+        # begins a loop would be one block with it, of which proofs do not know whether lanes go round together.
         sides = (self.producer, "fill", 1), (self.consumer, "drain", 0), (self.then, "then", 0)
         for mine, kind, parity in sides:
             if mine is role:
                 index: Any = 0
-                if self.stages > 1:
-                    is_dealt = self.dealt and kind == "drain"
-                    index = role.warpgroup if is_dealt else self.k.var(u32, 0)
+                if self.dealt and kind == "drain":
+                    index = self.k.mov(role.warpgroup, type=u32)
+                elif self.stages > 1 or kind == "then":
+                    index = self.k.var(u32, 0)
                 self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
 
     def leave(self, role: Role) -> None:
