@@ -19,6 +19,7 @@ from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.families.family import Family
 from flash.families.mma import MMA
 from flash.families.simt import SIMT
+from flash.families.tcgen05 import TCGEN05
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -99,6 +100,10 @@ _OF_SPLIT: Final[tuple[Dims, ...]] = (
     *((4, 4), (64, 64), (128, 128)),
     *((72, 40), (96, 124), (64, 128), (128, 20)),
 )
+_OF_TCGEN05: Final[tuple[Dims, ...]] = (
+    *((8, 8), (64, 64), (96, 96), (128, 128)),
+    *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64)),
+)
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((192, 128), (64, 128), (48, 144), (128, 256)),
@@ -114,6 +119,10 @@ KINDS: Final[dict[str, Kind]] = {
     "wgmma f16": Kind(WGMMA, {"dtype": "f16", **_HOPPER}, widths=_WIDE, blocks_q=(128, 192)),
     "wgmma bf16": Kind(WGMMA, {"dtype": "bf16", **_HOPPER}, 16, 128, widths=_WIDE, blocks_q=(64, 192)),
     "wgmma of three": Kind(WGMMA, {"dtype": "f16", **_HOPPER}, 16, 192),
+    "tcgen05 f16": Kind(
+        TCGEN05, {"dtype": "f16", "target": "sm_100a"}, 16, 256, widths=_OF_TCGEN05, blocks_q=(128,)
+    ),
+    "tcgen05 bf16": Kind(TCGEN05, {"dtype": "bf16", "target": "sm_103a"}, 16, 128, widths=_OF_TCGEN05),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "latent": Kind(
         LATENT,
@@ -153,8 +162,10 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
 
 def has(kind: str, feature: str) -> bool:
     """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
-    blocks of rows have scales.
+    blocks of rows have scales; none of tcgen05 packs heads.
     """
+    if KINDS[kind].family is TCGEN05:
+        return "pack_gqa" not in FEATURES[feature]
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
     return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
 

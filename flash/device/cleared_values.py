@@ -23,6 +23,7 @@ from ptxgen.types import u32
 
 # Chunks of 16 bytes that a thread reads together, where it has the registers without spilling.
 _AT_ONCE: Final = 2
+_WORDS: Final = CHUNK // u32.nbytes  # of a chunk
 
 
 class ClearedValues(RestoredValues):
@@ -38,7 +39,8 @@ class ClearedValues(RestoredValues):
         self.producer = producer
         self.values = values
         self._at_once = 1 if config.is_persistent or config.gathers else _AT_ONCE
-        self.findings = k.tma.ring(1, producer, consumer, written=True, found=((1, producer.warps), u32))
+        words = -(-producer.warps // _WORDS) * _WORDS
+        self.findings = k.tma.ring(1, producer, consumer, written=True, found=((1, words), u32))
 
     # ------------------------------------------------------------------------------ the producer's part
 

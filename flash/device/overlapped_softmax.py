@@ -49,6 +49,12 @@ class OverlappedSoftmax(LazySoftmax):
     @marked("overlapped softmax: weigh")
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
+        self.move_shifts(S)
+        self.exponentiate(S)
+
+    @marked("overlapped softmax: weigh")
+    def move_shifts(self, S: Fragment) -> None:
+        """Move the shifts that scores have outgrown, as the first half of `weigh`."""
         k = self.k
         tops = self._tops(S)
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
@@ -60,6 +66,10 @@ class OverlappedSoftmax(LazySoftmax):
             for i, top in enumerate(tops):
                 self._move(i, top, outgrown[i])
             self._note_rests()
+
+    @marked("overlapped softmax: weigh")
+    def exponentiate(self, S: Fragment) -> None:
+        """Replace scores that shifts have followed by weights, as the second half of `weigh`."""
         self._subtract(S)
         self._exponentials(S)
 

@@ -136,12 +136,14 @@ class TmaPipeline:
 
     @contextmanager
     @marked("wgmma rings: fill")
-    def each_tile(self, cta: Cta) -> Iterator[tuple[Value, Value]]:
-        """Run the body for each tile of keys that is loaded, the last first. Gives `n`, before which there
-        are -n - 1 tiles, and the first key of the tile; both are s32.
+    def each_tile(self, cta: Cta, after: int = 0) -> Iterator[tuple[Value, Value]]:
+        """Run the body for each tile of keys that is loaded, the last first, or for those `after` the first
+        so many. Gives `n`, before which there are -n - 1 tiles, and the first key of the tile; both are s32.
         """
         k = self.k
-        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+        with k.loop(
+            after - cta.tiles if after else -cta.tiles, 0 if cta.first_tile is None else -cta.first_tile
+        ) as n:
             row = self.first_key(n)
             seen = cta.mask.sees_tile(row)
             with if_seen(k, None if seen is None else seen | (n == -cta.tiles)):

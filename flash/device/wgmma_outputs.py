@@ -79,7 +79,7 @@ def store_outputs(
     V, times its scale, to the rows that see them. `cta` is `work.cta`, computed again.
     """
     k, t, pipeline, nonfinite = work.k, work.t, work.pipeline, work.pipeline.nonfinite
-    with _findings(work) as was_cleared:
+    with findings(work) as was_cleared:
         if pipeline.stores is not None:
             assert isinstance(outputs, WarpgroupOutputs)
             outputs.start_store(work, cta, pipeline.stores)
@@ -97,12 +97,12 @@ def store_outputs(
             store_sums(k, (cta.O, lambda: first_row), ROWS, columns, t.slices, outputs.sums.rows_of_thread)
         else:
             outputs.write(pipeline.out)
-            _send(work, cta, pipeline.out, visible=was_cleared)
+            send(work, cta, pipeline.out, visible=was_cleared)
         if nonfinite is not None:
             nonfinite.restore(cta, t.block_q, pipeline.cleared(cta), Team(work.role), v_scale)
 
 
-def _findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
+def findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
     """The context in which O is stored and restored; yields whether threads read the stored O."""
     nonfinite = work.pipeline.nonfinite
     if isinstance(nonfinite, ClearedValues):
@@ -111,7 +111,7 @@ def _findings(work: WorkTile) -> AbstractContextManager[Value | bool]:
 
 
 @marked("wgmma: store of O")
-def _send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None:
+def send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None:
     """Store the tile of O: by a tensor copy, unless rows after those of the CTA, or between them, belong to
     other CTAs. `visible` is whether threads read what it has stored.
     """

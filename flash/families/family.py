@@ -73,6 +73,10 @@ class Family(Generic[T]):
         """Whether the family is for the types and rows of a request, for some sizes and targets."""
         raise NotImplementedError
 
+    def is_for(self, target: Target) -> bool:
+        """Whether its kernels are for this target and few others; False if they are for all."""
+        return self.target == target.name
+
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """Why no kernel of the family takes a request that it `computes` on a target, for arrays aligned to
         `alignment` bytes; the empty string if one does.

@@ -169,7 +169,7 @@ def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dic
     """Which instruction multiplies on a target that has families of its own, and why it is not that of an
     earlier family; then what has a scale.
     """
-    if not any(family.target == kernel.target.name for family in families_of(config.tile_request)):
+    if not any(family.is_for(kernel.target) for family in families_of(config.tile_request)):
         return {}
     products = kernel.config.family.explained(kernel.config.tiling)
     if why := refusals_of(config, geometry, kernel.config):

@@ -73,6 +73,7 @@ class Control(Grid):
         self._blocks_opened = 0
         self.account = Account(name)
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
+        self._promised = 0  # how many of these whole warps run, by a promise of uniform="warp"
         self._loops: list[_Loop] = []  # the open ones, outermost first
         # The last `when`: its end, its promise of uniformity, whether it splits a warp.
         self._closed: tuple[ir.Statement, Uniform, Splits | None] | None = None
@@ -234,7 +235,10 @@ class Control(Grid):
         self._branch(skip, condition, negated=True)
         splits = None if uniform else self._gathering.by(condition)
         try:
-            with self._block("when", divergent=uniform is not True, splits=splits):
+            with (
+                self._block("when", divergent=uniform is not True, splits=splits),
+                self._of_warps(uniform == "warp"),
+            ):
                 yield
         finally:
             self._statements.append(skip)
@@ -257,7 +261,10 @@ class Control(Grid):
         self._branch(end)
         self._statements.append(skip)
         try:
-            with self._block("otherwise", divergent=uniform is not True, splits=splits):
+            with (
+                self._block("otherwise", divergent=uniform is not True, splits=splits),
+                self._of_warps(uniform == "warp"),
+            ):
                 yield
         finally:
             self._statements.append(end)
@@ -394,6 +401,15 @@ class Control(Grid):
                 self._divergent.pop()
             self._open.pop()
             self._open_numbers.pop()
+
+    @contextmanager
+    def _of_warps(self, promised: bool) -> Iterator[None]:
+        """The context of a body that whole warps run, if that is `promised`."""
+        self._promised += promised
+        try:
+            yield
+        finally:
+            self._promised -= promised
 
     def _label(self, kind: str) -> ir.Label:
         self._labels += 1

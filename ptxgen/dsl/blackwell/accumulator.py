@@ -13,12 +13,14 @@ from ptxgen.dsl.blackwell.cells import (
     load_row,
     packed,
     require_f32,
+    scale_row,
     store_row,
 )
 from ptxgen.dsl.blackwell.operands import Format, descriptor, operand_of, step_elements
 from ptxgen.dsl.blackwell.products import check_scales, checked_product
 from ptxgen.dsl.blackwell.scales import Scales, format_of
 from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
 from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, moved
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import TilePointer
@@ -29,6 +31,7 @@ from ptxgen.tensormap import CHUNK
 from ptxgen.types import PAIRS, f32, pred, u32
 
 _PIECE: Final = 32  # columns that `write` has in registers at once
+_SCALED: Final = 16  # columns that `scale` has in registers at once
 
 
 class Accumulator(TensorMatrix):
@@ -121,8 +124,8 @@ class Accumulator(TensorMatrix):
 
     def load(self, first: Scalar = 0, count: int | None = None) -> list[Var]:
         """Load `count` columns (None: all) of this thread's `row`, from column `first` on, an int or a u32
-        value, as f32 variables, and wait for them. All threads of whole warpgroups come here; each warpgroup
-        reaches all rows.
+        value, as f32 variables, and wait for them. All threads of whole warpgroups come here, of which each
+        reaches all rows, or whole warps of them, by `k.when(…, uniform="warp")`.
 
         Raises `ConfigError` for other columns, and where no whole warpgroups run, and `TypeMismatchError`
         where some threads are absent (PTX ISA, "tcgen05.ld", ".32x32b", and "tcgen05.wait").
@@ -145,25 +148,45 @@ class Accumulator(TensorMatrix):
         with k.placed():
             store_row(k, at, values)
 
-    def write(self, tile: BoxTile) -> None:
+    def scale(self, factor: Value) -> None:
+        """Multiply this thread's `row` by an f32 value, and wait until the products are there. The threads
+        that come here are those of `load` (PTX ISA, "tcgen05.ld" and "tcgen05.st"). Raises
+        `TypeMismatchError` for another factor, and as `load` does.
+        """
+        caller, k = "accumulator.scale", self.memory.k
+        require_f32(caller, [factor])
+        at = self.use_by_threads(caller, 0)
+        with k.placed():
+            scale_row(k, at, self.columns, factor, _SCALED)
+
+    def write(self, tile: BoxTile, first_row: int = 0, *, factor: Value | None = None) -> None:
         """Store the elements, rounded to the type of the tile, f16, bf16 or f32, to a tile in shared memory
-        with the rows and columns of this CTA. `k.tma.store` may copy it then. All threads of one warpgroup
-        come here. Raises `ConfigError` for other tiles, and as `load` does.
+        with the columns of this CTA, from row `first_row` of it on, a multiple of 8. With `factor`, an f32
+        value of each thread, its row is multiplied by that before. `k.tma.store` may copy the tile then. All
+        threads of one warpgroup come here. Raises `ConfigError` for other tiles, and as `load` does.
         """
         caller, k = "accumulator.write", self.memory.k
         layout = getattr(tile, "layout", None)
-        fits = layout is not None and (layout.rows, layout.columns) == (self.rows, self.columns)
-        if layout is None or not fits or layout.dtype not in (f32, *PAIRS):
+        fits = layout is not None and layout.columns == self.columns and layout.dtype in (f32, *PAIRS)
+        if layout is None or not fits or not _begins(first_row, layout.rows - self.rows):
+            rows = f", and its rows from {shown(first_row)} on" if first_row else ""
             raise ConfigError(
                 f"{caller}: expected a tile of {self.rows} x {self.columns} elements of f16, bf16 or f32, "
-                f"got {shown(tile)}"
+                f"got {shown(tile)}{rows}"
             )
+        if factor is not None:
+            require_f32(caller, [factor])
         dtype, lanes, row = layout.dtype, self.use_by_threads(caller, 0), self.row
+        if first_row:
+            row = row + first_row
         wide = CHUNK // dtype.nbytes  # elements of a chunk
         chunks: dict[int, TilePointer] = {}  # by the column in a slab
         with k.placed():
             for first in range(0, self.columns, _PIECE):
                 values = load_row(k, columns_after(lanes, first), min(_PIECE, self.columns - first))
+                if factor is not None:
+                    for value in values:
+                        k.mul(value, factor, into=value)
                 for column in range(first, first + len(values), wide):
                     slab, within = divmod(column, layout.slab_columns)
                     if within not in chunks:
@@ -187,3 +210,8 @@ class Accumulator(TensorMatrix):
                 f"{self.columns} of matrix {self.name!r}, got first {shown(first)} and count {shown(count)}"
             )
         return count
+
+
+def _begins(row: Any, last: int) -> bool:
+    """Whether rows of a tile may begin at `row`, at most `last`, and a multiple of those of a swizzle."""
+    return is_int(row) and 0 <= row <= last and row % SWIZZLE_ROWS == 0

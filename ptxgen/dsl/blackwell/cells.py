@@ -15,7 +15,8 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import PAIRS, ScalarType, b32, f32, u32
 
 CELL: Final = 4  # bytes of a lane and a column
-_MOST_REGISTERS: Final = 128  # of one load or store
+# Registers of one load or store; with 128 the assembler has none left where a thread begins with so many.
+_MOST_REGISTERS: Final = 32
 _LOG_LANES_OF_WARP: Final = 21  # 32 lanes, in the upper half of an address
 
 
@@ -69,13 +70,13 @@ class TensorMatrix:
 
     def use_by_threads(self, caller: str, first: Scalar) -> Pointer:
         """The address of this warp's lanes, `first` columns of tensor memory further on. Raises
-        `TypeMismatchError` unless threads use the matrix here and all of the role come here, and
+        `TypeMismatchError` unless threads use the matrix here and whole warps come here, and
         `ConfigError` for roles without whole warpgroups.
         """
         k, role = self.memory.k, self.memory.k.present_role
         self.owner.use(f"matrix {self.name!r}")
         self.owner.require_side(caller, products=False)
-        k.require_present(caller)
+        k.require_warps(caller)
         if not (role.warpgroups if role else k.threads % (WARPGROUP * WARP_SIZE) == 0):
             of = f"the CTA has {k.threads} threads"
             if role is not None:
@@ -105,6 +106,20 @@ def store_row(k: Roles, at: Pointer, values: Sequence[Value]) -> None:
     """Store a value of 32 bits of this thread to each of the following columns, and wait."""
     for first, number in _pieces(len(values)):
         k.tcgen05_st(columns_after(at, first), values[first : first + number], num=_times(number))
+    k.tcgen05_wait_st()
+
+
+def scale_row(k: Roles, at: Pointer, count: int, factor: Value, piece: int) -> None:
+    """Multiply the f32 cells of this thread in `count` columns by a factor, `piece` of them at a time, and
+    wait until the products are there.
+    """
+    for first in range(0, count, piece):
+        number = min(piece, count - first)
+        values = load_row(k, columns_after(at, first), number)
+        for value in values:
+            k.mul(value, factor, into=value)
+        for down, some in _pieces(number):
+            k.tcgen05_st(columns_after(at, first + down), values[down : down + some], num=_times(some))
     k.tcgen05_wait_st()
 
 

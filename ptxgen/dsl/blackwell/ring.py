@@ -10,7 +10,7 @@ from ptxgen.dsl.blackwell.cells import CELL, Memory
 from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, Products
-from ptxgen.dsl.hopper.role import Role
+from ptxgen.dsl.hopper.role import WARPGROUP, Role
 from ptxgen.dsl.hopper.stage import Cursor, RingMemory, StepStage
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Value, is_count
@@ -47,11 +47,14 @@ class _Shape:
 class TensorRing(RingMemory):
     """`stages` stages in tensor memory, each with the `matrices`: sums that products of the producer fill and
     threads of the consumer load, or if the ring is `written` matrices to which threads of the producer store
-    and which products of the consumer read or add to.
+    and which products of the consumer read or add to. Operands of a ring that is not written are those that
+    threads of the consumer store for the products of the next fill of their stage.
 
     The side of products has one arrival, that of a commit, and the side of threads one of each warp, in a
     pair of CTAs of both. A `tcgen05.fence` comes before and after each, where tensor memory of other threads
-    is concerned (PTX ISA, "tcgen05.fence").
+    is concerned (PTX ISA, "tcgen05.fence"). If the ring is `dealt`, each warpgroup of the consumer has a
+    stage of its own. The role `then` takes a stage when the consumer hands it on, at a third barrier, and
+    both release it.
     """
 
     def __init__(
@@ -63,10 +66,13 @@ class TensorRing(RingMemory):
         consumer: Role,
         written: bool,
         matrices: Mapping[str, object],
+        *,
+        then: Role | None = None,
+        dealt: bool = False,
     ) -> None:
         k = memory.k
         caller = "tensor_memory.ring"
-        for role in (producer, consumer):
+        for role in (producer, consumer, *([] if then is None else [then])):
             if getattr(role, "k", None) is not k:
                 raise ConfigError(
                     f"{caller}: the producer and the consumer must be roles of this kernel, got {shown(role)}"
@@ -76,8 +82,10 @@ class TensorRing(RingMemory):
                 f"{caller}: it takes a positive number of stages, two roles, and matrices by name, such as "
                 f"c=(128, 128); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(matrices)}"
             )
+        _check_consumers(caller, stages, consumer, then, written=written, dealt=dealt)
         self.memory = memory
         self.rows = LANES
+        self.then = then
         self._shapes: dict[str, _Shape] = {}
         width = 0
         for matrix, form in matrices.items():
@@ -85,14 +93,22 @@ class TensorRing(RingMemory):
                 raise ConfigError(
                     f"{caller}: a matrix cannot be called {matrix!r}, a word of stages; rename it"
                 )
-            columns, dtype = _checked(caller, matrix, form, LANES * memory.cta_group)
+            columns, dtype, over = _checked(caller, matrix, form, LANES * memory.cta_group)
             needed = columns * dtype.nbytes // CELL if dtype else columns
-            self._shapes[matrix] = _Shape(columns, dtype, needed, width)
-            width += needed
+            if over is None:
+                self._shapes[matrix] = _Shape(columns, dtype, needed, width)
+                width += needed
+            else:
+                first = _last_columns(caller, matrix, needed, over, self._shapes)
+                self._shapes[matrix] = _Shape(columns, dtype, needed, first)
         self._width = width
         self._first = memory.take(caller, stages * width)
         barriers = k.shared(name, (1, _BARRIERS * stages), u64, align=_BARRIER_ALIGN)
-        super().__init__(k, name, producer, consumer, {}, {}, barriers, 1, False, written)
+        super().__init__(k, name, producer, consumer, {}, {}, barriers, 1, False, written, dealt=dealt)
+        self._handed: TilePointer | None = None  # the third barrier of each stage
+        if then is not None:
+            handed = k.shared(f"{name}_handed", (1, stages), u64, align=_BARRIER_ALIGN)
+            self._handed = handed.pointer()
         self.spans_cluster = memory.cta_group > 1
         k.add_role_user(self)
 
@@ -103,19 +119,29 @@ class TensorRing(RingMemory):
 
     def prepare(self) -> None:
         """Initialise the barriers, in one thread."""
-        threads = self.producer if self.written else self.consumer
-        arrivals = threads.warps * self.memory.cta_group, 1
-        full, empty = arrivals if self.written else arrivals[::-1]
+        group = self.memory.cta_group
+        hands_on = (WARPGROUP if self.dealt else self.consumer.warps) * group
+        back = hands_on if self.then is None else hands_on + self.then.warps * group
+        full, empty = (self.producer.warps * group, 1) if self.written else (1, back)
         for stage in range(self.stages):
             self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
             at = self._barriers.step(columns=self.stages + stage)
             self.k.mbarrier_init(at, empty, space="shared::cta")
+            if self._handed is not None:
+                self.k.mbarrier_init(self._handed.step(columns=stage), hands_on, space="shared::cta")
 
     def enter(self, role: Role) -> None:
         """Declare the role's stage index and parity; a fresh empty barrier lets the producer pass."""
-        for mine, kind, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
+        # Indices of threads are in registers also if there is one stage: a wait at a constant address that
+        # begins a loop would be one block with it, and proofs would not know that lanes go round together.
+        sides = (self.producer, "fill", 1), (self.consumer, "drain", 0), (self.then, "then", 0)
+        for mine, kind, parity in sides:
             if mine is role:
-                index = self.k.var(u32, 0) if self.stages > 1 else 0
+                index: Any = 0
+                if self.dealt and kind == "drain":
+                    index = self.k.mov(role.warpgroup, type=u32)
+                elif self.stages > 1 or kind == "then":
+                    index = self.k.var(u32, 0)
                 self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
 
     def leave(self, role: Role) -> None:
@@ -144,8 +170,13 @@ class TensorRing(RingMemory):
     def drain(self) -> Iterator[TensorStage]:
         """A step of the consumer: wait until the next stage is full, use it in the body, and release it. In a
         `written` ring one thread runs the body, and a commit of its products releases the stage; otherwise
-        all threads of the role run it.
+        all threads of the role run it, of a `dealt` ring each warpgroup with its stage. It is also a step of
+        the role `then`, which waits until the consumer has handed the stage on.
         """
+        if self.then is not None and self.then.has(self.k.present_role):
+            self._require("drain", self.then, of_threads=True)
+            yield from self._of_threads("drain", self._cursors["then"], None, self.stages)
+            return
         self._require("drain", self.consumer, of_threads=not self.written)
         cursor = self._cursors["drain"]
         if not self.written:
@@ -184,21 +215,52 @@ class TensorRing(RingMemory):
             stage.close()
         self.advance(cursor)
 
-    def _of_threads(self, kind: str, cursor: Cursor, waits: int, arrives: int) -> Iterator[TensorStage]:
-        """A step of the side of threads."""
+    def _of_threads(
+        self, kind: str, cursor: Cursor, waits: int | None, arrives: int
+    ) -> Iterator[TensorStage]:
+        """A step of the side of threads, which waits at the barriers from column `waits` on, or for None at
+        those by which the consumer hands stages on.
+        """
         k = self.k
         stage = self._stage_of(kind, cursor)
-        self.wait(self.barrier(stage.index, waits), cursor.parity)
+        role = self.producer if self.written else self.consumer
+        if waits is None:
+            assert self.then is not None  # which comes here
+            role = self.then
+            self.wait(self._handed_barrier(stage.index), cursor.parity)
+        else:
+            self.wait(self.barrier(stage.index, waits), cursor.parity)
         k.tcgen05_fence_after()
+        stage.owes_hand_on = self.then is not None and waits is not None
         try:
             yield stage
+            if stage.owes_hand_on:
+                raise ConfigError(
+                    f"ring {self.name!r}: a drain of role {role.name!r} does not hand its stage on, so that "
+                    f"role {self.then.name!r} waits for ever; call stage.hand_on() in it"  # type: ignore[union-attr]
+                )
             k.tcgen05_fence_before()
-            self._arrive_at_products(
-                self.barrier(stage.index, arrives), self.producer if self.written else self.consumer
-            )
+            self._arrive_at_products(self.barrier(stage.index, arrives), role)
         finally:
             stage.close()
-        self.advance(cursor)
+        if kind == "drain" and self.dealt and waits is not None:
+            cursor.parity.set(cursor.parity ^ 1)
+        else:
+            self.advance(cursor)
+
+    def hand_on(self, stage: TensorStage) -> None:
+        """Arrive at the barrier at which the role `then` waits for a stage."""
+        self.k.require_whole_role(f"ring {self.name!r}: hand_on", self.consumer)
+        self.k.tcgen05_fence_before()
+        self._arrive_at_products(self._handed_barrier(stage.index), self.consumer)
+
+    def _handed_barrier(self, index: Value | int) -> TilePointer:
+        """The barrier at which a stage is handed on."""
+        at = self._handed
+        assert at is not None  # a role takes stages then
+        if isinstance(index, int):
+            return at
+        return at.moved(self.k.mad(index, _BARRIER_ALIGN, at.value, mode="lo"))
 
     def _arrive_at_products(self, barrier: TilePointer, role: Role) -> None:
         """Arrive at a barrier of the thread that starts products, once for each warp."""
@@ -233,7 +295,7 @@ class TensorRing(RingMemory):
 class TensorStage(StepStage):
     """A stage of a ring in tensor memory that one role uses: `stage.c` is its matrix `c`."""
 
-    __slots__ = ("_matrices", "index")
+    __slots__ = ("_matrices", "index", "owes_hand_on")
 
     ring: TensorRing
 
@@ -241,14 +303,29 @@ class TensorStage(StepStage):
         super().__init__(kind)
         self.ring = ring
         self.index = index
+        self.owes_hand_on = False
         # All at once: what a branch computes is undefined after it.
         self._matrices = {name: ring.matrix(name, self) for name in ring.names}
 
-    def __getattr__(self, name: str) -> Accumulator | TensorOperand:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._matrices:
             raise AttributeError(f"{self.ring!r} has no matrix {name!r}")
         self.use(f"matrix {name!r}")
         return self._matrices[name]
+
+    def hand_on(self) -> None:
+        """Let the role `then` of the ring take the stage: what this role's threads have stored so far is
+        there for it, in tensor memory and in shared memory. All threads of the role come here, once in each
+        drain. Raises `TypeMismatchError` elsewhere.
+        """
+        self.use("the stage")
+        if not self.owes_hand_on:
+            raise TypeMismatchError(
+                f"ring {self.ring.name!r}: hand_on is for a drain of the first consumer of a ring made with "
+                "then=…, once in each; leave it out here"
+            )
+        self.owes_hand_on = False
+        self.ring.hand_on(self)
 
     @property
     def is_of_products(self) -> bool:
@@ -266,11 +343,12 @@ class TensorStage(StepStage):
             )
 
 
-def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarType | None]:
-    """The columns of a matrix, and its type, None for sums."""
-    shape, dtype = form, None
-    if isinstance(form, tuple) and len(form) == 2 and isinstance(form[0], tuple):
-        shape, dtype = form
+def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarType | None, str | None]:
+    """The columns of a matrix, its type, None for sums, and the sums whose columns it shares, or None."""
+    shape, dtype, over = form, None, None
+    if isinstance(form, tuple) and len(form) in (2, 3) and isinstance(form[0], tuple):
+        shape, dtype, *rest = form
+        over = rest[0] if rest else None
     step = _COLUMN_STEP * rows // LANES if dtype is None else STEP
     right = isinstance(shape, tuple) and len(shape) == 2 and shape[0] == rows and dtype in (None, f16, bf16)
     columns = shape[1] if right else None
@@ -280,4 +358,31 @@ def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarT
             f"{_COLUMN_STEP * rows // LANES} columns up to {MOST_COLUMNS}, or as (({rows}, columns), f16 or "
             f"bf16) for an operand, in multiples of {STEP}; got {shown(form)}"
         )
-    return columns, dtype
+    return columns, dtype, over
+
+
+def _last_columns(caller: str, name: str, needed: int, over: object, shapes: Mapping[str, _Shape]) -> int:
+    """The first of the last `needed` columns of the sums `over`. Raises `ConfigError` for other sums."""
+    of = shapes.get(over) if isinstance(over, str) else None
+    if of is None or of.dtype is not None or of.width < needed:
+        raise ConfigError(
+            f"{caller}: matrix {name!r} needs {needed} columns, expected the name of sums before it that "
+            f"have as many, got {shown(over)}"
+        )
+    return of.first + of.width - needed
+
+
+def _check_consumers(
+    caller: str, stages: int, consumer: Role, then: Role | None, *, written: bool, dealt: bool
+) -> None:
+    """Raise `ConfigError` unless the threads of the consumer can take stages as these arguments say."""
+    if written and (dealt or then is not None):
+        raise ConfigError(
+            f"{caller}: dealt=True and then=… are for stages that threads drain, but products drain those of "
+            "a ring made with written=True; leave out one of both"
+        )
+    if dealt and stages != consumer.warpgroups:
+        raise ConfigError(
+            f"{caller}: dealt=True gives a stage to each warpgroup of role {consumer.name!r}, which has "
+            f"{consumer.warpgroups}, got {stages} stages"
+        )

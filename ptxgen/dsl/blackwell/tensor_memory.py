@@ -71,7 +71,16 @@ class TensorMemory:
     # ------------------------------------------------------------------------------ what lies in it
 
     def ring(
-        self, stages: int, producer: Role, consumer: Role, /, *, written: bool = False, **matrices: object
+        self,
+        stages: int,
+        producer: Role,
+        consumer: Role,
+        /,
+        *,
+        then: Role | None = None,
+        written: bool = False,
+        dealt: bool = False,
+        **matrices: object,
     ) -> TensorRing:
         """A ring of `stages` stages in tensor memory, each with the matrices that are named: sums, such as
         `ring(2, multiplying, storing, c=(128, 128))`, or with a type left operands of products, such as
@@ -81,10 +90,17 @@ class TensorMemory:
         load it; with `written` the threads of the `producer` store to it, and products of the `consumer`
         read it. Matrices have 128 rows, or 256 in a pair of CTAs, of which each CTA has 128.
 
+        In a ring that is not written, an operand is what threads of the consumer store in their `drain`, and
+        products read it in the next `fill` of the stage. `p=((128, 64), f16, "s")` has the last columns of
+        the sums `s`. With `dealt` warpgroup i of the consumer drains stage i, again and again. With `then`
+        another role drains each stage, too, when the consumer has handed it on by `stage.hand_on()`, and the
+        stage is free when both have released it.
+
         Raises `ConfigError` for other arguments, and if fewer columns are left.
         """
         self._rings += 1
-        return TensorRing(self, f"tensor_ring_{self._rings}", stages, producer, consumer, written, matrices)
+        name = f"tensor_ring_{self._rings}"
+        return TensorRing(self, name, stages, producer, consumer, written, matrices, then=then, dealt=dealt)
 
     def scales(self, rows: int, factors: int, form: str = "nvf4") -> Scales:
         """Memory for the scale factors of an operand of products, `factors` (a multiple of 4) of each of its
@@ -141,6 +157,9 @@ class TensorMemory:
     @contextmanager
     def issuing(self, role: Role) -> Iterator[None]:
         """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
+        if self._issuing:
+            yield  # which is this one
+            return
         self._issuing += 1
         try:
             with self.k.when(role.leads if self.is_even is None else role.leads & self.is_even):

@@ -181,6 +181,16 @@ class Roles(GuardedStores):
         else:
             self.require_whole_role(caller, self._role)
 
+    def require_warps(self, caller: str) -> None:
+        """Raise `TypeMismatchError` unless whole warps come here: all threads of the present role, or of the
+        CTA outside of roles, or those of blocks that are promised `uniform="warp"`.
+        """
+        blocks = sum(kind != "role" for kind in self._divergent)
+        if blocks and blocks == self._promised:
+            self.refuse_predicated(caller)
+        else:
+            self.require_present(caller)
+
     def require_branch(self, caller: str) -> None:
         """Raise `TypeMismatchError` outside of the branches in which one thread may be alone."""
         self.refuse_predicated(caller)

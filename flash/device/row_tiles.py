@@ -1,0 +1,153 @@
+"""The weights of row tiles whose scores are in tensor memory: a thread has a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from flash.device.lazy_softmax import LEAST_SCALE
+from flash.device.mask import if_seen
+from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.row_outputs import store_row_outputs
+from flash.device.row_softmax import RowSoftmax
+from flash.device.tile_scores import TileScores
+from flash.device.warpgroup_roles import SLACK, has_tiles
+from flash.device.work_tiles import WorkTile
+from flash.families.tcgen05 import TCGEN05_ROWS
+from ptxgen.dsl import Fragment, SharedTile, Value, marked
+from ptxgen.dsl.blackwell import TensorRing, TensorStage
+from ptxgen.types import u32
+
+_KEYS_OF_PLANES: Final = 16
+_ROW: Final = (0,)  # a thread's rows, counted from its first
+
+
+class RowTiles:
+    """The work of the warpgroups that compute weights, each of its row tile: the scores S of a tile of keys
+    come through `rows`, and go back as weights P. The correction gets a factor of each row in `factors`,
+    by which it multiplies O.
+    """
+
+    @marked("row tiles: begin")
+    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile) -> None:
+        self.k = k = work.k
+        self.work, self.cta, self.rows = work, work.cta, rows
+        row = self._row_of_cta()
+        self.row = self.cta.first_row + k.signed(row)
+        self.factor_at = factors.pointer(row // TCGEN05_ROWS, row % TCGEN05_ROWS)
+        self.scores = self._scores()
+        self.softmax = self._softmax()
+
+    def run(self) -> None:
+        """Weigh the scores of all tiles of keys, and end the softmax."""
+        k = self.k
+        with k.when(has_tiles(self.cta), uniform=True):
+            for end, first, masking in masked_tiles(k, self.cta, self.work.cta_again):
+                begin = first if isinstance(first, int) else -first
+                with k.loop(-end, begin) as n, if_seen(k, self._sees(n)), self.rows.drain() as stage:
+                    self._weigh(stage, n, masking)
+        inverse = self._finish()
+        with k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
+            k.note("the correction multiplies O by 1 / sum")
+            self._send(stage, inverse)
+
+    @marked("row tiles: weights")
+    def _weigh(self, stage: TensorStage, n: Value, masking: Masking) -> None:
+        """P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in the columns of S."""
+        k = self.k
+        S = Fragment.of([stage.s.load()])
+        if self.cta.scoring is None:
+            self._take_sign(S)
+        coordinates = []
+        for first, scores in self._pieces():
+            if first:
+                k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
+            piece = S.part(slice(None), slice(first, first + len(scores.keys)))
+            coordinates.append((piece, scores.finish(piece, n, masking, self.cta.scoring)))
+        self.softmax.move_shifts(S)
+        self._send(stage, self.softmax.factor())
+        k.note("P = exp2(scale * S - shift)")
+        self.softmax.exponentiate(S)
+        for piece, of_piece in coordinates:
+            self.scores.drop(piece, of_piece)
+        stage.p.store(S.row(0))
+
+    @marked("row tiles: sign")
+    def _take_sign(self, S: Fragment) -> None:
+        """Negate the scores if the scale is negative: the softmax takes a positive one."""
+        k = self.k
+        with k.when(self.cta.scale_log2 < 0.0, uniform=True):
+            for score in S.all():
+                k.neg(score, into=score)
+
+    @property
+    def _has_planes(self) -> bool:
+        """Whether there are arrays with an element for each score, which may hide any key."""
+        return self.work.config.features.hides_anywhere
+
+    @marked("row tiles: factor")
+    def _send(self, stage: TensorStage, factor: Value) -> None:
+        """Let the correction multiply this row of O by a factor."""
+        self.k.store(self.factor_at, factor)
+        stage.hand_on()
+
+    @marked("row tiles: finish")
+    def _finish(self) -> Value:
+        """Write the outputs of the row besides O; returns what O is to be multiplied by."""
+        k, cta = self.k, self.work.cta_again()
+        row, finished = cta.first_row + k.signed(self._row_of_cta()), self.softmax.finish(0)
+        if cta.row_outputs:
+            with k.when(cta.writes_row(row < cta.O.rows)):
+                store_row_outputs(k, cta.row_outputs, row, finished)
+        cta.store_tops(k, self.scores.tops, (row, _ROW), [])
+        return cta.weighed(finished.inverse)
+
+    def _row_of_cta(self) -> Value:
+        """The row of this thread, counted in its CTA."""
+        return self.k.thread_id() & self.work.t.block_q - 1
+
+    def _sees(self, n: Value) -> Value | None:
+        """Whether some row sees a tile between others; None: yes. The last tile is always there."""
+        if not self.cta.mask.has_gaps:
+            return None
+        seen = self.cta.mask.sees_tile(self.work.pipeline.first_key(n))
+        return None if seen is None else seen | (n == -self.cta.tiles)
+
+    def _pieces(self) -> list[tuple[int, TileScores]]:
+        """The first key of each piece of a tile, and its scores: where there are arrays with an element for
+        each score, a piece has few keys.
+        """
+        step = _KEYS_OF_PLANES if self._has_planes else len(self.scores.keys)
+        keys = self.scores.keys
+        return [(n, replace(self.scores, keys=keys[n : n + step])) for n in range(0, len(keys), step)]
+
+    @marked("row tiles: begin")
+    def _scores(self) -> TileScores:
+        """The coordinates of this thread's scores: one row, and all keys of a tile."""
+        k, cta, t = self.k, self.cta, self.work.t
+        query_of = None
+        if cta.packs_queries:
+            query_of = [cta.query(self.row)].__getitem__
+        return TileScores(
+            k=k,
+            cta=cta,
+            tile=t.tile,
+            first_key=self.work.pipeline.first_key,
+            first_row=self.row,
+            rows=_ROW,
+            first_column=lambda: k.mov(0, type=u32),
+            keys=range(t.tile),
+            query_of=query_of,
+            mask=lambda: cta.mask,
+            tops=cta.tops(k, len(_ROW), None if cta.scoring is not None else self._scale()),
+        )
+
+    @marked("row tiles: begin")
+    def _softmax(self) -> RowSoftmax:
+        k, cta = self.k, self.cta
+        sinks = cta.sinks(k, k.mov(0, type=u32), _ROW, lambda: self.row)
+        return RowSoftmax(k, len(_ROW), [], None if cta.scoring is not None else self._scale(), SLACK, sinks)
+
+    def _scale(self) -> Value:
+        """The factor of products, in units of log2, without its sign, which their negation has."""
+        return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)

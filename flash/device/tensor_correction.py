@@ -1,0 +1,113 @@
+"""O in tensor memory: rescaled where a maximum has grown, and at the end divided by the sums of weights and
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from flash.device.cta import Cta
+from flash.device.team import Team
+from flash.device.warpgroup_roles import has_tiles
+from flash.device.wgmma_outputs import findings, send
+from flash.device.work_tiles import WorkTile
+from flash.families.tcgen05 import TCGEN05_ROWS
+from ptxgen.dsl import Pointer, SharedTile, Value, marked
+from ptxgen.dsl.blackwell import TensorRing, TensorStage
+from ptxgen.types import f32, u32
+
+_PIECE: Final = 32  # columns of O that a thread has in registers at once
+_WIDEST: Final = 4  # elements of f32 in one store
+
+
+class Correction:
+    """The work of the warpgroup that rescales O: it takes the row tiles of `rows` in turn, when the softmax
+    has written the `factors` of their rows.
+    """
+
+    @marked("correction: begin")
+    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile, row_tiles: int) -> None:
+        self.k = k = work.k
+        self.work, self.cta, self.rows, self.row_tiles = work, work.cta, rows, row_tiles
+        self.row = k.thread_id() % TCGEN05_ROWS
+        self.factor_at = factors.pointer(0, self.row)
+
+    def run(self) -> None:
+        """Rescale O before each tile of keys but the first, and store it after the last."""
+        k, pipeline = self.k, self.work.pipeline
+        with k.when(has_tiles(self.cta), uniform=True):
+            for _ in self._each():
+                pass  # O has no sums yet
+            with pipeline.each_tile(self.cta, after=1):
+                for stage, factor in self._each():
+                    self._rescale(stage, factor)
+        cta = self.work.cta_again()
+        with k.when(has_tiles(cta), uniform=True):
+            for i, (stage, inverse) in enumerate(self._each()):
+                self._write(cta, stage, i, inverse)
+        with k.otherwise():
+            self._write_zeros(cta)
+        self._store(cta)
+
+    def _each(self) -> Iterator[tuple[TensorStage, Value]]:
+        """Each row tile, when the softmax has handed it on, with the factor of this thread's row."""
+        for i in range(self.row_tiles):
+            with self.rows.drain() as stage:
+                yield stage, self.k.load(self.factor_at.step(rows=i))
+
+    @marked("correction: rescale")
+    def _rescale(self, stage: TensorStage, factor: Value) -> None:
+        """O *= factor, by the warps in which a shift has moved."""
+        k = self.k
+        with k.when(k.warp.any(factor != 1.0), uniform="warp"):
+            stage.o.scale(factor)
+
+    @marked("correction: rows of O")
+    def _write(self, cta: Cta, stage: TensorStage, i: int, inverse: Value) -> None:
+        """Write the rows of a row tile, times `inverse`: to shared memory, or if other splits of the keys
+        have parts of them, as f32 to global memory.
+        """
+        out = self.work.pipeline.out
+        if out is not None:
+            stage.o.write(out, i * TCGEN05_ROWS, factor=inverse)
+            return
+        columns = self.work.t.head_dim_v
+        for first in range(0, columns, _PIECE):
+            count = min(_PIECE, columns - first)
+            self._store_sums(cta, i, first, [x * inverse for x in stage.o.load(first, count)])
+
+    @marked("correction: sums of O")
+    def _store_sums(self, cta: Cta, i: int, first: int, values: list[Value]) -> None:
+        """Store neighbouring columns of this thread's row, from column `first` on."""
+        k, O = self.k, cta.O
+        row = cta.first_row + k.signed(self.row + i * TCGEN05_ROWS)
+        width = min(_WIDEST, O.width)
+        with k.when(row < O.rows):
+            at = O.row(k, row)
+            for column in range(0, len(values), width):
+                to = Pointer(at, "global", f32, (first + column) * f32.nbytes)
+                some = values[column : column + width]
+                k.store(to, some if width > 1 else some[0])
+
+    @marked("correction: no keys")
+    def _write_zeros(self, cta: Cta) -> None:
+        """Write zeros: no row sees a key."""
+        k, out, role = self.k, self.work.pipeline.out, self.work.role
+        if out is None:
+            zero = k.mov(0.0, type=f32)
+            for i in range(self.row_tiles):
+                self._store_sums(cta, i, 0, [zero] * self.work.t.head_dim_v)
+            return
+        for at in out.chunks(role.thread, role.threads):
+            k.store(at, [k.mov(0, type=u32)] * _WIDEST)
+
+    @marked("correction: store of O")
+    def _store(self, cta: Cta) -> None:
+        """Store O, and add NaN and infinity that were cleared in V to the rows that see them."""
+        work, pipeline = self.work, self.work.pipeline
+        with findings(work) as was_cleared:
+            if pipeline.out is not None:
+                send(work, cta, pipeline.out, visible=was_cleared)
+            if pipeline.nonfinite is not None:
+                pipeline.nonfinite.restore(cta, work.t.block_q, pipeline.cleared(cta), Team(work.role))

@@ -1,0 +1,205 @@
+"""Kernels of f16 and bf16 with the matrix instructions of Blackwell (`tcgen05`), whose sums are in tensor
+memory.
+
+A CTA takes `block_q` query rows, one or two row tiles of 128, and walks over K and V in tiles of `tile` keys,
+which one thread has copied to shared memory by the tensor memory accelerator (TMA). One thread starts all
+products. Of each row tile, S has `tile` columns of tensor memory, of which P takes the last half, and O has
+its own. A warpgroup computes the weights of a row tile, one row in each thread, and another one rescales O.
+
+| what is asked | reason against the family |
+|---|---|
+| a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
+| head_dim or head_dim_v above 128 | two row tiles of O and S have no more columns of tensor memory |
+| queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
+| packed heads | one address of their LSE is not proved |
+| pages whose rows lie in no boxes of tensor copies | no threads copy rows |
+| what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
+| block_q below 128 | a product has 128 rows |
+
+A kernel of `mma.sync` computes such problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from flash.families.family import Campaign, Family
+from flash.families.request import TileRequest
+from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling, width_of
+from flash.operands.dtypes import BF16, F16
+from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
+from ptxgen.records import dataclass
+from ptxgen.target import Target
+
+TCGEN05_TARGET: Final = "sm_100f"  # the family of targets
+TCGEN05_ROWS: Final = 128  # of a product
+TCGEN05_BLOCKS_Q: Final = (128, 256)
+TCGEN05_TILES: Final = (128, 96, 64, 32, 16)
+DEFAULT_BLOCK_Q: Final = 256
+WIDEST: Final = 128  # columns of Q and K, and of V
+# Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
+# two of them all 65536 registers, as flash-attn-4 deals them.
+_REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
+_MOST_STAGES: Final = 4
+# Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
+# nothing.
+_OTHER_REGISTERS: Final = 40
+# The largest tile with a mask or a bias: so much of these is in flight that larger tiles were seen to spill.
+_TILE_WITH_PLANES: Final = 32
+_PAIR: Final = 2  # bytes of an element
+_WORD: Final = 4  # bytes of a factor
+_STEP_BYTES: Final = 1024
+# Operations of f16, and bytes of memory, of a B200 in a second (flash-attn-4, arXiv 2603.05451; NVIDIA DGX
+# B200 datasheet).
+B200_OPERATIONS: Final = 2250e12
+_BANDWIDTH: Final = 8e12
+
+
+@dataclass(frozen=True, slots=True)
+class Tcgen05Tiling(WgmmaTiling):
+    """Tiles and roles of one kernel; see `WgmmaTiling`. `row_tiles` of 128 rows take turns on the tensor
+    cores: while weights of one are computed, products of the other are under way.
+    """
+
+    @property
+    def row_tiles(self) -> int:
+        """Row tiles of a CTA, each with a warpgroup that computes its weights."""
+        return self.block_q // TCGEN05_ROWS
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that compute weights."""
+        return self.row_tiles
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: besides those that compute weights a warpgroup that rescales O, and one whose
+        warps load and start products.
+        """
+        return (self.row_tiles + 2) * WARPGROUP
+
+    @property
+    def row_step(self) -> int:
+        """1: a thread has one row of S."""
+        return 1
+
+    @property
+    def ping_pong(self) -> bool:
+        """False: the thread that starts products alternates between the row tiles."""
+        return False
+
+    @property
+    def checks_sums(self) -> bool:
+        """False: the maxima of all tiles are taken."""
+        return False
+
+    @property
+    def tensor_columns(self) -> int:
+        """Columns of tensor memory that the kernel allocates: a power of two."""
+        needed = self.row_tiles * (self.tile + self.output_columns)
+        return next(columns for columns in ALLOCATIONS if columns >= needed)
+
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
+        """Registers of a thread that copies or starts products, and of one that computes weights."""
+        del keeps_more
+        return _REGISTERS[self.row_tiles][2], _REGISTERS[self.row_tiles][0]
+
+    @property
+    def correction_registers(self) -> int:
+        """Registers of a thread that rescales O."""
+        return _REGISTERS[self.row_tiles][1]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, the factors
+        of rows, and barriers.
+        """
+        tiles = self.block_q * self.score_columns
+        if not self.output_is_over_queries:
+            tiles += self.block_q * self.output_columns
+        tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
+        return _PAIR * tiles + _WORD * self.block_q + 3 * _STEP_BYTES
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread when the kernel begins."""
+        return 65536 // self.threads // 8 * 8
+
+    def has_registers(self, others: int) -> bool:
+        """Whether a thread that computes weights has registers for the scores of its row and for features,
+        which need `others`.
+        """
+        return self.tile + _OTHER_REGISTERS + others <= _REGISTERS[self.row_tiles][0]
+
+
+class Tcgen05Family(Family[Tcgen05Tiling]):
+    """Kernels of 16-bit types for sm_100a and sm_103a."""
+
+    name = "tcgen05"
+    entry = "tcgen05_"
+    products = "tcgen05, with tiles copied by TMA and sums in tensor memory; no GPU has run it"
+    multiplies = "tcgen05 multiplies f16 and bf16 here"
+    tiling = Tcgen05Tiling
+    emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
+    dtypes = (F16, BF16)
+    tile_sizes = TCGEN05_TILES
+    blocks_q = TCGEN05_BLOCKS_Q
+    mapped = "QKVO"
+    rate = B200_OPERATIONS
+    bandwidth = _BANDWIDTH
+    campaign: ClassVar[Campaign] = {"f16-sm_100a": {"head_dim": 64, "block_q": 256, "target": "sm_100a"}}
+
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return request.dtype in self.dtypes and request.head_dim <= self.widest
+
+    def is_for(self, target: Target) -> bool:
+        """See `Family`."""
+        return target.has_features_of(TCGEN05_TARGET)
+
+    def against(self, request: TileRequest, target: Target, alignment: int) -> str:
+        """See `Family`."""
+        for is_met, reason in (
+            (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
+            (request.without_wgmma, request.without_wgmma),
+            (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
+            (request.packs, "proofs do not follow packed heads to their log-sum-exp"),
+            (request.rotates, "queries that a kernel rotates are not multiplied from its tile of Q"),
+            (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
+            (
+                max(request.dims) > WIDEST,
+                f"rows of more than {WIDEST} columns leave no columns of tensor memory to two row tiles",
+            ),
+            (
+                request.block_q not in ("auto", *TCGEN05_BLOCKS_Q),
+                f"block_q={request.block_q}: a product has {TCGEN05_ROWS} rows",
+            ),
+        ):
+            if is_met:
+                return reason
+        if self.tiling_for(request, target) is None:
+            return f"tile={request.tile}, stages={request.stages} does not fit shared memory or registers"
+        return ""
+
+    def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
+        """See `Family`. Stages are as many as fit if they are not asked for."""
+        tiles = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
+        most = _TILE_WITH_PLANES if request.has_planes else tiles[0]
+        rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
+        stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
+        shapes = (
+            Tcgen05Tiling(*request.dims, n, rows, s, request.in_pages)
+            for n in tiles
+            if n <= most
+            for s in stages
+        )
+        return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
+
+
+def _fits(t: Tcgen05Tiling) -> bool:
+    """Whether tensor memory has the columns of a tiling."""
+    return t.row_tiles * (t.tile + width_of(t.head_dim_v)) <= COLUMNS
+
+
+TCGEN05: Final = Tcgen05Family()

@@ -1,0 +1,131 @@
+"""The forward kernel for Blackwell: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V, for f16 and
+bf16 (FlashAttention-4).
+
+A CTA has one or two row tiles of 128 queries, whose products one thread starts in turn, so that the tensor
+cores multiply for one row tile while a warpgroup computes the weights of the other:
+
+| role | warps | for each tile of keys, the last first |
+|---|---|---|
+| softmax | a warpgroup for each row tile | S to registers, a row in each thread; P = exp2(scale S - shift) |
+| correction | a warpgroup | O *= exp2(old shift - new shift), where a maximum has grown by more than 2⁸ |
+| multiplying | one thread of a warp | O += P V of the tile before, S = Q Kᵀ |
+| loading | two warps | one thread has K and V copied; all clear NaN where V may be hidden |
+
+S, P and O of a row tile are a stage of a ring in tensor memory, in which P has the last columns of S. The
+stage goes from the products to the softmax as scores, from there to the correction when the factors of O are
+known, and back from both with weights and a rescaled O. All products of a thread are done in order, and one
+commit covers all that it has started, so that "S is there" also says that the O before it is.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final
+
+from flash.device.cta import Cta
+from flash.device.parameters import Parameters
+from flash.device.row_tiles import RowTiles
+from flash.device.tensor_correction import Correction
+from flash.device.tensor_pipeline import TensorPipeline
+from flash.device.warpgroup_roles import has_tiles
+from flash.device.work_tiles import WorkTile, WorkTiles
+from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Tiling
+from flash.problem.kernel_config import KernelConfig
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Role, marked
+from ptxgen.dsl.blackwell import TensorRing
+from ptxgen.records import dataclass
+from ptxgen.types import f32, u32
+
+_LOADING_WARPS: Final = 2
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles of a CTA; `multiplying` and `loading` are within `others`."""
+
+    softmax: Role
+    correction: Role
+    others: Role
+    multiplying: Role
+    loading: Role
+
+    @classmethod
+    def of(cls, k: KernelBuilder, t: Tcgen05Tiling) -> Roles:
+        """Give the warps of a kernel their roles."""
+        to_copy, to_compute = t.registers_of_roles(keeps_more=False)
+        softmax = k.warpgroup_role("softmax", warpgroups=t.row_tiles, registers=to_compute)
+        correction = k.warpgroup_role("correction", registers=t.correction_registers)
+        others = k.warpgroup_role("others", registers=to_copy)
+        multiplying = others.warp_role("multiplying")
+        return cls(
+            softmax, correction, others, multiplying, others.warp_role("loading", warps=_LOADING_WARPS)
+        )
+
+
+@marked("tcgen05: roles")
+def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Module:
+    """The module with the kernel of a configuration, whose tiling is `t`.
+
+    `flash/contract/forward.py` says what its parameters mean.
+    """
+    # Proofs do not follow shifts and products through what packed heads divide.
+    short = not config.packed
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
+    parameters = Parameters.declare(k, config)
+    roles = Roles.of(k, t)
+    memory = k.tensor_memory(t.tensor_columns)
+    S = TCGEN05_ROWS, t.tile
+    P = S, config.dtype.scalar, "s"
+    O = TCGEN05_ROWS, t.output_columns
+    rows = memory.ring(
+        t.row_tiles, roles.multiplying, roles.softmax, then=roles.correction, dealt=True, s=S, p=P, o=O
+    )
+    factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
+    pipeline = TensorPipeline(k, config, t, roles, memory)
+    work_tiles = WorkTiles.of(k, config, parameters, (roles.loading, roles.softmax))
+
+    def work_of(parameters: Parameters, role: Role) -> WorkTile:
+        return WorkTile(k, config, t, parameters, Cta.of(k, config, parameters), role, pipeline)
+
+    with roles.softmax, work_tiles.each() as parameters:
+        RowTiles(work_of(parameters, roles.softmax), rows, factors).run()
+    with roles.correction, work_tiles.each() as parameters:
+        Correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
+    with roles.others:
+        with roles.multiplying, work_tiles.each() as parameters:
+            multiply(work_of(parameters, roles.multiplying), rows, pipeline)
+        with roles.loading, work_tiles.each() as parameters:
+            cta = Cta.of(k, config, parameters)
+            pipeline.load_work_tile(cta, has_tiles(cta))
+    return k.finish()
+
+
+@marked("tcgen05: products")
+def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline) -> None:
+    """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
+    k, cta = work.k, work.cta
+    with ExitStack() as blocks:
+        blocks.enter_context(pipeline.memory.one_thread())
+        blocks.enter_context(k.when(has_tiles(cta), uniform=True))
+        query = blocks.enter_context(pipeline.queries.drain())
+        Q = [query.q.part(first, TCGEN05_ROWS) for first in range(0, work.t.block_q, TCGEN05_ROWS)]
+        with pipeline.keys.drain() as key:
+            k.note("S = Q K^T")
+            for Q_i in Q:
+                with rows.fill() as stage:
+                    stage.s.mma(Q_i, key.k.T, use=False)
+        has_sums = k.var(u32, 0)  # whether O has any
+        with pipeline.each_tile(cta, after=1):
+            with pipeline.values.drain() as value, pipeline.keys.drain() as key:
+                k.note("O += P V of the tile before, S = Q K^T")
+                for Q_i in Q:
+                    with rows.fill() as stage:
+                        stage.o.mma(stage.p, value.v, use=has_sums != 0)
+                        stage.s.mma(Q_i, key.k.T, use=False)
+            has_sums.set(1)
+        with pipeline.values.drain() as value:
+            k.note("O += P V of the first tile, which comes last")
+            for _ in Q:
+                with rows.fill() as stage:
+                    stage.o.mma(stage.p, value.v, use=has_sums != 0)
