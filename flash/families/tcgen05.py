@@ -149,21 +149,12 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
     campaign: ClassVar[Campaign] = {
-        # Two row tiles, of which the first of CTAs with few keys see none.
+        # Two row tiles; in a problem with few keys the first CTA sees none.
         "f16-sm_100a-causal": {
             "head_dim": 64,
             "block_q": 256,
             "target": "sm_100a",
             "causal": "bottom_right",
-        },
-        # One row tile, rows of two boxes, and masks whose scores are computed piece by piece.
-        "bf16-sm_100a-mask": {
-            "dtype": "bf16",
-            "head_dim": 128,
-            "block_q": 128,
-            "target": "sm_100a",
-            "tile": 32,
-            "mask": True,
         },
     }
     score_courses = ("rising",)  # the correction rescales the rows of a warp of which a shift has moved
