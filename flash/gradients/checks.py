@@ -20,9 +20,9 @@ from flash.launch.arguments import (
     written_problems,
 )
 from flash.launch.checks import Geometry, check, check_addresses
-from flash.launch.operands import Operands
+from flash.launch.operands import Operands, scale_problems
 from flash.launch.shapes import PACKED, matrices
-from flash.operands.dtypes import F32
+from flash.operands.dtypes import F32, FP8_DTYPES, OF_ARRAYS
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -71,7 +71,7 @@ class Checks:
             checked = self._known.get(of, arrays)
         except TypeError:  # not hashable, so no valid layout: `check` refuses it
             checked = None
-        problems: list[str] = []
+        problems = list(scale_problems(operands)) if config.is_fp8 else []
         sizes = checked or _sizes(config, views, operands, layout, most, self._caller)
         check_addresses(sizes.geometry, (views["q"], views["k"], views["v"]), operands, caller)
         if checked is None:
@@ -117,6 +117,7 @@ def _sizes(
         None,
         layout=layout,
         operands=operands,
+        features=config.gradient_features,
         max_seqlen_q=most_q,
         caller=caller,
     )
@@ -137,9 +138,11 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
     layout = PACKED if config.varlen else layout
     declared = {a.name: a for a in matrices(config, layout, rank, caller.source_words("as q is"))}
     arguments = [declared[name] for name in ("q", "k", "v", "out")]
-    of = {"dout": "out", **WRITTEN}
+    of_dout = tuple(FP8_DTYPES.values()) if config.is_fp8 else (config.element,)
+    arguments.append(Argument("dout", declared["out"].axes, of_dout, "as out is" if not config.is_fp8 else ""))
+    like = "as out is" if config.is_fp8 else "as {} is"
     arguments += [
-        Argument(name, declared[like].axes, (config.element,), f"as {like} is") for name, like in of.items()
+        Argument(name, declared[of].axes, (config.output,), like.format(of)) for name, of in WRITTEN.items()
     ]
     rows = {
         "bhsd": declared["q"].axes[:-1],
@@ -153,4 +156,4 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
 def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:
     """The alignment, in bytes, of the kernels for these arrays: 16, 8, 4 or 2."""
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
-    return math.gcd(natural, *[aligned(views[name], config.element.nbytes) for name in MATRICES])
+    return math.gcd(natural, *[aligned(views[n], OF_ARRAYS[views[n].dtype].nbytes) for n in MATRICES])

@@ -20,7 +20,7 @@ from flash.host import results
 from flash.host.caller import Caller
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
-from flash.launch.signature import ExplainArguments, LaunchArguments
+from flash.launch.signature import GradientExplainArguments, GradientLaunchArguments
 from flash.operands.dtype_names import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, require_sweeps
@@ -96,10 +96,11 @@ class AttentionGradient:
                 f"{_NAME}: config must be one without pages, got page_size={config.page_size}; keys in "
                 "pages have no gradients, pass them packed"
             )
-        if config.is_fp8:
+        if config.is_fp8 and config.varlen:
             raise ConfigError(
-                f"{_NAME}: config must be of f32, f16 or bf16, whose gradients there are, got "
-                f"dtype={config.dtype!r}"
+                f"{_NAME}: config must be one of batches, because packed sequences of fp8 have no gradients, "
+                f"got dtype={config.dtype!r} with varlen=True; use a batch for each length, or convert Q, K "
+                "and V to 'bf16'"
             )
         if config.shared_kv:
             raise ConfigError(
@@ -161,7 +162,7 @@ class AttentionGradient:
         """The resources of `builds`, with registers by the assembler where one is installed."""
         return {owner: GradientResources.of(build) for owner, build in self.builds.items()}
 
-    @takes(LaunchArguments)
+    @takes(GradientLaunchArguments)
     def launch(
         self,
         dout: AnyArray,
@@ -181,7 +182,7 @@ class AttentionGradient:
         layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         max_seqlen_k: int | None = None,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[GradientLaunchArguments],
     ) -> Gradients[A]:
         """The gradients of a number for q, k and v, and for arrays of scores, from its gradients
         `dout` for out and `dlse` for lse.
@@ -222,7 +223,7 @@ class AttentionGradient:
         `BackendError` if the backend fails.
         """
         caller = self._caller
-        require_known(caller.name, arguments, LaunchArguments, AttentionGradient.launch)
+        require_known(caller.name, arguments, GradientLaunchArguments, AttentionGradient.launch)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         scale, numbers = self._scalars(softmax_scale, arguments)
         named = {
@@ -245,7 +246,7 @@ class AttentionGradient:
         of_scores = {n: returned[sum_name(n)] for n in names}
         return Gradients(returned["dq"], returned["dk"], returned["dv"], of_scores)
 
-    @takes(ExplainArguments)
+    @takes(GradientExplainArguments)
     def explain(
         self,
         dout: AnyArray,
@@ -263,7 +264,7 @@ class AttentionGradient:
         backend: Backend = AUTO,
         layout: Layout = "bhsd",
         max_seqlen_k: int | None = None,
-        **arguments: Unpack[ExplainArguments],
+        **arguments: Unpack[GradientExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text: the kernels with their tiles,
         proofs, registers and occupancy, the arithmetic and the memory. Nothing is launched; the
@@ -271,7 +272,7 @@ class AttentionGradient:
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        require_known(f"{_NAME}.explain", arguments, ExplainArguments, AttentionGradient.explain)
+        require_known(f"{_NAME}.explain", arguments, GradientExplainArguments, AttentionGradient.explain)
         named = {
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,

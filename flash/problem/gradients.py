@@ -27,7 +27,7 @@ from flash.families.request import natural_alignment
 from flash.families.simt import padded
 from flash.families.wgmma_gradient import CONSUMERS, WgmmaGradientTiling, WgmmaSumsTiling
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
-from flash.operands.dtypes import F32, I32, DType
+from flash.operands.dtypes import BF16, F32, I32, DType
 from flash.problem.features import NO_FEATURES, Features
 from flash.scores.feature import ScoreFeature
 from flash.scores.window import Window
@@ -51,6 +51,9 @@ _MATRICES: Final = {
     DELTAS: ("dO", "O"),
     SUMS: ("dQ",),
 }
+# Factors of the products that sum gradients, of which kernels of fp8 read the numbers in bf16, too.
+WIDE: Final = "_wide"  # what the names of these matrices of bf16 end with
+_WIDENED: Final = {QUERIES: ("K_wide", "dO_wide"), KEYS: ("Q_wide", "dO_wide")}
 _OF_ROWS: Final = (QUERIES, DELTAS, SUMS)  # whose CTAs own rows of Q
 OF_BIAS: Final = tuple(
     Number(name, u32, meaning, (1, 2**31 - 1))
@@ -228,6 +231,8 @@ class GradientConfig:
     features: Features = NO_FEATURES
     with_dlse: bool = False  # whether LSE has a gradient
     wanted: tuple[str, ...] = ()  # the arrays of scores whose gradients are wanted, by argument
+    dout_dtype: DType | None = None  # the type of dO, if that of Q, K and V is narrow
+    written: DType | None = None  # the type of O and of gradients likewise
 
     @property
     def mma(self) -> GradientTiling:
@@ -259,6 +264,29 @@ class GradientConfig:
     def has_wgmma(self) -> bool:
         """Whether the kernel is of those with `wgmma`, whose tiles are copied by TMA."""
         return not isinstance(self.tiling, GradientTiling)
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether Q, K, V and dO are of fp8, with scales."""
+        return self.dtype.is_narrow
+
+    @property
+    def factor_type(self) -> DType:
+        """The type of the factors of products that sum gradients."""
+        return BF16 if self.is_fp8 else self.dtype
+
+    def factor_of(self, matrix: str) -> str:
+        """The matrix with the numbers of `matrix` as factors of products that sum gradients."""
+        return f"{matrix}{WIDE}" if self.is_fp8 else matrix
+
+    def type_of(self, matrix: str) -> DType:
+        """The type of the elements of a matrix."""
+        if not self.is_fp8 or matrix in ("Q", "K", "V"):
+            return self.dtype
+        of_gradient = self.dout_dtype if matrix == "dO" else self.written
+        result = BF16 if matrix.endswith(WIDE) else of_gradient
+        assert result is not None  # a config of fp8 says both
+        return result
 
     @property
     def adds_in_order(self) -> bool:
@@ -373,6 +401,8 @@ class GradientConfig:
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["dlse"] if self.reads_dlse else []
+        for of, usual, word in ((self.dout_dtype, self.dtype, "dout_"), (self.written, BF16, "to_")):
+            words += [f"{word}{of.name}"] if of not in (None, usual) else []
         words += [f"d{term.name}" for term in self.terms]
         if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype):
             words.append(f"align{self.alignment}")
@@ -403,10 +433,14 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
         ("dV", keys, of_d_v, "the gradient of the values, written"),
     ]
     matrices = [one for one in every if one[0] in _MATRICES[config.owner]]
+    if config.is_fp8:
+        for wide in _WIDENED[config.owner]:
+            name, *of = next(one for one in every if one[0] == wide.removesuffix(WIDE))
+            matrices.append((wide, *of[:2], f"the numbers of {name} times their scales, read"))
     return tuple(
         Operand(
             name,
-            config.dtype,
+            config.type_of(name),
             tuple({"batch": "batch", "head": heads, "row": rows}[step] for step in features.steps),
             columns=columns,
             last=last,
