@@ -36,8 +36,10 @@ from flash.problem.gradients import (
     SUM_BLOCKS,
     SUMS,
     SUMS_OF_QUERIES,
+    WIDE,
     GradientConfig,
     gradient_arrays,
+    gradient_matrices,
 )
 from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product
@@ -167,6 +169,9 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
             f"{_FROM_FORWARD[owner]} what a forward launch with the same arrays and numbers wrote, by a "
             "kernel of the same options with return_lse"
         )
+    if config.is_fp8:
+        wide = [array.name for array in gradient_matrices(config) if array.name.endswith(WIDE)]
+        yield f"{listed(wide)} are what launches of the kernel of widened rows, that have ended, wrote as W"
     yield from _order(config)
     terms = [term.name for term in config.terms]
     if terms and features.varlen:

@@ -60,7 +60,8 @@ def sum_rows(
                 with nullcontext() if some is None else k.when(some):
                     offset = k.cvt((lane + first) * (O.width * dtype.nbytes), dtype=u64)
                     a, b = (
-                        _elements(k, start + offset, O.width, of) for start, of in zip(starts, types, strict=True)
+                        _elements(k, start + offset, O.width, of)
+                        for start, of in zip(starts, types, strict=True)
                     )
                     for x, y in zip(a, b, strict=True):
                         k.fma(x, y, total, into=total)

@@ -20,7 +20,7 @@ from flash.problem.gradients import GradientConfig
 from flash.problem.tensor_maps import map_name
 from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner, Layout, TensorParameter
-from ptxgen.dsl.hopper.products import Operand
+from ptxgen.dsl.hopper.products import Operand, Product
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.target import WARP_SIZE
 
@@ -95,9 +95,14 @@ class GradientPipeline:
             for at in tile.chunks(producer.thread, producer.threads):
                 clear_together(k, self.config.factor_type.scalar, (at,), lambda: None)
 
-    def operand(self, tile: BoxTile | Operand, of: str) -> BoxTile | Operand:
-        """A tile of the matrix `of`, or its transposed one, as an operand of the products of scores."""
-        return tile.as_fp8(self.config.type_of(of).name) if self.config.is_fp8 else tile
+    def product(self, rows: Operand, of_rows: str, others: Operand, of_others: str) -> Product:
+        """The product of rows of the matrix `of_rows` and a transposed tile of `of_others`."""
+        if self.config.is_fp8:
+            rows, others = (
+                tile.as_fp8(self.config.type_of(name).name)
+                for tile, name in ((rows, of_rows), (others, of_others))
+            )
+        return rows @ others
 
     def factor(self, stage: Stage, of: str) -> BoxTile:
         """The tile of a stage from which the products that sum gradients read the matrix `of`."""
@@ -139,6 +144,11 @@ class GradientPipeline:
     def group_row(self) -> Value | int:
         """The first row, counted in the CTA, of this warpgroup of the consumer."""
         return 0 if self.config.wgmma.splits_columns else self.group() * WGMMA_ROWS
+
+    def first_row(self, first: Value) -> Value:
+        """The first row of this warpgroup of the consumer in a CTA whose first row is `first`, s32."""
+        row = self.group_row()
+        return first if isinstance(row, int) else first + self.k.signed(row)
 
     def thread_row(self, sums: Accumulator) -> Value:
         """The first row of `sums` that this thread has, counted in the CTA, s32."""

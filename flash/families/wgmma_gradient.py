@@ -137,7 +137,7 @@ class WgmmaGradientTiling:
 
     @property
     def _narrow_bytes(self) -> int:
-        """`shared_bytes` of a kernel of fp8: a byte of each element of Q, K, V and dO, and two of those of the
+        """`shared_bytes` of a kernel of fp8: a byte of each element of Q, K, V and dO, and two of each of the
         factors and of the gradients.
         """
         of_scores, of_weights = self.widths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from flash.calls.operation import Known
@@ -22,7 +23,7 @@ from flash.launch.arguments import (
 from flash.launch.checks import Geometry, check, check_addresses
 from flash.launch.operands import Operands, scale_problems
 from flash.launch.shapes import PACKED, matrices
-from flash.operands.dtypes import F32, FP8_DTYPES, OF_ARRAYS
+from flash.operands.dtypes import BF16, F16, F32, FP8_DTYPES, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -137,13 +138,17 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
     """The declarations of all arrays but those of scores, in the order in which they are checked."""
     layout = PACKED if config.varlen else layout
     declared = {a.name: a for a in matrices(config, layout, rank, caller.source_words("as q is"))}
+    if config.is_fp8:
+        of_out = (config.output,) if caller.has_config else (BF16, F16)
+        declared["out"] = replace(declared["out"], dtypes=of_out, why="as attention of fp8 returns it")
     arguments = [declared[name] for name in ("q", "k", "v", "out")]
-    of_dout = tuple(FP8_DTYPES.values()) if config.is_fp8 else (config.element,)
-    arguments.append(Argument("dout", declared["out"].axes, of_dout, "as out is" if not config.is_fp8 else ""))
-    like = "as out is" if config.is_fp8 else "as {} is"
-    arguments += [
-        Argument(name, declared[of].axes, (config.output,), like.format(of)) for name, of in WRITTEN.items()
-    ]
+    for name, like in {"dout": "out", **WRITTEN}.items():
+        dtypes: tuple[DType, ...] = (config.output,)
+        why = f"as {like} is"
+        if config.is_fp8:
+            of_rows = name == "dout"
+            dtypes, why = (tuple(FP8_DTYPES.values()), "") if of_rows else (dtypes, "as out is")
+        arguments.append(Argument(name, declared[like].axes, dtypes, why))
     rows = {
         "bhsd": declared["q"].axes[:-1],
         "bshd": ("batch", "heads", "seq_q"),

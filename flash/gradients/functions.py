@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from flash.calls.operation import Result, stream_of
 from flash.functions import dtype_of, last_dimension
@@ -14,7 +14,7 @@ from flash.host.caller import Caller, flag, raise_problems, readable_views
 from flash.launch.signature import BackwardArguments, GradientNarrowArguments
 from flash.no_columns import problems_of_rows
 from flash.operands.dtype_names import A, AnyArray, Backend, Causal, Layout, Precision
-from flash.operands.dtypes import BF16, DTYPES, F16, FP8_DTYPES, INPUT_DTYPES, OF_ARRAYS, DType
+from flash.operands.dtypes import BF16, DTYPES, F16, FP8_DTYPES, INPUT_DTYPES, OF_ARRAYS
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
@@ -28,9 +28,6 @@ from flash.scores.features import (
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.runtime.settings import AUTO
-
-
-_OUTPUTS: Final[dict[str, DType]] = {of.name: of for of in (BF16, F16)}  # of Q, K and V of fp8
 
 
 class _GradientsOfNoColumns(AttentionGradient):
@@ -69,11 +66,13 @@ class _GradientsOfNoColumns(AttentionGradient):
         raise_problems([*problems_of_rows({n: views[n] for n in "kv"}), *problems], caller)
         like = views["q"]
         handle = None if stream is None else streams.stream_handle(stream, caller)
-        zeros = self._empty(like, like, handle)
-        self._gradient.clear([view(zeros, "dout")], stream_of(like, handle))
-        rows: Any = results.deliver(zeros, like)  # in place of out and dout, with k in place of v
-        gradients = super().launch(rows, q, k, k, rows, lse, stream=stream, wanted=wanted, **how)
-        written: Any = results.deliver(self._empty(views["v"], like, handle), like) if dv is None else dv
+        # In place of dout and out, with k in place of v. They are one array, but of fp8.
+        of = [views["dout"], views["out"]] if self.config.is_fp8 else [like]
+        zeros = [self._empty(like, typed, handle) for typed in of]
+        self._gradient.clear([view(array, "dout") for array in zeros], stream_of(like, handle))
+        rows: list[Any] = [results.deliver(array, like) for array in zeros]
+        gradients = super().launch(rows[0], q, k, k, rows[-1], lse, stream=stream, wanted=wanted, **how)
+        written: Any = results.deliver(self._empty(views["v"], of[-1], handle), like) if dv is None else dv
         return gradients._replace(dv=written)
 
     def _empty(self, shaped: ArrayView, like: ArrayView, stream: int | None) -> object:
@@ -248,7 +247,7 @@ def _launch(
     columns, of_v = last_dimension(caller, arrays["q"], "q"), last_dimension(caller, arrays["v"], "v")
     deterministic, *others = choices
     dtype = dtype_of(caller, arrays["q"], known=DTYPES if others[-1] else INPUT_DTYPES)
-    out_dtype = dtype_of(caller, arrays["out"], "out", _OUTPUTS) if dtype in FP8_DTYPES else None
+    out_dtype = _output_of(caller, arrays["out"]) if dtype in FP8_DTYPES else None
     kernel = _kernel_for(
         kinds[0 if of_v else 1],
         flag(caller, "deterministic", deterministic),
@@ -260,6 +259,12 @@ def _launch(
         *settings_of_call(scores, functools.partial(dtype_of, caller)),
     )
     return kernel.launch(**arrays, **options, **narrow, **of_launch(scores))
+
+
+def _output_of(caller: str, out: AnyArray) -> str | None:
+    """The out_dtype of a config with Q, K and V of fp8 whose O is `out`; None for a type that it has not."""
+    dtype = OF_ARRAYS.get(readable_views({"out": out}, caller)["out"].dtype)
+    return dtype.name if dtype in (BF16, F16) else None
 
 
 def _kernel_for(*choices: Any) -> AttentionGradient:

@@ -36,6 +36,7 @@ from flash.problem.gradients import (
     SUM_BLOCKS,
     SUMS_OF_QUERIES,
     WIDE,
+    WIDENED,
     GradientConfig,
     owners_of,
     term_of,
@@ -57,7 +58,7 @@ _POINTERS = {
 
 
 # Matrices of fp8 that kernels read in bf16, too, and the operands with their scales.
-_SCALES = {"Q": SCALE_ARRAYS[0], "K": SCALE_ARRAYS[1], "dO": GRADIENT_SCALE}
+_SCALES = dict(zip(WIDENED, (*SCALE_ARRAYS[:2], GRADIENT_SCALE), strict=True))
 _MAPPED = ("Q", "K", "V", "dO", "dQ", "dK", "dV")  # which kernels with `wgmma` copy by tensor maps
 
 
@@ -251,8 +252,11 @@ def _widening_steps(
     values: Mapping[str, int | float],
     caller: str,
 ) -> Iterator[Step]:
-    """The launches that write the matrices of fp8 in bf16 of which kernels need that."""
+    """The launches that write matrices of fp8 in bf16, for kernels that read them so. Raises `ConfigError` if
+    the arrays have no such kernels.
+    """
     config, g = call.config, call.checked.geometry
+    _kernel(call, KEYS, target, caller)  # which takes arrays that have the alignment of these
     for name, scale in _SCALES.items():
         X, (rows, heads) = views[name], (g.seq_k, g.kv_heads) if name == "K" else (g.seq_q, g.heads)
         kernel = wide_build(WideConfig(target, OF_ARRAYS[X.dtype], X.shape[-1], config.scale_block or 0))

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
-from flash.device.gradient_scales import GradientScales
 from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms, if_some
+from flash.device.gradient_scales import GradientScales
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import KeyTerms
 from flash.device.gradient_tiles import begun, shift_of, tamed
@@ -212,8 +212,8 @@ class _Consumer(_Walk):
         self.my_key = part.first_key + pipeline.thread_row(self.S)
         self.scales: GradientScales | None = None
         if config.is_fp8:
-            first_key = part.first_key + k.signed(self.group_row)
             where = part.batch, self.first_head, part.kv_head
+            first_key = pipeline.first_row(part.first_key)
             self.scales = GradientScales(k, config, part.parameters, where, first_key)
         self.in_quad = k.thread_id() % QUAD_LANES
 
@@ -259,12 +259,10 @@ class _Consumer(_Walk):
         stage, seq_q = pipeline.walked.acquire(), self.part.parameters.seq_q
         queries, outputs = pipeline.factor(stage, "Q"), pipeline.factor(stage, "dO")
         k.note("S^T = K Q^T, dP^T = V dO^T")
-        for sums, mine, of, others, named in (
-            (S, self.owned.k, "K", stage.q, "Q"),
-            (dP, self.owned.v, "V", stage.do, "dO"),
-        ):
-            rows = pipeline.operand(mine.part(self.group_row, WGMMA_ROWS), of)
-            sums.set(rows @ pipeline.operand(others.T, named))
+        keys = self.owned.k.part(self.group_row, WGMMA_ROWS)
+        S.set(pipeline.product(keys, "K", stage.q.T, "Q"))
+        values = self.owned.v.part(self.group_row, WGMMA_ROWS)
+        dP.set(pipeline.product(values, "V", stage.do.T, "dO"))
         # Where scores are hidden or dropped, registers of that leave none for products under way.
         early = not (cut or gradients.dropping)
         shifts = self._numbers(stage, _SHIFTS)

@@ -109,7 +109,7 @@ class _Consumer:
         self.heads = part.batch, part.head, part.kv_head
         self.scales: GradientScales | None = None
         if config.is_fp8:
-            first_row = part.first_row + k.signed(self.group_row)
+            first_row = pipeline.first_row(part.first_row)
             self.scales = GradientScales(k, config, of, self.heads, first_row)
         self.gradients.begin_loops()
         self.terms = RowTerms(k, self.gradients, ROWS)
@@ -166,12 +166,10 @@ class _Consumer:
         pipeline = self.pipeline
         stage = pipeline.walked.acquire()
         k.note("S = Q K^T, dP = dO V^T")
-        for sums, mine, of, others, named in (
-            (self.S, self.owned.q, "Q", stage.k, "K"),
-            (self.dP, self.owned.do, "dO", stage.v, "V"),
-        ):
-            rows = pipeline.operand(mine.part(self.group_row, WGMMA_ROWS), of)
-            sums.set(rows @ pipeline.operand(others.T, named))
+        queries = self.owned.q.part(self.group_row, WGMMA_ROWS)
+        self.S.set(pipeline.product(queries, "Q", stage.k.T, "K"))
+        outputs = self.owned.do.part(self.group_row, WGMMA_ROWS)
+        self.dP.set(pipeline.product(outputs, "dO", stage.v.T, "V"))
         k.wgmma.wait(0 if cut else 1)
         S, dP = self.S.rows_of_thread, self.dP.rows_of_thread
         slopes, coordinates = gradients.score(

@@ -20,7 +20,6 @@ from ptxgen.types import bf16x2, f16, f32, u16, u32, u64
 ROWS: Final = 64  # of a CTA, which divide each block of rows with a scale
 THREADS: Final = 128
 PIECE: Final = 16  # bytes that a thread reads at once
-_STEPS: Final = ("batch", "head", "row")
 _HALF_BITS: Final = 16
 _WORDS: Final = 4  # that a thread writes at once
 
@@ -39,20 +38,23 @@ class WideConfig:
     @property
     def arrays(self) -> tuple[Operand, Operand, Operand]:
         """The rows, their scales, and what is written."""
-        of_rows = {"axes": ("batch", "heads", "rows"), "columns": self.columns, "last": "columns"}
         of_scale = ("batch", "heads", "blocks") if self.scale_block else ("batch", "kv_heads")
-        return (
-            Operand("X", self.dtype, role="the rows, read", steps=_STEPS, align=PIECE, **of_rows),
-            Operand("scale", F32, of_scale, role="what the numbers of X are multiplied with, read"),
+        X, W = (
             Operand(
-                *("W", BF16),
-                role="the numbers of X times their scales, written",
-                steps=_STEPS,
+                *(name, dtype, ("batch", "heads", "rows")),
+                columns=self.columns,
+                last="columns",
+                steps=("batch", "head", "row"),
+                role=role,
+                is_written=name == "W",
                 align=PIECE,
-                is_written=True,
-                **of_rows,
-            ),
+            )
+            for name, dtype, role in (
+                ("X", self.dtype, "the rows, read"),
+                ("W", BF16, "the numbers of X times their scales, written"),
+            )
         )
+        return X, Operand("scale", F32, of_scale, role="what the numbers of X are multiplied with, read"), W
 
     @property
     def name(self) -> str:

@@ -44,8 +44,8 @@ class ScaleArguments(TypedDict, total=False):
 
 
 class GradientScaleArguments(ScaleArguments, total=False):
-    """`ScaleArguments` of gradients, with the factors of fp8 elements of the gradient of O, which are as those
-    of Q.
+    """`ScaleArguments` of gradients, with the factors of the fp8 elements of the gradient of O, as many as of
+    Q.
     """
 
     dout_scale: AnyArray | None

@@ -10,6 +10,7 @@ from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
 from flash.families.request import MAX_HEAD_DIM
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
+from flash.operands.dtypes import DType
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import (
     DELTAS,
@@ -22,7 +23,6 @@ from flash.problem.gradients import (
     GradientConfig,
     GradientTiling,
 )
-from flash.operands.dtypes import DType
 from ptxgen.errors import ConfigError, shown
 from ptxgen.rates import DEVICES
 from ptxgen.target import Target
@@ -272,7 +272,9 @@ def gradient_config(
             f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
     if config.is_fp8:
-        return _of_fp8(config, owner, target, alignment, (with_dlse, wanted), caller, without_wgmma, dout_dtype)
+        return _of_fp8(
+            config, owner, target, alignment, (with_dlse, wanted), caller, without_wgmma, dout_dtype
+        )
     by_wgmma = None
     if not (without_wgmma or against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
         by_wgmma = _wgmma_tiling(config, owner, one_sweep=one_sweep, in_order=in_order)
@@ -356,6 +358,8 @@ def against_fp8(config: AttentionConfig, owner: str, target: Target, alignment: 
     """Why no kernel of fp8 has CTAs that own rows of `owner`; the empty string if one does."""
     if target.name != WGMMA_TARGET:
         return f"wgmma, which multiplies it, is of {WGMMA_TARGET} alone"
+    if owner == SCORES:
+        return "the gradient of a bias has no kernel of fp8"
     if owner not in OWNERS:
         return f"CTAs that own {owner} have no kernel of fp8"
     if max(config.head_dim, config.value_dim) > _UNSPLIT:

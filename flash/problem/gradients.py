@@ -53,6 +53,7 @@ _MATRICES: Final = {
 }
 # Factors of the products that sum gradients, of which kernels of fp8 read the numbers in bf16, too.
 WIDE: Final = "_wide"  # what the names of these matrices of bf16 end with
+WIDENED: Final = ("Q", "K", "dO")
 _WIDENED: Final = {QUERIES: ("K_wide", "dO_wide"), KEYS: ("Q_wide", "dO_wide")}
 _OF_ROWS: Final = (QUERIES, DELTAS, SUMS)  # whose CTAs own rows of Q
 OF_BIAS: Final = tuple(
@@ -435,8 +436,8 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
     matrices = [one for one in every if one[0] in _MATRICES[config.owner]]
     if config.is_fp8:
         for wide in _WIDENED[config.owner]:
-            name, *of = next(one for one in every if one[0] == wide.removesuffix(WIDE))
-            matrices.append((wide, *of[:2], f"the numbers of {name} times their scales, read"))
+            name, rows, columns, _ = next(one for one in every if one[0] == wide.removesuffix(WIDE))
+            matrices.append((wide, rows, columns, f"the numbers of {name} times their scales, read"))
     return tuple(
         Operand(
             name,
