@@ -40,8 +40,9 @@ _NAME: Final = "AttentionGradient"
 
 
 class Gradients(NamedTuple, Generic[A]):
-    """The gradients of a call: of q, k and v, in their shapes and types, and by the names of their
-    arguments those of the arrays of scores that were wanted, of the types and shapes of these arguments.
+    """The gradients of a call: of q, k and v, in their shapes and types (with fp8 in the type of out), and by
+    the names of their arguments those of the arrays of scores that were wanted, of the types and shapes of
+    these arguments.
     """
 
     dq: A
@@ -66,6 +67,9 @@ class AttentionGradient:
     of its process. Tiles are those of `GRADIENT_TILES` and `WGMMA_GRADIENT_TILES` in
     `flash/problem/gradient_choice.py`: `block_q`, `tile` and the like in the config, and pack_gqa, are of the
     forward pass alone.
+
+    With Q, K and V of fp8, dO is of fp8, too, and has scales; the kernels, for Hopper, make two sweeps after
+    launches that write Q, K and dO in bf16, and dq, dk and dv have the type of out.
 
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
     and summed in f32. They need sm_80 or later. On a Hopper GPU those of f16 and bf16 use `wgmma`, in one
@@ -137,8 +141,9 @@ class AttentionGradient:
     def builds(self) -> dict[str, GradientBuild]:
         """The kernels by the names of what their CTAs own: "queries" and "keys", or in one sweep "deltas",
         "keys" and "sums"; for the config's target, by default sm_80, and for arrays with the largest
-        alignment that head_dim allows, without the gradient of LSE and those of arrays of scores. Raises
-        `ConfigError` if no kernel computes the config.
+        alignment that head_dim allows, without the gradient of LSE and those of arrays of scores; with fp8
+        for dO of the type of q, and without those that write rows in bf16. Raises `ConfigError` if no kernel
+        computes the config.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
         config = self.config
@@ -194,13 +199,17 @@ class AttentionGradient:
         v, the layouts, varlen with its arrays of lengths, and the arrays of scores are as in
         `AttentionKernel.launch`. A row whose lse is -inf adds 0 to every gradient.
 
-        Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, and a dict
-        of the gradients of those arrays of scores whose names are `wanted`, among "alibi_slopes",
-        "bias", "key_bias" and "sink", in the shapes and types of the arguments: sums over all elements that
-        an element was broadcast to. Gradients of keys and values are sums over the heads that share them.
-        `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides whose last
-        dimension is dense; they share no memory with each other or the inputs. With varlen, rows of no
-        sequence are 0 in new arrays, and not written in given ones.
+        With fp8, as the config says, dout is of "e4m3" or "e5m2", whichever q is, and `q_scale`, `k_scale`,
+        `v_scale` and `dout_scale` are what the numbers of q, k, v and dout are multiplied with: the first
+        three those of the forward pass, the last of the shape of `q_scale`.
+
+        Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, with fp8 of the
+        type of out, and a dict of the gradients of those arrays of scores whose names are `wanted`, among
+        "alibi_slopes", "bias", "key_bias" and "sink", in the shapes and types of the arguments: sums over all
+        elements that an element was broadcast to. Gradients of keys and values are sums over the heads that
+        share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides
+        whose last dimension is dense; they share no memory with each other or the inputs. With varlen, rows
+        of no sequence are 0 in new arrays, and not written in given ones.
 
         Sums run in an order that only the config, the shapes and the device determine: the same call
         gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`

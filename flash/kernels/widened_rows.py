@@ -82,12 +82,16 @@ def widened_rows(config: WideConfig) -> ir.Module:
         scale = scales.of_sequence(k, batch, head // group)
     source, to = (array.head(k, batch, head, rows) for array in (X, W))
     pieces = config.columns // PIECE
-    with k.loop(k.thread_id(), ROWS * pieces, step=THREADS) as n:
-        row, column = first_row + k.signed(n // pieces), n % pieces * PIECE
-        with k.when(row < rows):
+    lanes = 1 << (pieces - 1).bit_length()  # of a row
+    nth, lane = k.thread_id() // lanes, k.thread_id() % lanes
+    column = lane * PIECE
+    with k.loop(nth, ROWS, step=THREADS // lanes) as down:
+        row = first_row + k.signed(down)
+        some = row < rows
+        with k.when(some if pieces == lanes else some & (lane < pieces)):
             at = source.row(k, row) + k.cvt(column, dtype=u64)
             words = [_widened(k, config, word, scale) for word in k.load(Pointer(at, "global", u32), _WORDS)]
-            flat = [word for some in words for word in some]
+            flat = [word for pair in words for word in pair]
             into = to.row(k, row) + k.cvt(column * BF16.nbytes, dtype=u64)
             for i in range(0, len(flat), _WORDS):
                 k.store(Pointer(into, "global", u32, i * u32.nbytes), flat[i : i + _WORDS])
