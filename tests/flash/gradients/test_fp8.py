@@ -129,12 +129,12 @@ def test_values_without_columns_give_dq_and_dk_of_lse_alone() -> None:
 @pytest.mark.parametrize("name", ["q", "k", "v", "dout"])
 def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(name: str, dtype: str) -> None:
     """Row 70 and key 70 of a square under a causal mask: keys up to 70 see NaN of a row, rows from 70 on NaN
-    of a key.
+    of a key. Infinity in Q or K may give a key the weight 0, so that it need not reach all of these.
     """
     at, rows = 70, 140
     of = fp8_case(rows, rows, heads=1, causal=True, dtype=dtype)
     clean = of.run()
-    of.codes[name][0, 0, at, 3] = np.nan if dtype == "e4m3" else np.inf
+    of.codes[name][0, 0, at, 3] = np.inf if dtype == "e5m2" and name in ("v", "dout") else np.nan
     found = of.run()
     seen = np.arange(rows)
     is_row = name in ("q", "dout")
