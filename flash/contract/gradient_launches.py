@@ -25,6 +25,7 @@ from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32
 from flash.problem.features import Features
+from flash.problem.gradient_arrays import gradient_arrays, gradient_matrices
 from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import (
     BEGUN_CTAS,
@@ -38,8 +39,6 @@ from flash.problem.gradients import (
     SUMS_OF_QUERIES,
     WIDE,
     GradientConfig,
-    gradient_arrays,
-    gradient_matrices,
 )
 from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product

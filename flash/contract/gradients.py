@@ -17,8 +17,9 @@ from flash.kernels.wgmma_gradient_queries import wgmma_gradient_of_queries
 from flash.kernels.wgmma_rounded_sums import wgmma_rounded_sums
 from flash.kernels.widened_rows import WideConfig, widened_rows
 from flash.operands.declared import Operand
+from flash.problem.gradient_arrays import gradient_arrays
 from flash.problem.gradient_maps import gradient_maps
-from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, gradient_arrays
+from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.collector import uncollected

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from flash.problem.gradients import QUERIES, WIDE, GradientConfig, gradient_matrices
+from flash.problem.gradient_arrays import gradient_matrices
+from flash.problem.gradients import QUERIES, WIDE, GradientConfig
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 

@@ -123,9 +123,9 @@ class GradientArrays:
             for name, needed in memory_of(call, settings.target, _CALLER).items()
         }
         if config.is_fp8:
-            numbers = _numbers(inputs.matrices, inputs.operands)
+            widened = _numbers(inputs.matrices, inputs.operands)
             for name, of in zip(WIDENED, ("q", "k", "dout"), strict=True):
-                memory[f"{name}{WIDE}"][...] = numbers[of]
+                memory[f"{name}{WIDE}"][...] = widened[of]
         if settings.owner != QUERIES:
             memory["D"][...] = inputs.bounds["D"].gradient.reshape(memory["D"].shape)
         step = _step(settings, call, memory)
@@ -221,8 +221,8 @@ def _inputs(settings: GradientSettings, p: Problem) -> _Inputs:
         operands = {**operands, GRADIENT_SCALE: scale}
         numbers |= _numbers(matrices, operands)
         how = {name: x for name, x in how.items() if name not in SCALES}
-    factors = (numbers[name] for name in ("dout", "q", "k", "v"))
-    inputs = GradientInputs(config, *factors, out, lse, dlse, how, written=config.output.numpy)
+    dout, q, k, v = (numbers[name] for name in ("dout", "q", "k", "v"))
+    inputs = GradientInputs(config, dout, q, k, v, out, lse, dlse, how, written=config.output.numpy)
     bounds = (
         _bounds_of_sequences(inputs, of.lengths, settings.wanted)
         if of.lengths
