@@ -8,6 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from device_arrays import interpreting, without_assembler
+from fake_driver import FakeDevice, FakeDriver
 from fp8_gradient_runs import ON, Fp8Case, as_bf16, check, fp8_case
 from gradient_runs import assert_same_bits, features_of
 from kernel_runs import main_loop_of, mostly_nightly, nightly
@@ -24,6 +26,8 @@ from flash.reference import attention_reference_gradients
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target
 from ptxgen.text import render
 
@@ -220,6 +224,27 @@ def test_scores_are_products_of_fp8_and_gradients_of_bf16(
     path = main_loop_of(gradient_build(gradient_config(config, owner, target(ON), 16)), assembler).path
     names = [one.name for one in path]
     assert (names.count("QGMMA"), names.count("HGMMA")) == (scores, sums)
+
+
+# --------------------------------------------------------------------------------------------- GPUs
+
+
+@pytest.mark.usefixtures("unproved")
+def test_a_gpu_gets_five_launches_that_give_the_bits_of_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_assembler(monkeypatch)
+    driver = interpreting(FakeDriver(FakeDevice(sm=90)))
+    of = fp8_case(40, 50, causal=True, dout_dtype="e5m2", scale_block=64)
+    kernel = AttentionGradient(of.config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+    assert_same_bits(kernel.launch(**of.named(), **of.scales, backend="cuda"), of.run())
+    assert [launch.entry.split("_m128")[0] for launch in driver.launches] == [
+        "widened_rows_e4m3_d64_scales64",
+        "widened_rows_e4m3_d64_scales64",
+        "widened_rows_e5m2_d64_scales64",
+        "attention_gradient_queries_wgmma_e4m3_d64",
+        "attention_gradient_keys_wgmma_e4m3_d64",
+    ]
 
 
 # ----------------------------------------------------------------------------------------- refusals
