@@ -364,7 +364,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "attention": _HOPPER_HALF | {"causal": "bottom_right"},
     },
     # Q, K, V and dO of fp8.
-    "e4m3-sm_90a-dq": {"owner": QUERIES, "attention": _HOPPER_FP8},
+    "e4m3-sm_90a-dq": {"owner": QUERIES, "attention": _HOPPER_FP8 | {"causal": "top_left"}},
     "e4m3-sm_90a-dkv": {"owner": KEYS, "attention": _HOPPER_FP8 | {"causal": "bottom_right"}},
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {
