@@ -22,7 +22,7 @@ from flash.contract.launches import (
 )
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.kernels.widened_rows import ROWS, WideConfig
-from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
+from flash.operands.declared import Number, Operand
 from flash.operands.dtypes import F32
 from flash.problem.features import Features
 from flash.problem.gradient_arrays import gradient_arrays, gradient_matrices
@@ -40,7 +40,7 @@ from flash.problem.gradients import (
     WIDE,
     GradientConfig,
 )
-from flash.problem.limits import MAX_CTAS, max_seq
+from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product
 
 _FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
@@ -245,7 +245,7 @@ def of_sums(config: SumConfig) -> Launch:
 
 def of_widening(config: WideConfig) -> Launch:
     """The launches of the kernel that writes rows of fp8 in bf16."""
-    longest, rows = MAX_WINDOWED_SEQ, config.scale_block
+    longest, rows = MAX_SEQ, config.scale_block
     scalars = [
         size("group", MAX_CTAS, "heads that share a scale: heads / kv_heads, a whole number"),
         size("rows", longest, "rows of each head"),
