@@ -1,4 +1,4 @@
-"""Calls for Hopper and Blackwell that are drawn at random, with types, schedulers and features in any mixture:
+"""Calls for Hopper and Blackwell drawn at random, with types, schedulers and features in any mixture:
 the kernels' own PTX, run with the sanitizers on, against the reference. What no query sees is not finite.
 """
 
