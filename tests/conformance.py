@@ -20,6 +20,7 @@ from flash.families.family import Family
 from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
+from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -104,6 +105,10 @@ _OF_TCGEN05: Final[tuple[Dims, ...]] = (
     *((8, 8), (64, 64), (96, 96), (128, 128)),
     *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64)),
 )
+_OF_TCGEN05_FP8: Final[tuple[Dims, ...]] = (
+    *((16, 16), (64, 64), (96, 96), (128, 128)),
+    *((96, 48), (64, 128), (128, 64)),
+)
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((192, 128), (64, 128), (48, 144), (128, 256)),
@@ -123,6 +128,18 @@ KINDS: Final[dict[str, Kind]] = {
         TCGEN05, {"dtype": "f16", "target": "sm_100a"}, 16, 256, widths=_OF_TCGEN05, blocks_q=(128,)
     ),
     "tcgen05 bf16": Kind(TCGEN05, {"dtype": "bf16", "target": "sm_103a"}, 16, 128, widths=_OF_TCGEN05),
+    "tcgen05 e4m3": Kind(
+        TCGEN05_FP8,
+        {"dtype": "e4m3", "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_FP8,
+        blocks_q=(128,),
+    ),
+    "tcgen05 e5m2": Kind(
+        TCGEN05_FP8, {"dtype": "e5m2", "target": "sm_103a"}, 32, 128, (64, 64), _OF_TCGEN05_FP8
+    ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "latent": Kind(
         LATENT,
@@ -164,10 +181,12 @@ def has(kind: str, feature: str) -> bool:
     """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
     blocks of rows have scales; none of tcgen05 packs heads.
     """
-    if KINDS[kind].family is TCGEN05:
-        return "pack_gqa" not in FEATURES[feature]
-    missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
-    return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
+    of, missing = KINDS[kind], set()
+    if of.family in (TCGEN05, TCGEN05_FP8) or "scale_block" in of.settings:
+        missing = {"pack_gqa"}
+    if of.config().is_fp8:
+        missing.add("dropout")
+    return not missing & FEATURES[feature].keys()
 
 
 def arrays_of(

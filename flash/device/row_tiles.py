@@ -46,9 +46,13 @@ class RowTiles:
                 begin = first if isinstance(first, int) else -first
                 with k.loop(-end, begin) as n, if_seen(k, self._sees(n)), self.rows.drain() as stage:
                     self._weigh(stage, n, masking)
+        self._end()
+
+    def _end(self) -> None:
+        """Write the outputs of the row besides O, and have O divided by the sum of the weights."""
         inverse = self._finish()
-        with k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
-            k.note("the correction multiplies O by 1 / sum")
+        with self.k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
+            self.k.note("the correction multiplies O by 1 / sum")
             self._send(stage, inverse)
 
     @marked("row tiles: weights")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flash.device.cta import Cta
+from flash.device.parameters import ScoreArray
 from flash.device.team import Team
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.wgmma_outputs import findings, send
@@ -61,7 +62,15 @@ class Correction:
         """O *= factor, by the warps in which a shift has moved."""
         k = self.k
         with k.when(k.warp.any(factor != 1.0), uniform="warp"):
-            stage.o.scale(factor)
+            self._multiply(stage, factor)
+
+    def _multiply(self, stage: TensorStage, factor: Value) -> None:
+        """Multiply the sums of this thread's row by a factor."""
+        stage.o.scale(factor)
+
+    def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
+        """The scales of V; None: its elements have none."""
+        return None
 
     @marked("correction: rows of O")
     def _write(self, cta: Cta, stage: TensorStage, i: int, inverse: Value) -> None:
@@ -110,4 +119,5 @@ class Correction:
             if pipeline.out is not None:
                 send(work, cta, pipeline.out, visible=was_cleared)
             if pipeline.nonfinite is not None:
-                pipeline.nonfinite.restore(cta, work.t.block_q, pipeline.cleared(cta), Team(work.role))
+                cleared, team = pipeline.cleared(cta), Team(work.role)
+                pipeline.nonfinite.restore(cta, work.t.block_q, cleared, team, self._v_scale(cta))

@@ -5,7 +5,7 @@ way back.
 from __future__ import annotations
 
 import functools
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from flash.device.box_rows import BoxRows
 from flash.device.cleared_values import ClearedValues
@@ -43,6 +43,8 @@ class TensorPipeline(TmaPipeline):
     rows of Q if that has no tensor map.
     """
 
+    cleared_values: ClassVar[type[ClearedValues]] = ClearedValues
+
     queries: Ring
 
     def __init__(
@@ -50,6 +52,7 @@ class TensorPipeline(TmaPipeline):
     ) -> None:
         self.memory = memory
         self.correction = roles.correction
+        self.multiplying = roles.multiplying
         super().__init__(k, config, t, roles.loading, roles.multiplying)
 
     def declare(self, t: WgmmaTiling, consumer: Role) -> None:
@@ -63,7 +66,8 @@ class TensorPipeline(TmaPipeline):
         self.values = ring(t.stages, producer, consumer, reworked=clears, v=values)
         over: BoxTile | None = self.queries.tile("q") if t.output_is_over_queries else None
         self.declare_output(t, over)
-        self.nonfinite = ClearedValues(k, config, producer, self.correction, self.values) if clears else None
+        of = self.cleared_values
+        self.nonfinite = of(k, config, producer, self.correction, self.values) if clears else None
 
     @marked("tensor rings: queries")
     def load_queries(self, cta: Cta) -> None:

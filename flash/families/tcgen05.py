@@ -26,13 +26,14 @@ from typing import ClassVar, Final
 
 from flash.families.family import Campaign, Family
 from flash.families.request import TileRequest
-from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling, width_of
-from flash.operands.dtypes import BF16, F16
+from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling
+from flash.operands.dtypes import BF16, F16, DType
 from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 
 TCGEN05_TARGET: Final = "sm_100f"  # the family of targets
+TCGEN05_TARGETS: Final = "tcgen05 is of sm_100a, sm_103a and their families alone"
 TCGEN05_ROWS: Final = 128  # of a product
 TCGEN05_BLOCKS_Q: Final = (128, 256)
 TCGEN05_TILES: Final = (128, 96, 64, 32, 16)
@@ -95,10 +96,14 @@ class Tcgen05Tiling(WgmmaTiling):
         return False
 
     @property
+    def needed_columns(self) -> int:
+        """Columns of tensor memory that S and O of the row tiles have."""
+        return self.row_tiles * (self.tile + self.output_columns)
+
+    @property
     def tensor_columns(self) -> int:
         """Columns of tensor memory that the kernel allocates: a power of two."""
-        needed = self.row_tiles * (self.tile + self.output_columns)
-        return next(columns for columns in ALLOCATIONS if columns >= needed)
+        return next(columns for columns in ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies or starts products, and of one that computes weights."""
@@ -142,8 +147,8 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     multiplies = "tcgen05 multiplies f16 and bf16 here"
     tiling = Tcgen05Tiling
     emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
-    dtypes = (F16, BF16)
-    tile_sizes = TCGEN05_TILES
+    dtypes: ClassVar[tuple[DType, ...]] = (F16, BF16)
+    tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_TILES
     blocks_q = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
     rate = B200_OPERATIONS
@@ -161,7 +166,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
         for is_met, reason in (
-            (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
+            (not self.is_for(target), TCGEN05_TARGETS),
             (request.without_wgmma, request.without_wgmma),
             (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
             (request.packs, "proofs do not follow packed heads to their log-sum-exp"),
@@ -184,22 +189,17 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
+        tiles = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
         most = _TILE_WITH_PLANES if request.has_planes else tiles[0]
         rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
         shapes = (
-            Tcgen05Tiling(*request.dims, n, rows, s, request.in_pages)
+            self.tiling(*request.dims, n, rows, s, request.in_pages)
             for n in tiles
             if n <= most
             for s in stages
         )
-        return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
-
-
-def _fits(t: Tcgen05Tiling) -> bool:
-    """Whether tensor memory has the columns of a tiling."""
-    return t.row_tiles * (t.tile + width_of(t.head_dim_v)) <= COLUMNS
+        return (t for t in shapes if t.needed_columns <= COLUMNS and t.has_registers(request.other_registers))
 
 
 TCGEN05: Final = Tcgen05Family()

@@ -20,7 +20,7 @@ commit covers all that it has started, so that "S is there" also says that the O
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
@@ -32,8 +32,9 @@ from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Tiling
 from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Role, marked
-from ptxgen.dsl.blackwell import TensorRing
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.blackwell import TensorRing, TensorStage
+from ptxgen.dsl.hopper import Operand, Stage
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
@@ -63,12 +64,49 @@ class Roles:
         )
 
 
-@marked("tcgen05: roles")
+class Products:
+    """The products that one thread starts for a row tile, in stages of the ring in tensor memory."""
+
+    def __init__(self, pipeline: TensorPipeline) -> None:
+        self.pipeline = pipeline
+
+    def begin(self) -> None:
+        """Prepare operands, by all threads of the role, before the first work tile."""
+
+    def scores(self, stage: TensorStage, Q: Operand, key: Stage) -> None:
+        """Start S = Q Kᵀ."""
+        stage.s.mma(Q, key.k.T, use=False)
+
+    def outputs(self, stage: TensorStage, value: Stage, use: Value) -> None:
+        """Start O += P V, or O = P V where `use` does not hold."""
+        stage.o.mma(stage.p, value.v, use=use)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the roles of a kernel do; `weights` is the type of P in tensor memory, and `sums` has the sums of
+    products besides S and O, each with its columns.
+    """
+
+    weights: object
+    pipeline: type[TensorPipeline] = TensorPipeline
+    row_tiles: type[RowTiles] = RowTiles
+    correction: type[Correction] = Correction
+    products: type[Products] = Products
+    sums: tuple[tuple[str, int], ...] = ()
+
+
 def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
     `flash/contract/forward.py` says what its parameters mean.
     """
+    return attention_module(config, t, Work(config.dtype.scalar))
+
+
+@marked("tcgen05: roles")
+def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Module:
+    """The module with a kernel whose roles do what `of` says."""
     # Proofs do not follow shifts and products through what packed heads divide.
     short = not config.packed
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
@@ -76,25 +114,33 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
     roles = Roles.of(k, t)
     memory = k.tensor_memory(t.tensor_columns)
     S = TCGEN05_ROWS, t.tile
-    P = S, config.dtype.scalar, "s"
-    O = TCGEN05_ROWS, t.output_columns
+    sums = {name: (TCGEN05_ROWS, columns) for name, columns in of.sums}
+    matrices: dict[str, Any] = {
+        "s": S,
+        "p": (S, of.weights, "s"),
+        "o": (TCGEN05_ROWS, t.output_columns),
+        **sums,
+    }
     rows = memory.ring(
-        t.row_tiles, roles.multiplying, roles.softmax, then=roles.correction, dealt=True, s=S, p=P, o=O
+        t.row_tiles, roles.multiplying, roles.softmax, then=roles.correction, dealt=True, **matrices
     )
     factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
-    pipeline = TensorPipeline(k, config, t, roles, memory)
+    pipeline = of.pipeline(k, config, t, roles, memory)
+    products = of.products(pipeline)
     work_tiles = WorkTiles.of(k, config, parameters, (roles.loading, roles.softmax))
 
     def work_of(parameters: Parameters, role: Role) -> WorkTile:
         return WorkTile(k, config, t, parameters, Cta.of(k, config, parameters), role, pipeline)
 
     with roles.softmax, work_tiles.each() as parameters:
-        RowTiles(work_of(parameters, roles.softmax), rows, factors).run()
+        of.row_tiles(work_of(parameters, roles.softmax), rows, factors).run()
     with roles.correction, work_tiles.each() as parameters:
-        Correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
+        of.correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
     with roles.others:
-        with roles.multiplying, work_tiles.each() as parameters:
-            multiply(work_of(parameters, roles.multiplying), rows, pipeline)
+        with roles.multiplying:
+            products.begin()
+            with work_tiles.each() as parameters:
+                multiply(work_of(parameters, roles.multiplying), rows, pipeline, products)
         with roles.loading, work_tiles.each() as parameters:
             cta = Cta.of(k, config, parameters)
             pipeline.load_work_tile(cta, has_tiles(cta))
@@ -102,7 +148,7 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 
 
 @marked("tcgen05: products")
-def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline) -> None:
+def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, products: Products) -> None:
     """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
     k, cta = work.k, work.cta
     with ExitStack() as blocks:
@@ -114,18 +160,18 @@ def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline) -> None
             k.note("S = Q K^T")
             for Q_i in Q:
                 with rows.fill() as stage:
-                    stage.s.mma(Q_i, key.k.T, use=False)
+                    products.scores(stage, Q_i, key)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
                 k.note("O += P V of the tile before, S = Q K^T")
                 for Q_i in Q:
                     with rows.fill() as stage:
-                        stage.o.mma(stage.p, value.v, use=has_sums != 0)
-                        stage.s.mma(Q_i, key.k.T, use=False)
+                        products.outputs(stage, value, has_sums != 0)
+                        products.scores(stage, Q_i, key)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")
             for _ in Q:
                 with rows.fill() as stage:
-                    stage.o.mma(stage.p, value.v, use=has_sums != 0)
+                    products.outputs(stage, value, has_sums != 0)

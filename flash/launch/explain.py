@@ -172,8 +172,9 @@ def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dic
     if not any(family.is_for(kernel.target) for family in families_of(config.tile_request)):
         return {}
     products = kernel.config.family.explained(kernel.config.tiling)
-    if why := refusals_of(config, geometry, kernel.config):
-        products += f": {'; '.join(why.values())}"
+    refused = refusals_of(config, geometry, kernel.config)
+    if why := [reason for family, reason in refused.items() if family.is_for(kernel.target)]:
+        products += f": {'; '.join(why)}"
     if not kernel.config.features.scaled:
         return {"products": products}
     rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
