@@ -169,8 +169,8 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
         """See `Family`."""
         if target.name != WGMMA_TARGET:
             return (
-                f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, or 'sm_100a', whose tcgen05 does, "
-                f"got {target.name!r}"
+                f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, or 'sm_100a', whose tcgen05 "
+                f"does, got {target.name!r}"
             )
         if request.without_wgmma:
             return f"has one kernel, which does not do this: {request.without_wgmma}"

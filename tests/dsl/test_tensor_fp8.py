@@ -19,7 +19,7 @@ TYPES = ("e4m3", "e5m2")
 
 
 def weighed(kind: str, of_values: str) -> KernelBuilder:
-    """O = P V, where V has rows of memory along the sum and P = |Q Kᵀ| / 4 is rounded to `kind`; sums of P."""
+    """O = P V, where rows of V in memory are those of the sum, P = |Q Kᵀ| / 4 as `kind`; the sums of P."""
     k = builder()
     Q, K, V = (k.tma.tensor_map(name, u8) for name in "QKV")
     O, L = (k.tma.tensor_map(name, f32) for name in "OL")
@@ -91,8 +91,8 @@ def test_refused_operands_of_fp8() -> None:
         with refused(
             ConfigError,
             "tensor_memory.ring: expected matrix 'p' as (128, columns) for sums, in multiples of 8 columns "
-            "up to 256, or as ((128, columns), f16 or bf16 or 'e4m3' or 'e5m2') for an operand, in multiples of "
-            f"16 columns, of fp8 of 32; got {shown(((ROWS, columns), kind))}",
+            "up to 256, or as ((128, columns), f16 or bf16 or 'e4m3' or 'e5m2') for an operand, in multiples "
+            f"of 16 columns, of fp8 of 32; got {shown(((ROWS, columns), kind))}",
         ):
             memory.ring(1, storing, multiplying, written=True, p=((ROWS, columns), kind))
     k = builder()
