@@ -128,7 +128,7 @@ KINDS: Final[dict[str, Kind]] = {
         TCGEN05, {"dtype": "f16", "target": "sm_100a"}, 16, 256, widths=_OF_TCGEN05, blocks_q=(128,)
     ),
     "tcgen05 bf16": Kind(TCGEN05, {"dtype": "bf16", "target": "sm_103a"}, 16, 128, widths=_OF_TCGEN05),
-    "tcgen05 e4m3": Kind(
+    "fp8 e4m3 on sm_100a": Kind(
         TCGEN05_FP8,
         {"dtype": "e4m3", "target": "sm_100a"},
         32,
@@ -137,8 +137,17 @@ KINDS: Final[dict[str, Kind]] = {
         _OF_TCGEN05_FP8,
         blocks_q=(128,),
     ),
-    "tcgen05 e5m2": Kind(
+    "fp8 e5m2 on sm_103a": Kind(
         TCGEN05_FP8, {"dtype": "e5m2", "target": "sm_103a"}, 32, 128, (64, 64), _OF_TCGEN05_FP8
+    ),
+    "fp8 in blocks on sm_100a": Kind(
+        TCGEN05_FP8,
+        {"dtype": "e4m3", "scale_block": 64, "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_FP8,
+        blocks_q=(128,),
     ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "latent": Kind(

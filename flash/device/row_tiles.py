@@ -14,6 +14,7 @@ from flash.device.tile_scores import TileScores
 from flash.device.warpgroup_roles import SLACK, has_tiles
 from flash.device.work_tiles import WorkTile
 from flash.families.tcgen05 import TCGEN05_ROWS
+from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, SharedTile, Value, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
 from ptxgen.types import u32
@@ -60,14 +61,13 @@ class RowTiles:
         """P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in the columns of S."""
         k = self.k
         S = Fragment.of([stage.s.load()])
-        if self.cta.scoring is None:
-            self._take_sign(S)
+        scoring = self._scoring(S, n)
         coordinates = []
         for first, scores in self._pieces():
             if first:
                 k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
             piece = S.part(slice(None), slice(first, first + len(scores.keys)))
-            coordinates.append((piece, scores.finish(piece, n, masking, self.cta.scoring)))
+            coordinates.append((piece, scores.finish(piece, n, masking, scoring)))
         self.softmax.move_shifts(S)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
@@ -75,6 +75,14 @@ class RowTiles:
         for piece, of_piece in coordinates:
             self.scores.drop(piece, of_piece)
         stage.p.store(S.row(0))
+
+    def _scoring(self, S: Fragment, n: Value) -> Scoring | None:  # noqa: ARG002
+        """The scoring of the products of the tile with -n - 1 tiles before it; without a scoring, the
+        products are negated if the scale is negative.
+        """
+        if self.cta.scoring is None:
+            self._take_sign(S)
+        return self.cta.scoring
 
     @marked("row tiles: sign")
     def _take_sign(self, S: Fragment) -> None:

@@ -40,7 +40,9 @@ class Correction:
         with k.when(has_tiles(self.cta), uniform=True):
             for _ in self._each():
                 pass  # O has no sums yet
-            with pipeline.each_tile(self.cta, after=1):
+            self._begin_tile(-self.cta.tiles)
+            with pipeline.each_tile(self.cta, after=1) as (n, _):
+                self._begin_tile(n)
                 for stage, factor in self._each():
                     self._rescale(stage, factor)
         cta = self.work.cta_again()
@@ -57,16 +59,15 @@ class Correction:
             with self.rows.drain() as stage:
                 yield stage, self.k.load(self.factor_at.step(rows=i))
 
+    def _begin_tile(self, n: Value) -> None:
+        """Prepare for the tile of keys with -n - 1 tiles before it."""
+
     @marked("correction: rescale")
     def _rescale(self, stage: TensorStage, factor: Value) -> None:
         """O *= factor, by the warps in which a shift has moved."""
         k = self.k
         with k.when(k.warp.any(factor != 1.0), uniform="warp"):
-            self._multiply(stage, factor)
-
-    def _multiply(self, stage: TensorStage, factor: Value) -> None:
-        """Multiply the sums of this thread's row by a factor."""
-        stage.o.scale(factor)
+            stage.o.scale(factor)
 
     def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
         """The scales of V; None: its elements have none."""

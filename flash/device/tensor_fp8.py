@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from flash.device.cta import Cta
 from flash.device.fp8_nonfinite import Fp8ClearedValues
+from flash.device.fp8_scales import BlockScales, ValueUnits
 from flash.device.fp8_softmax import LiftedSoftmax
 from flash.device.parameters import ScoreArray
 from flash.device.row_softmax import RowSoftmax
 from flash.device.row_tiles import RowTiles
 from flash.device.tensor_correction import Correction
 from flash.device.tensor_pipeline import TensorPipeline
+from flash.device.tile_scores import TileScores
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.work_tiles import WorkTile
 from flash.families.tcgen05_fp8 import SUM_COLUMNS
 from flash.families.wgmma import WgmmaTiling
-from ptxgen.dsl import Fragment, Role, Value, marked
-from ptxgen.dsl.blackwell import TensorStage
+from flash.scores.scoring import Scoring
+from ptxgen.dsl import Fragment, Role, SharedTile, Value, marked
+from ptxgen.dsl.blackwell import TensorRing, TensorStage
 from ptxgen.dsl.hopper import BoxTile
-from ptxgen.types import u8, u32
+from ptxgen.types import f32, u8, u32
 
 
 class Fp8TensorPipeline(TensorPipeline):
@@ -42,6 +45,24 @@ class Fp8RowTiles(RowTiles):
     """See `RowTiles`; `stage.l` has the sum of the rounded weights of each row, by which O is divided."""
 
     softmax: LiftedRowSoftmax
+    blocks: BlockScales | None = None  # if blocks of rows have scales of their own
+
+    def _scores(self) -> TileScores:
+        """See `RowTiles`."""
+        work = self.work
+        if work.config.features.scale_block:
+            self.blocks = BlockScales(self.k, work.config, work.parameters, self.cta, self.row)
+        return super()._scores()
+
+    def _scoring(self, S: Fragment, n: Value) -> Scoring | None:
+        """See `RowTiles`."""
+        if self.blocks is None:
+            return super()._scoring(S, n)
+        return self.blocks.take(S, self.blocks.of_tile(-1 - n))
+
+    def _scale(self) -> Value:
+        """See `RowTiles`."""
+        return super()._scale() if self.blocks is None else self.blocks.scale
 
     @marked("fp8 row tiles: sign")
     def _take_sign(self, S: Fragment) -> None:
@@ -59,7 +80,9 @@ class Fp8RowTiles(RowTiles):
             self.softmax.rounded_sum[0].set(stage.l.load(0, 1)[0])
             cta = self.work.cta_again()
             inverse = cta.weighed(self.softmax.finish(0).inverse)
-            self._send(stage, inverse * v_scale_of(self.work, cta).of_sequence(k, cta.kv_head))
+            if self.blocks is None:
+                inverse = inverse * v_scale_of(self.work, cta).of_sequence(k, cta.kv_head)
+            self._send(stage, inverse)
         self._finish()
 
     @marked("fp8 row tiles: begin")
@@ -72,12 +95,37 @@ class Fp8RowTiles(RowTiles):
 
 
 class Fp8Correction(Correction):
-    """See `Correction`; sums of weights are rescaled together with O."""
+    """See `Correction`; sums of weights are rescaled together with O. If blocks of rows have scales of their
+    own, O is in units of that of V of the present tile.
+    """
 
-    def _multiply(self, stage: TensorStage, factor: Value) -> None:
-        """See `Correction`. All columns of the sum are alike, and one is read."""
-        super()._multiply(stage, factor)
-        stage.l.store([stage.l.load(0, 1)[0] * factor])
+    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile, row_tiles: int) -> None:
+        super().__init__(work, rows, factors, row_tiles)
+        k = self.k
+        self.units: ValueUnits | None = None
+        if work.config.features.scale_block:
+            self.units = ValueUnits(k, work.config, work.parameters, self.cta)
+            self.unit, self.of_units = k.var(f32, 1.0), k.var(f32, 1.0)
+
+    def _begin_tile(self, n: Value) -> None:
+        """See `Correction`."""
+        if self.units is not None:
+            unit = self.units.of_tile(-1 - n)
+            self.of_units.set(self.unit * self.k.rcp_rn(unit))
+            self.unit.set(unit)
+
+    @marked("fp8 correction: rescale")
+    def _rescale(self, stage: TensorStage, factor: Value) -> None:
+        """See `Correction`. All columns of the sum of weights are alike, and one is read."""
+        k = self.k
+        of_output = factor if self.units is None else factor * self.of_units
+        with k.when(k.warp.any((factor != 1.0) | (of_output != 1.0)), uniform="warp"):
+            stage.o.scale(of_output)
+            stage.l.store([stage.l.load(0, 1)[0] * factor])
+
+    def _write(self, cta: Cta, stage: TensorStage, i: int, inverse: Value) -> None:
+        """See `Correction`."""
+        super()._write(cta, stage, i, inverse if self.units is None else inverse * self.unit)
 
     def _v_scale(self, cta: Cta) -> ScoreArray:
         """See `Correction`."""

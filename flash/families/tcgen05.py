@@ -33,7 +33,6 @@ from ptxgen.records import dataclass
 from ptxgen.target import Target
 
 TCGEN05_TARGET: Final = "sm_100f"  # the family of targets
-TCGEN05_TARGETS: Final = "tcgen05 is of sm_100a, sm_103a and their families alone"
 TCGEN05_ROWS: Final = 128  # of a product
 TCGEN05_BLOCKS_Q: Final = (128, 256)
 TCGEN05_TILES: Final = (128, 96, 64, 32, 16)
@@ -166,7 +165,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
         for is_met, reason in (
-            (not self.is_for(target), TCGEN05_TARGETS),
+            (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
             (request.without_wgmma, request.without_wgmma),
             (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
             (request.packs, "proofs do not follow packed heads to their log-sum-exp"),

@@ -6,7 +6,6 @@ columns of V two row tiles have tiles of 96 keys.
 
 | what is asked | reason against the family |
 |---|---|
-| scales of blocks of rows (`scale_block`) | sums in tensor memory have one scale of V |
 | what `flash/families/tcgen05.py` lists of targets, sizes and packed heads | |
 | what `flash/families/wgmma_fp8.py` lists of features | |
 """
@@ -17,7 +16,7 @@ from typing import ClassVar, Final
 
 from flash.families.family import Campaign, Offered
 from flash.families.request import TileRequest
-from flash.families.tcgen05 import B200_OPERATIONS, TCGEN05_TARGETS, Tcgen05Family, Tcgen05Tiling
+from flash.families.tcgen05 import B200_OPERATIONS, Tcgen05Family, Tcgen05Tiling
 from flash.operands.dtypes import FP8_DTYPES, DType
 from ptxgen.records import dataclass
 from ptxgen.target import Target
@@ -66,16 +65,12 @@ class Tcgen05Fp8Family(Tcgen05Family):
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_FP8_TILES
     rate = 2 * B200_OPERATIONS
     campaign: ClassVar[Campaign] = {
-        "e4m3-sm_100a": {"dtype": "e4m3", "head_dim": 64, "block_q": 256, "target": "sm_100a"}
+        "e4m3-sm_100a": {"dtype": "e4m3", "head_dim": 64, "tile": 32, "block_q": 256, "target": "sm_100a"}
     }
 
-    def against(self, request: TileRequest, target: Target, alignment: int) -> str:
-        """See `Family`."""
-        if not self.is_for(target):
-            return TCGEN05_TARGETS
-        if request.scale_block:
-            return "sums in tensor memory have one scale of V, and not one for each block of rows"
-        return super().against(request, target, alignment)
+    def tiles(self, request: TileRequest) -> tuple[int, ...]:
+        """See `Family`: the keys of a tile share a scale."""
+        return tuple(n for n in self.tile_sizes if request.scale_block % n == 0)
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
         """See `Family`."""

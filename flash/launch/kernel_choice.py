@@ -66,7 +66,9 @@ def kernel_of(
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     if packs is True:
         unpacked = kernel.family.why_not(replace(config.tile_request, packs=True), of, alignment)
-        if unpacked:
+        if unpacked and config.is_fp8 and config.pack_gqa == "auto":
+            packs = False  # a target has one kernel of fp8
+        elif unpacked:
             kernel = config.kernel(target, alignment, without_wgmma=unpacked)
             kernel = replace(kernel, tiling=by_rows(kernel.tiling)) if is_fixed else kernel
     features = replace(kernel.features, splits=divided)

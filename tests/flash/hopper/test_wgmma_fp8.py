@@ -306,9 +306,9 @@ def test_explain_says_what_multiplies() -> None:
             f"got 'sm_90'{_OR_ELSE}",
         ),
         (
-            {"target": "sm_103a", "scale_block": 64},
-            f"{_E4M3} has one kernel for sm_103a, which does not take this: sums in tensor memory have one "
-            f"scale of V, and not one for each block of rows{_OR_ELSE}",
+            {"target": "sm_103a", "scale_block": 64, "pack_gqa": True},
+            f"{_E4M3} has one kernel for sm_103a, which does not take this: scale_block=64 with pack_gqa=True"
+            f"{_OR_ELSE}",
         ),
         (
             {"target": "sm_100a", "head_dim": 144},
