@@ -40,7 +40,7 @@ class Correction:
         with k.when(has_tiles(self.cta), uniform=True):
             for _ in self._each():
                 pass  # O has no sums yet
-            self._begin_tile(-self.cta.tiles)
+            self._begin_tile(None)
             with pipeline.each_tile(self.cta, after=1) as (n, _):
                 self._begin_tile(n)
                 for stage, factor in self._each():
@@ -59,8 +59,8 @@ class Correction:
             with self.rows.drain() as stage:
                 yield stage, self.k.load(self.factor_at.step(rows=i))
 
-    def _begin_tile(self, n: Value) -> None:
-        """Prepare for the tile of keys with -n - 1 tiles before it."""
+    def _begin_tile(self, n: Value | None) -> None:
+        """Prepare for the tile of keys with -n - 1 tiles before it, or for the last tile if `n` is None."""
 
     @marked("correction: rescale")
     def _rescale(self, stage: TensorStage, factor: Value) -> None:

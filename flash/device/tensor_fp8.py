@@ -107,10 +107,10 @@ class Fp8Correction(Correction):
             self.units = ValueUnits(k, work.config, work.parameters, self.cta)
             self.unit, self.of_units = k.var(f32, 1.0), k.var(f32, 1.0)
 
-    def _begin_tile(self, n: Value) -> None:
+    def _begin_tile(self, n: Value | None) -> None:
         """See `Correction`."""
         if self.units is not None:
-            unit = self.units.of_tile(-1 - n)
+            unit = self.units.of_tile(self.cta.tiles - 1 if n is None else -1 - n)
             self.of_units.set(self.unit * self.k.rcp_rn(unit))
             self.unit.set(unit)
 
