@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from flash.device.lazy_softmax import LEAST_SCALE
@@ -17,6 +18,7 @@ from ptxgen.dsl import Fragment, SharedTile, Value, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
 from ptxgen.types import u32
 
+_KEYS_OF_PLANES: Final = 16
 _ROW: Final = (0,)  # a thread's rows, counted from its first
 
 
@@ -30,7 +32,7 @@ class RowTiles:
     def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile) -> None:
         self.k = k = work.k
         self.work, self.cta, self.rows = work, work.cta, rows
-        row = k.thread_id() % work.t.block_q  # of the CTA
+        row = self._row_of_cta()
         self.row = self.cta.first_row + k.signed(row)
         self.factor_at = factors.pointer(row // TCGEN05_ROWS, row % TCGEN05_ROWS)
         self.scores = self._scores()
@@ -55,16 +57,33 @@ class RowTiles:
         k = self.k
         S = Fragment.of([stage.s.load()])
         if self.cta.scoring is None:
-            with k.when(self.cta.scale_log2 < 0.0, uniform=True):
-                for score in S.all():
-                    k.neg(score, into=score)
-        coordinates = self.scores.finish(S, n, masking, self.cta.scoring)
+            self._take_sign(S)
+        coordinates = []
+        for first, scores in self._pieces():
+            if first:
+                k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
+            piece = S.part(slice(None), slice(first, first + len(scores.keys)))
+            coordinates.append((piece, scores.finish(piece, n, masking, self.cta.scoring)))
         self.softmax.follow(S)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
         self.softmax.weights(S)
-        self.scores.drop(S, coordinates)
+        for piece, of_piece in coordinates:
+            self.scores.drop(piece, of_piece)
         stage.p.store(S.row(0))
+
+    @marked("row tiles: sign")
+    def _take_sign(self, S: Fragment) -> None:
+        """Negate the scores if the scale is negative: the softmax takes a positive one."""
+        k = self.k
+        with k.when(self.cta.scale_log2 < 0.0, uniform=True):
+            for score in S.all():
+                k.neg(score, into=score)
+
+    @property
+    def _has_planes(self) -> bool:
+        """Whether there are arrays with an element for each score, which may hide any key."""
+        return self.work.config.features.hides_anywhere
 
     @marked("row tiles: factor")
     def _send(self, stage: TensorStage, factor: Value) -> None:
@@ -75,13 +94,17 @@ class RowTiles:
     @marked("row tiles: finish")
     def _finish(self) -> Value:
         """Write the outputs of the row besides O; returns what O is to be multiplied by."""
-        k, cta = self.k, self.cta
-        finished = self.softmax.finish(0)
+        k, cta = self.k, self.work.cta_again()
+        row, finished = cta.first_row + k.signed(self._row_of_cta()), self.softmax.finish(0)
         if cta.row_outputs:
-            with k.when(cta.writes_row(self.row < cta.O.rows)):
-                store_row_outputs(k, cta.row_outputs, self.row, finished)
-        cta.store_tops(k, self.scores.tops, (self.row, _ROW), [])
+            with k.when(cta.writes_row(row < cta.O.rows)):
+                store_row_outputs(k, cta.row_outputs, row, finished)
+        cta.store_tops(k, self.scores.tops, (row, _ROW), [])
         return cta.weighed(finished.inverse)
+
+    def _row_of_cta(self) -> Value:
+        """The row of this thread, counted in its CTA."""
+        return self.k.thread_id() & self.work.t.block_q - 1
 
     def _sees(self, n: Value) -> Value | None:
         """Whether some row sees a tile between others; None: yes. The last tile is always there."""
@@ -89,6 +112,14 @@ class RowTiles:
             return None
         seen = self.cta.mask.sees_tile(self.work.pipeline.first_key(n))
         return None if seen is None else seen | (n == -self.cta.tiles)
+
+    def _pieces(self) -> list[tuple[int, TileScores]]:
+        """The first key of each piece of a tile, and its scores: where there are arrays with an element for
+        each score, a piece has few keys.
+        """
+        step = _KEYS_OF_PLANES if self._has_planes else len(self.scores.keys)
+        keys = self.scores.keys
+        return [(n, replace(self.scores, keys=keys[n : n + step])) for n in range(0, len(keys), step)]
 
     @marked("row tiles: begin")
     def _scores(self) -> TileScores:

@@ -11,6 +11,7 @@ its own. A warpgroup computes the weights of a row tile, one row in each thread,
 | a target other than sm_100a, sm_103a and their families | they alone have `tcgen05` and registers for roles |
 | head_dim or head_dim_v above 128 | two row tiles of O and S have no more columns of tensor memory |
 | queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
+| packed heads | one address of their LSE is not proved |
 | pages whose rows lie in no boxes of tensor copies | no threads copy rows |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
 | block_q below 128 | a product has 128 rows |
@@ -44,6 +45,8 @@ _MOST_STAGES: Final = 4
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
 # nothing.
 _OTHER_REGISTERS: Final = 40
+# The largest tile with a mask or a bias: so much of these is in flight that larger tiles were seen to spill.
+_TILE_WITH_PLANES: Final = 32
 _PAIR: Final = 2  # bytes of an element
 _WORD: Final = 4  # bytes of a factor
 _STEP_BYTES: Final = 1024
@@ -161,6 +164,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
             (request.without_wgmma, request.without_wgmma),
             (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
+            (request.packs, "proofs do not follow packed heads to their log-sum-exp"),
             (request.rotates, "queries that a kernel rotates are not multiplied from its tile of Q"),
             (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
             (
@@ -181,9 +185,15 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
         tiles = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
+        most = _TILE_WITH_PLANES if request.has_planes else tiles[0]
         rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
-        shapes = (Tcgen05Tiling(*request.dims, n, rows, s, request.in_pages) for n in tiles for s in stages)
+        shapes = (
+            Tcgen05Tiling(*request.dims, n, rows, s, request.in_pages)
+            for n in tiles
+            if n <= most
+            for s in stages
+        )
         return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
 
 
