@@ -11,6 +11,7 @@ from ptxgen.dsl.blackwell.cells import (
     TensorMatrix,
     columns_after,
     load_row,
+    load_row_with_largest,
     packed,
     require_f32,
     scale_row,
@@ -136,6 +137,15 @@ class Accumulator(TensorMatrix):
         at = self.use_by_threads(caller, first)
         with k.placed():
             return load_row(k, at, number)
+
+    def load_with_largest(self) -> tuple[list[Var], Value]:
+        """Load all columns of this thread's `row` as `load` does, and return with them the largest of the
+        row, f32, which is NaN only if all are. On sm_103a the load finds it (".red"), elsewhere further
+        instructions. Threads, errors and sections are those of `load`.
+        """
+        at = self.use_by_threads("accumulator.load_with_largest", 0)
+        with self.memory.k.placed():
+            return load_row_with_largest(self.memory.k, at, self.columns)
 
     def store(self, values: Sequence[Value], first: Scalar = 0) -> None:
         """Store f32 values to this thread's `row`, from column `first` on, and wait until they are there; the
