@@ -43,10 +43,10 @@ class RowSoftmax(OverlappedSoftmax):
         self._top: Value | None = None
 
     def factor(self) -> Value:
-        """The factor by which the outputs of this thread's row must be multiplied since the last `follow`; 1
-        where no shift of the warp has moved.
+        """The factor by which the outputs of this thread's row must be multiplied since the last
+        `move_shifts`; 1 where no shift of the warp has moved.
         """
-        assert self._moved is not None  # `follow` comes before
+        assert self._moved is not None  # `move_shifts` comes before
         return self.k.selp(self._rescale[0], 1.0, self._moved)
 
     @marked("row softmax: largest")
@@ -59,14 +59,14 @@ class RowSoftmax(OverlappedSoftmax):
         chains = (self._largest(S.row(0)[first::_CHAINS]) for first in range(_CHAINS))
         return functools.reduce(self.k.max, chains)
 
-    @marked("row softmax: follow")
-    def follow(self, S: Fragment, top: Value | None = None) -> None:
-        """Move the shift if scores, of which `top` is the largest if it is known, have outgrown it. `weights`
-        then takes exponents to be S times a factor, less the shift. Where a row of the warp has a rest, the
+    @marked("row softmax: shift")
+    def move_shifts(self, S: Fragment, top: Value | None = None) -> None:
+        """Move the shift if scores, of which `top` is the largest if it is known, have outgrown it. Exponents
+        are then taken to be S times a factor, less the shift. Where a row of the warp has a rest, the
         scores become exponents here, and the factor 1.
         """
         self._top = top
-        super().follow(S)
+        super().move_shifts(S)
         k, shift = self.k, self.shift[0]
         less = k.var(f32, -shift)
         factor = k.var(f32, 1.0 if self._factor is None else self._factor)
@@ -78,11 +78,11 @@ class RowSoftmax(OverlappedSoftmax):
                 factor.set(1.0)
         self._terms_of_exponent, self._totals = (factor, less), []
 
-    @marked("row softmax: weights")
-    def weights(self, S: Fragment) -> None:
+    @marked("row softmax: exponentials")
+    def exponentiate(self, S: Fragment) -> None:
         """Replace scores, or those of some columns, by weights; `add` comes after the last ones."""
         k = self.k
-        assert self._terms_of_exponent is not None  # `follow` comes before
+        assert self._terms_of_exponent is not None  # `move_shifts` comes before
         factor, less = (k.pair(term, term) for term in self._terms_of_exponent)
         totals, row = self._totals, S.row(0)
         for number, first in enumerate(range(0, len(row), _PAIR)):

@@ -8,7 +8,7 @@ its own. A warpgroup computes the weights of a row tile, one row in each thread,
 
 | what is asked | reason against the family |
 |---|---|
-| a target other than sm_100a, sm_103a and their families | they alone have `tcgen05` and registers for roles |
+| a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
 | head_dim or head_dim_v above 128 | two row tiles of O and S have no more columns of tensor memory |
 | queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
 | packed heads | one address of their LSE is not proved |
