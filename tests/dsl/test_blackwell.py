@@ -239,7 +239,7 @@ def test_loads_with_the_largest_of_a_row(target: str) -> None:
 
 def test_stores_that_nothing_waits_for_are_noticed() -> None:
     q, key, v = integers((ROWS, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
-    with pytest.raises(TrapError, match="tcgen05.st"):
+    with pytest.raises(TrapError, match=r"tcgen05\.st"):
         launch(largest("sm_100a", waits=False), q, key, v, np.zeros((ROWS, 32), np.float32))
 
 
