@@ -17,12 +17,12 @@ from ptxgen.dsl.blackwell.cells import (
     scale_row,
     store_row,
 )
-from ptxgen.dsl.blackwell.operands import Format, descriptor, operand_of, step_elements
+from ptxgen.dsl.blackwell.operands import Descriptor, Format, operand_of, step_elements
 from ptxgen.dsl.blackwell.products import check_scales, checked_product
 from ptxgen.dsl.blackwell.scales import Scales, format_of
 from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
-from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, moved
+from ptxgen.dsl.hopper.products import STEP_BYTES, Operand
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
@@ -99,17 +99,17 @@ class Accumulator(TensorMatrix):
         """Emit the instructions of a product, one for each 32 bytes of the rows of A."""
         k: Any = self.memory.k  # whose words of one row take different operands
         step, group = step_elements(b.dtype), self.memory.group
-        right = descriptor(b, k_is_rows=product.n_major)
-        left = descriptor(a, k_is_rows=product.m_major) if isinstance(a, Operand) else None
+        right = Descriptor.of(b, k_is_rows=product.n_major)
+        left = Descriptor.of(a, k_is_rows=product.m_major) if isinstance(a, Operand) else None
         for number in range(a.columns // step):
             sums = use if number == 0 else self.memory.true
-            second = moved(right, b.layout.step(step * number, transposed=product.n_major))
+            second = right.moved(b.layout.step(step * number, transposed=product.n_major))
             if isinstance(a, TensorOperand):
                 first: Pointer | Value = columns_after(a.at, number * STEP_BYTES // CELL)
                 k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind="kind::f16")
                 continue
             assert left is not None  # a is in shared memory
-            first = moved(left, a.layout.step(step * number, transposed=product.m_major))
+            first = left.moved(a.layout.step(step * number, transposed=product.m_major))
             if form is None or scales is None:
                 kind = f"kind::{product.kind}"
                 k.tcgen05_mma(self.at, first, second, product.bits, sums, group=group, kind=kind)
