@@ -180,7 +180,7 @@ class TensorMemory:
         """A tile in shared memory, or a part or a transpose of one, as an operand of products whose address
         is computed here for all of them, not in each `one_thread()`. Raises `TypeMismatchError` for others.
         """
-        operand = operand_of("tensor_memory.operand", "the tile", tile)
+        operand = operand_of("tensor_memory.operand", "a", tile)
         return replace(operand, units=units_of(operand.at))
 
     @contextmanager
