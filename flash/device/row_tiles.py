@@ -20,6 +20,7 @@ from ptxgen.types import f32, u32
 
 _KEYS_OF_PLANES: Final = 16
 _STORED: Final = 32  # weights that are stored at once, while others are computed
+_STORED_OF_FEATURES: Final = 16  # where features take registers, too
 _ROW: Final = (0,)  # a thread's rows, counted from its first
 
 
@@ -71,7 +72,8 @@ class RowTiles:
         self.softmax.move_shifts(S, top)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
-        step = S.columns if self.cta.after_softmax else _STORED
+        step = _STORED if self.cta.scoring is None else _STORED_OF_FEATURES
+        step = S.columns if self.cta.after_softmax else step
         for first in range(0, S.columns, step):
             if first and self.cta.scoring is not None:
                 k.bar_warp_sync(-1)  # the assembler would begin with all pieces, for which registers lack
