@@ -29,6 +29,7 @@ from flash.families.request import TileRequest
 from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling, width_of
 from flash.operands.dtypes import BF16, F16
 from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
+from ptxgen.rates import EXP2_LANES
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 
@@ -42,6 +43,8 @@ WIDEST: Final = 128  # columns of Q and K, and of V
 # two of them all 65536 registers, as flash-attn-4 deals them.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _MOST_STAGES: Final = 4
+# Of so many pairs of exponentials one is a polynomial, where the unit of special functions has 16 lanes.
+_BY_POLYNOMIAL: Final = 8
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
 # nothing.
 _OTHER_REGISTERS: Final = 40
@@ -195,6 +198,13 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             for s in stages
         )
         return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
+
+
+def by_polynomial(target: Target) -> int:
+    """Of how many pairs of exponentials one is computed by a polynomial on a target; 0: none is, since the
+    unit of special functions is as fast as the tensor cores there.
+    """
+    return 0 if target.sm in EXP2_LANES else _BY_POLYNOMIAL
 
 
 def _fits(t: Tcgen05Tiling) -> bool:

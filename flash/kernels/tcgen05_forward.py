@@ -104,28 +104,34 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 @marked("tcgen05: products")
 def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline) -> None:
     """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
-    k, cta = work.k, work.cta
+    k, cta, memory = work.k, work.cta, pipeline.memory
     with ExitStack() as blocks:
-        blocks.enter_context(pipeline.memory.one_thread())
+        blocks.enter_context(memory.by_warp())
         blocks.enter_context(k.when(has_tiles(cta), uniform=True))
         query = blocks.enter_context(pipeline.queries.drain())
-        Q = [query.q.part(first, TCGEN05_ROWS) for first in range(0, work.t.block_q, TCGEN05_ROWS)]
+        Q = [
+            memory.operand(query.q.part(first, TCGEN05_ROWS))
+            for first in range(0, work.t.block_q, TCGEN05_ROWS)
+        ]
         with pipeline.keys.drain() as key:
             k.note("S = Q K^T")
+            K = memory.operand(key.k.T)
             for Q_i in Q:
-                with rows.fill() as stage:
-                    stage.s.mma(Q_i, key.k.T, use=False)
+                with rows.fill() as stage, memory.one_thread():
+                    stage.s.mma(Q_i, K, use=False)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
                 k.note("O += P V of the tile before, S = Q K^T")
+                V, K = memory.operand(value.v), memory.operand(key.k.T)
                 for Q_i in Q:
-                    with rows.fill() as stage:
-                        stage.o.mma(stage.p, value.v, use=has_sums != 0)
-                        stage.s.mma(Q_i, key.k.T, use=False)
+                    with rows.fill() as stage, memory.one_thread():
+                        stage.o.mma(stage.p, V, use=has_sums != 0)
+                        stage.s.mma(Q_i, K, use=False)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")
+            V = memory.operand(value.v)
             for _ in Q:
-                with rows.fill() as stage:
-                    stage.o.mma(stage.p, value.v, use=has_sums != 0)
+                with rows.fill() as stage, memory.one_thread():
+                    stage.o.mma(stage.p, V, use=has_sums != 0)
