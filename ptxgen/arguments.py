@@ -23,7 +23,7 @@ def integer(value: object, least: int, most: int | None = None) -> int | None:
 
     Integers of any class are accepted, numpy's included; bools are not.
     """
-    if isinstance(value, bool | np.bool):
+    if value.__class__ is not int and isinstance(value, bool | np.bool):
         return None
     if isinstance(value, int):  # or a symbolic int of torch.compile, which `operator.index` would fix
         return value if least <= value and (most is None or value <= most) else None

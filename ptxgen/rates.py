@@ -10,8 +10,14 @@ Sources:
 * tensor cores and devices: NVIDIA's white papers on the A100, GA102, AD102, H100 and RTX Blackwell
   architectures, dense rates of f16 with f32 sums; multiply-adds of a clock are the published rate
   divided by the multiprocessors and the boost clock;
-* the B200: multiprocessors, clock and the rate of bf16, FlashAttention-4 (arXiv 2603.05451), and memory,
-  NVIDIA's data sheet of the DGX B200; the rates of its other types are by the ratio of published peaks;
+* the B200: multiprocessors, clock, the rate of bf16 (2.25 PFLOP/s, 8,192 operations of a clock and
+  multiprocessor) and exponentials, FlashAttention-4 (arXiv 2603.05451), and memory, NVIDIA's data sheet of
+  the DGX B200; the rates of its other types are by the ratio of published peaks;
+* the B300: taken to be a B200 that computes twice as many exponentials (the same paper), and fp4 with K of 96
+  in the clocks of K of 64, by the ratio of the published peaks of both;
+* tensor memory: assumed, without a source, a register of each lane of a warp in a clock, for loads and stores
+  of each of the four schedulers. Products of `tcgen05` with M of 64 are assumed to take as long as with M of
+  128, which has all lanes;
 * `mma.sync` on sm_90: 63 % of the rate of `wgmma`, as measured by Luo et al., "Benchmarking and
   Dissecting the Nvidia Hopper GPU Architecture" (2024).
 """
@@ -24,6 +30,8 @@ from typing import Final
 
 ISSUED: Final = 4  # warp instructions of a clock
 SPECIAL_LANES: Final = 16  # results of a clock: exp2, log2, reciprocals
+EXP2_LANES: Final[Mapping[int, int]] = {103: 32}  # where exp2 has more of them
+TENSOR_MEMORY_BYTES: Final = 128  # of a scheduler in a clock
 INTEGER_LANES: Final = 64
 WAVEFRONTS: Final = 1  # of shared memory, of a clock
 SOURCES: Final = (
@@ -61,7 +69,10 @@ DEVICES: Final[Mapping[int, Device]] = {
 
 # Devices whose rate of tensor cores is that of products in tensor memory; `mma.sync` is slower there, and how
 # much is not known.
-OF_TENSOR_MEMORY: Final[Mapping[int, Device]] = {100: Device("B200", 148, 1850, 8000, 4096)}
+OF_TENSOR_MEMORY: Final[Mapping[int, Device]] = {
+    100: Device("B200", 148, 1850, 8000, 4096),
+    103: Device("B300", 148, 1850, 8000, 4096),
+}
 
 # Rates of element types as multiples of that of f16, by what an opcode has.
 _OF_TYPES: Final[Mapping[str, float]] = {

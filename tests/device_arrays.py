@@ -53,7 +53,7 @@ def kernel_on(driver: FakeDriver, config: AttentionConfig) -> AttentionKernel:
 class TensorOnGpu:
     """A stand-in for a dense tensor of torch on a GPU: it has the attributes that launches read."""
 
-    layout, requires_grad = "torch.strided", False
+    layout, requires_grad, is_cuda, is_cpu = "torch.strided", False, True, False
 
     def __init__(self, driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int) -> None:
         self._driver = driver
@@ -64,6 +64,9 @@ class TensorOnGpu:
 
     def data_ptr(self) -> int:
         return self.pointer
+
+    def get_device(self) -> int:
+        return int(self.device.index)
 
     def dim(self) -> int:
         return len(self.shape)

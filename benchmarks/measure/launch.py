@@ -219,7 +219,7 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Rows:
 
     def read_attributes(four: list[Any]) -> None:
         for t in four:
-            _ = t.device.type, t.device.index, t.layout, t.is_neg(), t.dtype, t.requires_grad
+            _ = t.is_cuda and t.get_device(), t.layout, t.is_neg(), t.dtype, t.requires_grad
             _ = t.data_ptr(), t.shape, t.stride()
 
     for name, four in arrays.items():
@@ -358,7 +358,7 @@ class _CupyLike(_Interface):
 class _TorchLike:
     """A stand-in with the attributes of a torch GPU tensor that a launch reads."""
 
-    device = SimpleNamespace(type="cuda", index=0)
+    is_cuda = True
     layout = "torch.strided"
     dtype = "torch.float32"
     requires_grad = False
@@ -374,6 +374,9 @@ class _TorchLike:
 
     def stride(self) -> tuple[int, ...]:
         return self._stride
+
+    def get_device(self) -> int:
+        return 0
 
     def is_neg(self) -> bool:
         return False

@@ -14,7 +14,7 @@ from flash.cache.cuda_memory import CudaMemory, KVMemory
 from flash.cache.host_memory import TOKEN_SCALES, HostMemory, LayerArrays, SmallArrays
 from flash.cache.row_locations import write_rows
 from flash.cache.scales import set_scales_of_heads
-from flash.calls.operation import Known
+from flash.calls.known import Known
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument

@@ -1,10 +1,10 @@
-"""`Operation`: a kind of call, and what all kinds of calls have in common; `Known` caches their checks."""
+"""`Operation`: a kind of call, and what all kinds of calls have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,7 @@ from flash.calls.step import Step
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, require_no_gradients
 from flash.operands.dtypes import F32_BYTES, DType
-from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays import streams
-from ptxgen.arrays.elements import numpy_type
-from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, reader_of, unreadable, view
 from ptxgen.errors import BackendError, LaunchError
@@ -28,8 +25,6 @@ from ptxgen.runtime.settings import WITHOUT_KERNELS
 from ptxgen.target import Target
 
 C = TypeVar("C")  # a checked call
-V = TypeVar("V")  # the result of its checks
-_MISALIGNED: Final = ALIGNMENTS[0] - 1  # the bits of an address that are 0 where it is aligned
 
 
 class Result(NamedTuple):
@@ -109,10 +104,10 @@ class Operation(ABC, Generic[C]):
         all whose gradients would be lost.
         """
         find = self.gpu.backend.device_of_pointer
-        try:
-            views = {
-                name: reader_of(type(array))(array, name, stream, find) for name, array in arrays.items()
-            }
+        views: dict[str, ArrayView] = {}
+        try:  # a comprehension is a call of its own
+            for name, array in arrays.items():
+                views[name] = reader_of(type(array))(array, name, stream, find)
         except LaunchError:
             raise_problems(unreadable(dict(arrays), stream), self.caller.name)
             raise  # not reached: `unreadable` finds the same array
@@ -274,84 +269,3 @@ def stream_of(like: ArrayView, explicit: int | None) -> int:
 def _interpret(steps: Iterable[Step]) -> None:
     for step in steps:
         step.interpret()
-
-
-class _Alike(Generic[V]):
-    """The outcome of checks of calls with arrays of one geometry: `reaches`, the first byte that each array
-    reaches and the one after its last, from its address; `written`, the numbers of the arrays that are
-    written; and `apart`, the result of calls in which no array shares bytes with a written one; None before
-    the first.
-    """
-
-    __slots__ = ("apart", "reaches", "written")
-
-    def __init__(self, views: Mapping[str, ArrayView], written: Collection[str]) -> None:
-        self.reaches = [reach(a.shape, a.strides, numpy_type(a.dtype).itemsize) for a in views.values()]
-        self.written = [n for n, name in enumerate(views) if name in written]
-        self.apart: V | None = None
-
-    def near(self, pointers: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-        """(written, other, distance) for each array that is written and each other array whose span of
-        bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
-        """
-        near: tuple[tuple[int, int, int], ...] = ()
-        for n in self.written:
-            here, (low, high) = pointers[n], self.reaches[n]
-            begin, end = here + low, here + high
-            for m, there in enumerate(pointers):
-                first, last = self.reaches[m]
-                if there + first < end and begin < there + last and m != n:
-                    near = *near, (n, m, there - here)
-        return near
-
-
-class Known(Generic[V]):
-    """Results for calls, by what else they depend on (`of`), and by their arrays: names, shapes, strides,
-    types and devices, and of the addresses their alignment, which of them are null, and how far those lie
-    from one another that share bytes with an array that is `written`.
-    """
-
-    def __init__(self) -> None:
-        self._alike = BoundedCache[tuple[object, ...], _Alike[V]]()
-        self._sharing = BoundedCache[tuple[object, ...], V]()
-
-    def get(self, of: tuple[object, ...], views: Mapping[str, ArrayView]) -> V | None:
-        """The cached result for a call; None if there is none. Raises TypeError if `of` is not hashable."""
-        pointers = [array[0] for array in views.values()]
-        key = _key(of, views, pointers)
-        alike = self._alike.get(key)
-        if alike is None:
-            return None
-        near = alike.near(pointers)
-        return self._sharing.get((key, near)) if near else alike.apart
-
-    def keep(
-        self, of: tuple[object, ...], views: Mapping[str, ArrayView], written: Collection[str], result: V
-    ) -> V:
-        """Cache the result for a call whose arrays are right, and return it. Which are `written` follows from
-        `of` and from the names.
-        """
-        pointers = [array[0] for array in views.values()]
-        key = _key(of, views, pointers)
-        alike = self._alike.get(key)
-        if alike is None:
-            alike = self._alike.keep(key, _Alike(views, written))
-        near = alike.near(pointers)
-        if near:
-            return self._sharing.keep((key, near), result)
-        alike.apart = result
-        return result
-
-
-def _key(
-    of: tuple[object, ...], views: Mapping[str, ArrayView], pointers: Sequence[int]
-) -> tuple[object, ...]:
-    bits = 0
-    for pointer in pointers:
-        bits |= pointer
-    # The checks read nothing else of addresses that are neither null nor misaligned.
-    rest = None
-    if bits & _MISALIGNED or 0 in pointers:
-        rest = tuple([pointer & _MISALIGNED if pointer else None for pointer in pointers])
-    # [1:6] is all that checks read in addition to the address: shape, strides, dtype, device, read_only.
-    return of, rest, *views, *[array[1:6] for array in views.values()]

@@ -14,7 +14,7 @@ again with it only if its sums turn out to be unsafe. The choice depends on the 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from flash.cpu.threads import share_out
 from flash.operands.dtype_names import Causal
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments
+
+_FEW: Final = 8  # numbers that Python compares in less time than numpy
 
 
 def attention_cpu(
@@ -132,9 +134,11 @@ def _attend(job: Job, space: Workspace, b: int, heads: slice, queries: slice, *,
     rows = _Rows(index, job.kv_heads(heads), *space.scaled("q", q, job.scale))
 
     acc, total, top = _sweep(job, space, rows, shifted=shifted)
-    if not shifted and not _safe(acc, total, space.take("part", *acc.shape)):
-        acc, total, top = _sweep(job, space, rows, shifted=True)
-    divisor = total if total.all() else np.where(total == 0, 1, total)
+    divisor = total
+    if shifted or not _safe(acc, total, space.take("part", *acc.shape)):
+        if not shifted:
+            acc, total, top = _sweep(job, space, rows, shifted=True)
+        divisor = total if total.all() else np.where(total == 0, 1, total)
     acc /= divisor[:, None]
     job.out[index] = acc.reshape(*q.shape[:2], -1)
     if job.lse is not None:
@@ -145,12 +149,16 @@ def _safe(acc: NDArray[Any], total: NDArray[Any], size: NDArray[Any]) -> bool:
     """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, and contain no NaN.
     `size`, which is written, has the shape of `acc`.
     """
-    if not (total.min() >= SAFE.total and total.max() < np.inf):
+    least, most = np.minimum.reduce, np.maximum.reduce  # without the steps in Python of an array's methods
+    if len(total) <= _FEW:
+        if not all(SAFE.total <= value < math.inf for value in total.tolist()):
+            return False
+    elif not (least(total) >= SAFE.total and most(total) < np.inf):
         return False
     np.abs(acc, out=size)
-    if not size.max() < np.inf:
+    if not most(size, axis=None) < np.inf:
         return False
-    if size.min() >= SAFE.size:  # the usual case, in a fraction of the time of what follows
+    if least(size, axis=None) >= SAFE.size:  # the usual case, in a fraction of the time of what follows
         return True
     largest = size.max(axis=1)
     return bool(((largest >= SAFE.size) | (largest == 0)).all())

@@ -21,7 +21,7 @@ _ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of 
 # the bits, with each of its kernels (`make blas`).
 _SAFE_COLUMNS: Final = 16
 _BLAS: Final = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})
-_IS_OPENBLAS: Final = "openblas" in _BLAS.get("name", "")
+IS_OPENBLAS: Final = "openblas" in _BLAS.get("name", "")
 
 # With this number of rows or fewer, BLAS multiplies keys by rows in less time than rows by keys: a third
 # to a half of it where OpenBLAS has kernels of AVX-512, with the copy that transposes the scores.
@@ -188,7 +188,7 @@ class Workspace:
         factor of each product, and the sums are those of a copy. The sums of a vector and a matrix are so in
         OpenBLAS if the matrix has `_SAFE_COLUMNS` columns or more; other libraries do not say.
         """
-        if not x.flags.aligned or (rows == 1 and (not _IS_OPENBLAS or x.shape[-1] < _SAFE_COLUMNS)):
+        if not x.flags.aligned or (rows == 1 and (not IS_OPENBLAS or x.shape[-1] < _SAFE_COLUMNS)):
             return self._has_blas_layout(x, rows)
         return self._has_blas_layout(x, max(rows, 2))
 
@@ -210,9 +210,10 @@ class Workspace:
 
     def _buffer(self, name: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         key = name, dtype
-        if key not in self._buffers or self._buffers[key].size < size:
-            self._buffers[key] = _aligned(size, dtype)
-        return self._buffers[key]
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[key] = _aligned(size, dtype)
+        return buffer
 
     def scaled(self, name: str, q: NDArray[Any], scale: float) -> tuple[NDArray[Any], float]:
         """The rows of q times the scale in buffer `name`, and the factor that products with them
@@ -222,7 +223,7 @@ class Workspace:
         rows = self.take(name, math.prod(q.shape[:-1]), q.shape[-1])
         scaled = rows.reshape(q.shape)
         np.multiply(q, self.dtype.type(scale), out=scaled)
-        if np.isfinite(rows).all() or not (np.isinf(scaled) & np.isfinite(q)).any():
+        if abs(scale) <= 1 or np.isfinite(rows).all() or not (np.isinf(scaled) & np.isfinite(q)).any():
             return rows, 1.0
         scaled[...] = q
         return rows, scale

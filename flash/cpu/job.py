@@ -96,6 +96,10 @@ class Job:
         if 0 in (batch, heads, seq_q):
             return
         most_kv = max(1, self.engine.together * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
+        if heads * seq_q <= BLOCK_Q and self.k.shape[1] <= most_kv:  # what follows gives the same
+            for b in range(batch):
+                yield Task(b, slice(0, heads), slice(0, seq_q))
+            return
         rows = 2 * BLOCK_Q if batch * heads * seq_q >= BLOCKS_TO_JOIN * BLOCK_Q else BLOCK_Q
         block = rows if self.rules.see_the_same(slice(0, seq_q)) else BLOCK_Q
         joined = list(heads_together(range(heads), self.group, min(block, seq_q), rows, most_kv))

@@ -153,10 +153,19 @@ def rules_of(
     arguments: Mapping[str, Any],
 ) -> ScoreRules:
     """The rules for a call; see `flash.scores.features.scored`."""
+    items = tuple(arguments.items())
+    types = tuple(map(type, arguments.values()))
+    if _are_numbers(types):
+        return _rules_of_plain(shape, causal, dtype, first_batch, first_query, items, types)
     if all(map(_is_plain, arguments.values())):
-        items = tuple(arguments.items())
         return _rules_of_plain(shape, causal, dtype, first_batch, first_query, items, repr(items))
     return ScoreRules.asked_by(scored(shape, causal, dtype, first_batch, arguments, first_query))
+
+
+@functools.cache
+def _are_numbers(types: tuple[type, ...]) -> bool:
+    """Whether these are types of immutable numbers, or of None."""
+    return set(types) <= set(_PLAIN)
 
 
 def _is_plain(value: object) -> bool:
@@ -174,7 +183,7 @@ def _rules_of_plain(
     first_batch: int,
     first_query: int,
     arguments: tuple[tuple[str, Any], ...],
-    words: str,  # distinguishes 1 from True and 1.0, which are equal
+    words: object,  # distinguishes 1 from True and 1.0, which are equal
 ) -> ScoreRules:
     rules = _rules_of_any_shape(causal, dtype, arguments, words)
     of_call: dict[str, Any] = {"shape": shape, "first_batch": first_batch, "first_query": first_query}
@@ -186,7 +195,7 @@ def _rules_of_any_shape(
     causal: Causal,
     dtype: np.dtype[Any],
     arguments: tuple[tuple[str, Any], ...],
-    words: str,  # noqa: ARG001  # see `_rules_of_plain`
+    words: object,  # noqa: ARG001  # see `_rules_of_plain`
 ) -> ScoreRules:
     return ScoreRules.asked_by(scored((0, 0, 0, 0), causal, dtype, 0, dict(arguments)))
 

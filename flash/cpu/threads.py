@@ -15,12 +15,18 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.cpu.blocks import IS_OPENBLAS
+
 # The most helper threads of the process, which all calls share; no machine has more cores.
 _MOST_HELPERS = 1024
 
 # Having another thread work costs about 0.1 ms, in which a core does a fraction of this number of
 # multiplications.
 WORTH_A_THREAD = 2**24
+
+# OpenBLAS multiplies a matrix of fewer than 9216 elements by a vector, and larger matrices that need no more
+# multiplications than that, on the calling thread alone, so that it need not be held to one thread.
+_NEVER_SHARED = 2**13
 
 Bell: TypeAlias = NDArray[np.int64]  # a number, which changes
 
@@ -212,6 +218,9 @@ def share_out(
     """
     waiting = deque(tasks)
     if not waiting:
+        return
+    if multiplications <= _NEVER_SHARED and IS_OPENBLAS:
+        _Queue(waiting, space, do).help(_UNHEARD)
         return
     with BLAS_THREADS.one_each() as usual_threads:
         helpers = helpers_for(len(waiting), threads or usual_threads, multiplications)

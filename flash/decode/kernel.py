@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, Literal, Unpack, overload
 
 from flash.calls.gpu import Launcher
-from flash.calls.operation import Known, Result
+from flash.calls.known import Known
+from flash.calls.operation import Result
 from flash.decode.checks import CALLER, longest_of, problems_of, problems_of_narrow
 from flash.decode.operation import Decode
 from flash.decode.plan import SCALES, CacheCall, new_operands, require_cached

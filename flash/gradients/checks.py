@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from flash.calls.operation import Known
+from flash.calls.known import Known
 from flash.calls.step import aligned
 from flash.families.request import natural_alignment
 from flash.host.caller import Caller, raise_problems

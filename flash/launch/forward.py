@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from flash.calls.gpu import Launcher, Prepared
+from flash.calls.known import Known, Repeats
 from flash.calls.memory import Memory
-from flash.calls.operation import Known, Operation, Result
+from flash.calls.operation import Operation, Result
 from flash.calls.step import Step
 from flash.contract.catalogue import proved_build
 from flash.host.caller import Caller, raise_problems
@@ -53,6 +54,7 @@ class Forward(Operation[Call]):
         self.config = config
         self.geometries = BoundedCache[tuple[object, ...], Geometry]()
         self._known = Known[Checked]()
+        self.repeats = Repeats(self)
         self._output = config.output
         self._operands = tuple([operand.name for operand in config.features.operands])
         self._no_operands = {**NO_OPERANDS, **dict.fromkeys(self._operands)}
@@ -261,6 +263,12 @@ class Forward(Operation[Call]):
         if known is None:
             known = launches[key] = super().prepared(call, arrays, ordinal)
         return known
+
+    def keep(self, of: tuple[object, ...], call: Call) -> None:
+        """Let later calls like `call`, whose arrays are all of the caller, be put by `repeats`."""
+        ordinal = call.arrays["q"].device[1]
+        if call.launches and not (self._reads_contents or self.config.shared_kv):
+            self.repeats.keep(of, call.arrays, _WRITTEN, self.prepared(call, call.arrays, ordinal))
 
     def _alignment(self, call: Call) -> int:
         return alignment(self.config, call.geometry, *[call.arrays[name].pointer for name in MATRICES])

@@ -81,7 +81,7 @@ def view(
 def _reader_of(kind: Any) -> Reader:
     """The function that makes views of objects of a class, with the arguments and errors of `view`."""
     if issubclass(kind, np.ndarray):
-        return _view_numpy
+        return _refuse_masked if issubclass(kind, np.ma.MaskedArray) else _view_numpy
     if not _is_tensor_class(kind):
         return _view_by_interface
     return _view_torch if holds_its_values(kind) else _refuse_tensor
@@ -204,12 +204,16 @@ WITH_TANGENT: Final = (
 )
 
 
+_MODULES: Final = sys.modules
+_FORWARD_AD: Final = "torch.autograd.forward_ad"
+
+
 def has_tangent(tensor: Any) -> bool:
     """Whether a torch tensor has a tangent at the current level of forward-mode differentiation. The
     arguments of an operator in a call that PyTorch traces have none, and cannot be asked for it: the
     dispatcher has finished autograd by then.
     """
-    forward_ad: Any = sys.modules.get("torch.autograd.forward_ad")
+    forward_ad: Any = _MODULES.get(_FORWARD_AD)
     if forward_ad is None or forward_ad._current_level < 0:
         return False
     try:
@@ -234,6 +238,8 @@ def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
 
 def host_array(of: ArrayView) -> NDArray[Any]:
     """A numpy array on the memory of a view on the host; it keeps the view's owner alive."""
+    if type(of.owner) is np.ndarray:
+        return of.owner
     for array in (of.owner, of.keep):
         if isinstance(array, np.ndarray):
             return np.asarray(array)
@@ -263,34 +269,42 @@ def array_interface(of: ArrayView) -> dict[str, Any]:
     }
 
 
+def _refuse_masked(array: Any, name: str, *_: object) -> ArrayView:  # noqa: ARG001
+    raise LaunchError(
+        f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
+    )
+
+
 def _view_numpy(array: Any, name: str, *_: object) -> ArrayView:
-    if isinstance(array, np.ma.MaskedArray):
-        raise LaunchError(
-            f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
-        )
     dtype = array.dtype
     size, dtype_name = _numpy_dtype(dtype)
-    strides = array.strides
-    if any(stride % size for stride in strides):
+    strides = _steps(array.strides, size)
+    if strides is None:
         raise LaunchError(
-            f"{name} must have strides that are whole elements of {size} bytes, got {strides} "
+            f"{name} must have strides that are whole elements of {size} bytes, got {array.strides} "
             f"bytes; copy it with numpy.ascontiguousarray({name})"
         )
-    flags = array.flags
+    pointer, read_only = array.__array_interface__["data"]  # in a third of the time of `array.ctypes`
     return _new_view(
         (
-            array.ctypes.data if array.size else 0,
+            pointer if array.size else 0,
             array.shape,
-            tuple([stride // size for stride in strides]),
+            strides,
             dtype_name,
             HOST,
-            not flags.writeable,
+            read_only,
             "numpy",
             array,
             None,
             None,
         )
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(strides: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+    """Strides of bytes as elements of `size` bytes; None where one is not a whole number of elements."""
+    return None if any(stride % size for stride in strides) else tuple([stride // size for stride in strides])
 
 
 @functools.lru_cache(maxsize=256)
@@ -302,11 +316,13 @@ def _numpy_dtype(dtype: Any) -> tuple[int, str]:
 
 
 def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
-    device = array.device
-    kind = device.type
-    if kind not in ("cpu", "cuda"):
+    if array.is_cuda:  # these take a third of the time of `array.device.type` and `array.device.index`
+        device = "cuda", array.get_device()
+    elif array.is_cpu:
+        device = HOST
+    else:
         raise LaunchError(
-            f"{name} must be on the CPU or a CUDA device, got a torch tensor on {device}; move it "
+            f"{name} must be on the CPU or a CUDA device, got a torch tensor on {array.device}; move it "
             f"with {name}.to('cuda')"
         )
     layout = array.layout
@@ -322,7 +338,8 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
             "memory torch does not give; call outside torch.func transforms, on plain tensors"
         ) from error
-    if has_tangent(array):
+    forward_ad: Any = _MODULES.get(_FORWARD_AD)
+    if forward_ad is not None and forward_ad._current_level >= 0 and has_tangent(array):
         raise LaunchError(f"{name} {WITH_TANGENT.format(name)}")
     return _new_view(
         (
@@ -330,7 +347,7 @@ def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
             shape,
             strides,
             _TORCH_DTYPES.get(dtype) or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
-            HOST if kind == "cpu" else (kind, device.index),
+            device,
             array.requires_grad,  # a write to it would bypass autograd
             "torch",
             array,

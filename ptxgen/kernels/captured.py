@@ -70,10 +70,12 @@ class Captured:
         self._outputs: set[tuple[object, ...]] = set()  # labels of values that the build changes
         self._scan: _Scan | None = None
 
-    def is_same(self) -> bool:
-        """Whether all values are unchanged since the last `key`."""
+    def state(self) -> object:
+        """An object that stays the same as long as all values are unchanged; None if one has changed since
+        the last `key`.
+        """
         scan = self._scan
-        return scan is not None and scan.is_same()
+        return scan if scan is not None and scan.is_same() else None
 
     def key(self) -> object:
         """A hashable key of the values: equal for the same values."""

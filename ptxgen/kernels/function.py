@@ -24,7 +24,8 @@ from ptxgen.kernels.built import GRID, BuiltFunction
 from ptxgen.kernels.captured import Captured
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.judging import require_not_refuted, require_verified
-from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_fit
+from ptxgen.kernels.last_launch import LastLaunch
+from ptxgen.kernels.launch import Call, Extents, Read, Runner, copies, extents, limited, read, require_fit
 from ptxgen.kernels.signature import Signature, key_of, threads_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
@@ -102,7 +103,9 @@ class KernelFunction:
         caller = f"kernel {self.name}"
         self._runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
-        self._plain: dict[str, BuiltFunction] = {}  # by target, built with default choices
+        # By target, built with default choices in a state of what the function captures.
+        self._plain: dict[str, tuple[object, BuiltFunction]] = {}
+        self._last: LastLaunch | None = None  # with default choices
         self._lock = threading.RLock()  # the function runs once for each choice
         self._targets: dict[int, Target] = {}  # of devices
 
@@ -147,11 +150,11 @@ class KernelFunction:
     def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
         if statics or threads is not None:
             return self._specialised(target, threads, statics, self._asserts)
-        built = self._plain.get(target.name)
-        if built is None or not self._captured.is_same():
-            self._plain.clear()
-            built = self._plain[target.name] = self._specialised(target, None, {}, self._asserts)
-        return built
+        last = self._plain.get(target.name)
+        if last is None or last[0] is None or last[0] is not self._captured.state():
+            built = self._specialised(target, None, {}, self._asserts)
+            last = self._plain[target.name] = self._captured.state(), built
+        return last[1]
 
     def _specialised(
         self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
@@ -267,7 +270,12 @@ class KernelFunction:
         the proof of shared memory and barriers says that the launch goes wrong, and `BackendError` if the
         backend fails.
         """
-        extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
+        extent, of, statics, explicit = self._read(grid, arguments, named, stream)
+        has_defaults = not statics and threads is None and max_instructions is None
+        last = self._last if has_defaults and type(backend) is str and backend in (AUTO, "cuda") else None
+        if last is not None and last.put(extent, of, self._captured.state(), explicit):
+            return
+        call = of.call(self.name, self.signature.parameters)
         name = self._runner.choose(self.name, backend, call)
         if name == "interpreter":
             if explicit is not None:
@@ -287,12 +295,15 @@ class KernelFunction:
         built = self._build(self._target_of(ordinal), threads, statics)
         self._require_right(built, call)
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
+        if has_defaults and not (self._proved and built.refutations()):
+            launch = self._runner.launch_of(built, extent, ordinal)
+            self._last = LastLaunch.of(extent, built, call, launch, self._captured.state())
 
     def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
         """Interpret the kernel, and print the text that it prints, also if it stops with an error."""
         printed = ""
         try:
-            printed = self._runner.interpret(built, extent, call, **_limited(limit)).printed
+            printed = self._runner.interpret(built, extent, call, **limited(limit)).printed
         except TrapError as error:
             printed = error.printed
             raise
@@ -307,15 +318,15 @@ class KernelFunction:
         if self._proved:
             require_not_refuted(built, call)
 
-    def _checked(
+    def _read(
         self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
-    ) -> tuple[Extents, Call, dict[str, Any], int | None]:
+    ) -> tuple[Extents, Read, dict[str, Any], int | None]:
         extent = extents(self.name, "grid", grid)
         if self._attributes is not NO_ATTRIBUTES:
             require_whole_clusters(self.name, extent, self._attributes.cluster)
         values, statics = self.signature.bind(arguments, named)
         explicit = None if stream is None else stream_handle(stream, self.name)
-        return extent, checked(self.name, self.signature.parameters, values, explicit), statics, explicit
+        return extent, read(self.signature.parameters, values, explicit), statics, explicit
 
     def _target_of(self, ordinal: int | None) -> Target:
         """The target of a launch: that of the decorator, else the device's own. Raises
@@ -357,14 +368,15 @@ class KernelFunction:
 
         Raises what `launch` raises.
         """
-        extent, call, statics, _ = self._checked(grid, arguments, named, None)
+        extent, of, statics, _ = self._read(grid, arguments, named, None)
+        call = of.call(self.name, self.signature.parameters)
         self._runner.choose(self.name, "interpreter", call)
         built = self._specialised(self._target_of(None), threads, statics, asserts=True)
         require_fit(self.name, built.uses, call)
 
         def run(schedule: Schedule) -> Result:
             how = {"sanitize": True, "raise_on_report": False, "schedule": schedule}
-            return self._runner.interpret(built, extent, copies(call), **how, **_limited(max_instructions))
+            return self._runner.interpret(built, extent, copies(call), **how, **limited(max_instructions))
 
         return findings_of(run, _SCHEDULES)[0]
 
@@ -387,7 +399,8 @@ class KernelFunction:
             raise LaunchError(
                 f"{self.name}: repeats must be an integer from 1 to 2**20, got {shown(repeats)}"
             )
-        extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
+        extent, of, statics, explicit = self._read(grid, arguments, named, stream)
+        call = of.call(self.name, self.signature.parameters)
         if call.first is None or call.first.device == HOST:
             raise LaunchError(
                 f"{self.name}: bench measures with arrays on a GPU, and there are none; copy the arrays there"
@@ -437,11 +450,6 @@ class KernelFunction:
         `choices` are those of `build`.
         """
         return self.build(**choices).contract()
-
-
-def _limited(max_instructions: int | None) -> dict[str, Any]:
-    """The keyword argument for the interpreter's limit of instructions; empty for the default."""
-    return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
 @overload

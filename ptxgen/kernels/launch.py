@@ -20,7 +20,7 @@ from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.overlap import copied_together, may_share_elements
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.streams import current_stream
-from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, reader_of, view
 from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.kernels.access_modes import Uses
@@ -84,58 +84,69 @@ def extents(caller: str, what: str, value: object) -> Extents:
     return x or 1, y or 1, z or 1
 
 
+class Read(NamedTuple):
+    """Arguments of a call that are not checked: the values and views of a `Call`, and the problems of
+    arguments that are no arrays or no numbers of their types, by name.
+    """
+
+    values: list[Any]
+    views: dict[str, ArrayView]
+    misfits: dict[str, str]
+
+    def call(self, caller: str, parameters: Mapping[str, Type]) -> Call:
+        """The checked call. Raises `LaunchError` with every problem of the arguments."""
+        problems = list(_problems(parameters, self))
+        if len(problems) == 1:
+            raise LaunchError(f"{caller}: {problems[0]}")
+        if problems:
+            raise LaunchError(f"{caller}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
+        views = self.views.values()
+        first = next((array for array in views if 0 not in array.shape), None)
+        return Call(self.values, self.views, first or next(iter(views), None))
+
+
+def read(parameters: Mapping[str, Type], arguments: Sequence[object], stream: int | None) -> Read:
+    """The arguments of a call, in the order of the parameters."""
+    values: list[Any] = []
+    views: dict[str, ArrayView] = {}
+    misfits: dict[str, str] = {}
+    for (name, wanted), value in zip(parameters.items(), arguments, strict=True):
+        if isinstance(wanted, ScalarType):
+            number = _number(wanted, value)
+            if number is None:
+                misfits[name] = _number_problem(name, wanted, value)
+            values.append(number)
+            continue
+        try:
+            array = reader_of(type(value))(value, name, stream, None)
+        except LaunchError as error:
+            misfits[name] = str(error)
+            continue
+        views[name] = array
+        values.append(array[0])
+    return Read(values, views, misfits)
+
+
 def checked(
     caller: str, parameters: Mapping[str, Type], arguments: Sequence[object], stream: int | None
 ) -> Call:
     """The arguments of a call. Raises `LaunchError` with every problem of the arguments."""
-    problems: list[str] = []
-    values: list[Any] = []
-    views: dict[str, ArrayView] = {}
-    first: ArrayView | None = None
-    together = True  # whether all arrays that have elements are on the same device
-    for (name, type), value in zip(parameters.items(), arguments, strict=True):
-        if isinstance(type, ScalarType):
-            number = _number(type, value)
-            if number is None:
-                problems.append(_number_problem(name, type, value))
-            values.append(number)
-            continue
-        array = _array(name, type, value, stream, problems)
-        if array is None:
-            continue
-        views[name] = array
-        values.append(array.pointer)
-        if 0 not in array.shape:
-            first = first or array
-            together = together and array.device == first.device
-    if not together:
-        problems += _device_problems(views)
-    if len(problems) == 1:
-        raise LaunchError(f"{caller}: {problems[0]}")
-    if problems:
-        raise LaunchError(f"{caller}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
-    return Call(values, views, first or next(iter(views.values()), None))
+    return read(parameters, arguments, stream).call(caller, parameters)
 
 
-def _array(
-    name: str, type: PointerType | TensorMapType, value: object, stream: int | None, problems: list[str]
-) -> ArrayView | None:
-    """The view of an array; None if the value is no array. Adds the array's problems to `problems`."""
-    try:
-        array = view(value, name, stream)
-    except LaunchError as error:
-        problems.append(str(error))
-        return None
-    if isinstance(type, TensorMapType):
-        problems += map_problems(name, type, array)
-        return array
-    wanted = type.dtype
-    nbytes, layout = _layout_problems(name, wanted, array.dtype, array.shape, array.strides)
-    if layout:
-        problems += layout
-    if not array.pointer or array.pointer % nbytes:
-        problems += _address_problems(name, wanted, array)
-    return array
+def _problems(parameters: Mapping[str, Type], of: Read) -> Iterator[str]:
+    """Every problem of arguments: in the order of the parameters, and then of all arrays together."""
+    for name, wanted in parameters.items():
+        if name in of.misfits:
+            yield of.misfits[name]
+        elif isinstance(wanted, TensorMapType):
+            yield from map_problems(name, wanted, of.views[name])
+        elif isinstance(wanted, PointerType):
+            array = of.views[name]
+            yield from _layout_problems(name, wanted.dtype, array.dtype, array.shape, array.strides)
+            if not array.pointer or array.pointer % wanted.dtype.nbytes:
+                yield from _address_problems(name, wanted.dtype, array)
+    yield from _device_problems(of.views)
 
 
 def _address_problems(name: str, wanted: ScalarType, array: ArrayView) -> Iterator[str]:
@@ -157,14 +168,12 @@ def _device_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
 @functools.lru_cache(maxsize=1024)
 def _layout_problems(
     name: str, wanted: ScalarType, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> tuple[int, tuple[str, ...]]:
-    """The bytes of an element of the parameter, and messages on the element type and the strides of an array
-    that do not fit the parameter.
-    """
+) -> tuple[str, ...]:
+    """Messages on the element type and the strides of an array that do not fit the parameter."""
     problems = []
     size = _SIZES.get(wanted.name)
     if numpy_type(dtype).hasobject:
-        return wanted.nbytes, (f"{name} must be an array of numbers, got {dtype}; convert it",)
+        return (f"{name} must be an array of numbers, got {dtype}; convert it",)
     if size is None and dtype != wanted.dtype_name:
         problems.append(f"{name} must be {wanted.dtype_name} (Pointer[{wanted}]), got {dtype}; convert it")
     elif size is not None and numpy_type(dtype).itemsize != size:
@@ -177,7 +186,7 @@ def _layout_problems(
             f"{name} must be dense, the last dimension innermost, got strides {list(strides)} "
             f"for shape {list(shape)}; copy it"
         )
-    return wanted.nbytes, tuple(problems)
+    return tuple(problems)
 
 
 def _number(type: ScalarType, value: object) -> int | float | None:
@@ -368,6 +377,10 @@ class Runner:
             self._launches.keep((built, grid, ordinal), launch)
         launch.put(values, stream)
 
+    def launch_of(self, built: BuiltFunction, grid: Extents, ordinal: int) -> RepeatedLaunch | None:
+        """The launches of a kernel with a grid on a device; None before the first."""
+        return self._launches.get((built, grid, ordinal))
+
     def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
         """The launch of a kernel with these values of its parameters, which are checked."""
         return LaunchPlan(
@@ -402,6 +415,11 @@ def interpreted(built: BuiltFunction, call: Call) -> list[Any]:
         memory[name] = boxes.of(memory[name])
     names = built.signature.parameters
     return [memory.get(name, value) for name, value in zip(names, call.values, strict=True)]
+
+
+def limited(max_instructions: int | None) -> dict[str, Any]:
+    """The keyword argument for the interpreter's limit of instructions; empty for the default."""
+    return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 
 def copies(call: Call) -> Call:

@@ -9,8 +9,9 @@ barriers for the other warps of its CTA. CTAs begin at random clocks, always the
 Clocks until a result is there: tensor cores 25 on sm_80 (Sun et al., "Dissecting Tensor Cores via
 Microbenchmarks", 2022) and 33 on later targets, shared memory and mbarriers 30, global memory in L2 260
 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Assumed, without a
-source: special functions 22, other units that set a scoreboard 12, and 10 until operands of an access have
-been read.
+source: special functions 22, tensor memory 30, other units that set a scoreboard 12, and 10 until operands of
+an access have been read. `role_model` reads kernels that multiply by `tcgen05`, and issues a loop of theirs
+here.
 
 Products of warpgroups (HGMMA, QGMMA) are asynchronous: a warp issues one and goes on; `gsb0` ends a group,
 for which `WARPGROUP.DEPBAR` waits. A loop that waits and arrives at named barriers (`BAR.SYNC` and `BAR.ARV`)
@@ -48,7 +49,6 @@ from statistics import mean
 from typing import Final
 
 from ptxgen.report.issue_units import (
-    IN_TENSOR_MEMORY,
     OF_WARPGROUPS,
     SCHEDULERS,
     WAVEFRONT_BYTES,
@@ -59,7 +59,7 @@ from ptxgen.report.issue_units import (
     unit_of,
     writes_register,
 )
-from ptxgen.runtime.sass import Loop, SassInstr
+from ptxgen.runtime.sass import IN_TENSOR_MEMORY, Loop, SassInstr
 from ptxgen.target import WARP_SIZE, Target
 
 _ITERATIONS: Final = 8  # of the slowest warp
@@ -86,7 +86,8 @@ class Wait(enum.Enum):
     OTHER = "other units, copies, barriers and warps that issue"
 
 
-_RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0}
+_RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0, Unit.TENSOR_MEMORY: 30.0}
+_MOVE_MANY: Final = (Unit.MEMORY, Unit.TENSOR_MEMORY)  # units that move a register of a warp after another
 _OTHER_CLOCKS: Final = 12.0
 _COPY_CLOCKS: Final = 260.0
 _TENSOR_CLOCKS: Final = {80: 25.0, 86: 25.0, 89: 25.0}
@@ -138,12 +139,17 @@ class Step:
 
     @classmethod
     def of(cls, instr: SassInstr, target: Target) -> Step:
-        """The step of an instruction. Raises `ValueError` if it has no control word, or is of `tcgen05`."""
+        """The step of an instruction. Raises `ValueError` if it has no control word, or is a product of
+        `tcgen05`.
+        """
         control, unit = instr.control, unit_of(instr)
         if control is None:
             raise ValueError("the issue model needs instructions with their control words")
         if instr.name in IN_TENSOR_MEMORY:
-            raise ValueError(f"the issue model does not know tcgen05: the kernel has {instr.opcode}")
+            raise ValueError(
+                "the issue model knows no products of tcgen05, which one thread starts for all warps: the "
+                f"loop has {instr.opcode}; read the kernel by ptxgen.report.role_model"
+            )
         known = Unit.MEMORY if instr.name == _OF_MBARRIERS else unit
         result = _RESULT_CLOCKS.get(known, _OTHER_CLOCKS)
         registers = [int(n) for n in _REGISTER.findall(instr.operands)]
@@ -422,7 +428,7 @@ def issue(warp: Warp, step: Step, clock: float, shared: Shared) -> None:
 def _note_result(warp: Warp, step: Step, clock: float) -> None:
     """Note when the result of a step is there, and its operands have been read."""
     done = clock + step.result
-    if step.unit is Unit.MEMORY:
+    if step.unit in _MOVE_MANY:
         done += step.clocks
     if step.on_write is not None:
         warp.scoreboards[step.on_write] = max(warp.scoreboards[step.on_write], done)

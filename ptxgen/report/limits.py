@@ -14,6 +14,7 @@ from ptxgen.interpreter import Counters
 from ptxgen.isa.tensor_memory import COLUMNS
 from ptxgen.rates import (
     DEVICES,
+    EXP2_LANES,
     INTEGER_LANES,
     ISSUED,
     OF_TENSOR_MEMORY,
@@ -100,7 +101,7 @@ def _bounds(
             "exp2 and others",
             by_class[SPECIAL],
             "instructions",
-            SPECIAL_LANES / WARP_SIZE,
+            EXP2_LANES.get(target.sm, SPECIAL_LANES) / WARP_SIZE,
             "of a warp a clock",
         ),
         _bound("integers", by_class[INTEGER], "instructions", INTEGER_LANES / WARP_SIZE, "of a warp a clock"),

@@ -62,6 +62,10 @@ class RepeatedLaunch:
             if status:
                 raise driver.error(name, status, doing)
 
+    def put_over(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch over other arrays; `put` of `with_pointers`."""
+        self.put(self.with_pointers(addresses), stream)
+
     def with_pointers(self, addresses: Sequence[int]) -> Sequence[Any]:
         """The values of a launch of other arrays; see `LaunchPlan.with_pointers`."""
         if 0 in addresses or self._maps:

@@ -26,12 +26,11 @@ from ptxgen.errors import BackendError
 
 INSTALL: Final = "pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdisasm on PATH"
 
+# Products of tcgen05: f16 and tf32, f8f6f4, mxf4, i8.
+IN_TENSOR_MEMORY: Final = ("UTCHMMA", "UTCQMMA", "UTCOMMA", "UTCIMMA")
 # Classes of instructions of an attention kernel; the first class that has the opcode counts.
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "products": (
-        *("HMMA", "HGMMA", "QGMMA", "IMMA", "IGMMA", "DMMA", "BMMA"),
-        *("UTCHMMA", "UTCQMMA", "UTCOMMA", "UTCIMMA"),  # of tcgen05: f16 and tf32, f8f6f4, mxf4, i8
-    ),
+    "products": (*("HMMA", "HGMMA", "QGMMA", "IMMA", "IGMMA", "DMMA", "BMMA"), *IN_TENSOR_MEMORY),
     "tensor memory": ("LDTM", "STTM", "UTCCP", "UTCSHIFT", "UTCBAR", "UTCATOMSWS"),
     "shared": ("LDSM", "LDS", "STS"),
     "copies": ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDG", "STG"),
@@ -43,9 +42,12 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 OTHER: Final = "integers, moves"  # and all other instructions
 
-# A loop's path is the one with the most of these instructions. In a loop with products on tensor cores
-# the last of these, FFMA, does not count.
-_WORK: Final = ("HMMA", "HGMMA", "QGMMA", "LDSM", "LDGSTS", "FFMA")
+# A loop's path is the one with the most of these instructions, and announcements of copies. In a loop with
+# products on tensor cores the last of these, FFMA, does not count.
+_WORK: Final = ("HMMA", "HGMMA", "QGMMA", *IN_TENSOR_MEMORY, "LDSM", "LDGSTS", "UTMALDG", "FFMA")
+# What announces bytes of copies at an mbarrier; with `T0` in its name it only arrives.
+_ANNOUNCES: Final = "SYNCS.ARRIVE.TRANS64"
+_NO_BYTES: Final = "T0"
 _OF_WARPS: Final = "HMMA"  # a product of a warp
 # Products of four warps, of 16 bits and of fp8, whose names say M, N and K: 64x128x16.
 _OF_WARPGROUPS: Final = ("HGMMA", "QGMMA")
@@ -99,7 +101,9 @@ class Control:
 class SassInstr:
     """One instruction: `jumps_to` is the index of the instruction to which it may branch, None
     without a branch; `falls_through` says whether the next instruction may follow. `operands` are as
-    printed; `control` is None if the words of the instruction were not printed.
+    printed; `control` is None if the words of the instruction were not printed. `guard` is the predicate
+    under which it is executed, "" for always; `literal` is a number that it takes from a register, where
+    `ptxgen.runtime.sass_literals` has found it.
     """
 
     opcode: str
@@ -107,11 +111,18 @@ class SassInstr:
     falls_through: bool = True
     operands: str = ""
     control: Control | None = None
+    guard: str = ""
+    literal: int | None = None
 
     @property
     def name(self) -> str:
         """The opcode without its modifiers."""
         return self.opcode.partition(".")[0]
+
+    @property
+    def announces(self) -> bool:
+        """Whether the instruction announces bytes of copies at an mbarrier."""
+        return self.opcode.startswith(_ANNOUNCES) and _NO_BYTES not in self.opcode
 
     @property
     def macs(self) -> int:
@@ -138,10 +149,13 @@ class SassLine:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop: `path` is what a warp executes in one iteration, `size` counts all its instructions."""
+    """A loop: `path` is what a warp executes in one iteration, `size` counts all its instructions, which
+    `body` has in order of address.
+    """
 
     path: tuple[SassInstr, ...]
     size: int
+    body: tuple[SassInstr, ...] = ()
 
     @property
     def products(self) -> int:
@@ -278,7 +292,7 @@ def _instruction(
         # A branch back that is too far for BRA. A call goes forward, to code after the kernel.
         return SassInstr(opcode, labels[target[1]], match["guard"] is not None, rest.strip(), control)
     if name != "BRA" or target is None:
-        return SassInstr(opcode, operands=rest.strip(), control=control)
+        return SassInstr(opcode, operands=rest.strip(), control=control, guard=match["guard"] or "")
     # `BRA P1, …` and `BRA.DIV UR4, …` have their condition in the operands.
     conditional = match["guard"] is not None or bool(rest[: target.start()].strip(" ,"))
     return SassInstr(opcode, labels.get(target[1]), conditional, rest.strip(), control)
@@ -311,31 +325,30 @@ def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
 
 def _loops(instrs: Sequence[SassInstr]) -> Iterator[tuple[frozenset[int], Loop]]:
     """The loops that `loops` gives, each with the blocks of its body, by their first instruction."""
-    blocks = _blocks(instrs)
+    blocks = basic_blocks(instrs)
     for last, after in blocks.items():
         for head in after.ways:
             if head <= last:
                 body = _body(blocks, head, last)
                 path = _best_path(instrs, {b: blocks[b] for b in body}, head, last)
                 if path:
-                    yield (
-                        frozenset(body),
-                        Loop(
-                            tuple(instrs[i] for block in path for i in range(block, blocks[block].end)),
-                            sum(blocks[block].end - block for block in body),
-                        ),
+                    on_path, inside = (
+                        tuple(instr for block in of for instr in instrs[block : blocks[block].end])
+                        for of in (path, body)
                     )
+                    yield frozenset(body), Loop(on_path, len(inside), inside)
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class BasicBlock:
     """A basic block: its end, and the blocks that may follow, by their first instruction."""
 
     end: int
     ways: tuple[int, ...]
 
 
-def _blocks(instrs: Sequence[SassInstr]) -> dict[int, _Block]:
+def basic_blocks(instrs: Sequence[SassInstr]) -> dict[int, BasicBlock]:
+    """The basic blocks of a kernel, by their first instruction, in order of address."""
     starts = {0} | {i.jumps_to for i in instrs if i.jumps_to is not None}
     starts |= {at + 1 for at, i in enumerate(instrs) if i.jumps_to is not None}
     starts |= {at + 1 for at, i in enumerate(instrs) if not i.falls_through}
@@ -345,11 +358,11 @@ def _blocks(instrs: Sequence[SassInstr]) -> dict[int, _Block]:
         last = instrs[end - 1]
         ways = [] if last.jumps_to is None else [last.jumps_to]
         ways += [end] if last.falls_through and end < len(instrs) else []
-        blocks[begin] = _Block(end, tuple(way for way in ways if way in begins))
+        blocks[begin] = BasicBlock(end, tuple(way for way in ways if way in begins))
     return blocks
 
 
-def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
+def _body(blocks: Mapping[int, BasicBlock], head: int, last: int) -> list[int]:
     """The blocks of the natural loop of the edge from `last` to `head`, in order of address."""
     before: dict[int, list[int]] = {}
     for block, after in blocks.items():
@@ -364,20 +377,22 @@ def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
     return sorted(body)
 
 
-def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int) -> list[int]:
+def _best_path(
+    instrs: Sequence[SassInstr], body: Mapping[int, BasicBlock], head: int, last: int
+) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
     on_tensor_cores = any(i.macs for block in body for i in instrs[block : body[block].end])
     counted = _WORK[:-1] if on_tensor_cores else _WORK
 
     def worth(block: int) -> tuple[int, ...]:
         end = body[block].end
-        return sum(i.name in counted for i in instrs[block:end]), block - end
+        return sum(i.name in counted or i.announces for i in instrs[block:end]), block - end
 
     return _best_paths(body, head, worth).get(last, ((), []))[1]
 
 
 def _best_paths(
-    body: Mapping[int, _Block], head: int, worth: Callable[[int], tuple[int, ...]]
+    body: Mapping[int, BasicBlock], head: int, worth: Callable[[int], tuple[int, ...]]
 ) -> dict[int, tuple[tuple[int, ...], list[int]]]:
     """The path from `head` to each block, forward only, whose blocks are worth the most together, and what
     they are worth.
@@ -415,7 +430,7 @@ def block_of(instrs: Sequence[SassInstr]) -> Block | None:
     among equals, outside the main loop, the most exponentials and maxima, since where the maximum grows a
     warp rescales; else the shortest. None for a kernel with another structure of loops.
     """
-    blocks = _blocks(instrs)
+    blocks = basic_blocks(instrs)
     loops = [(body, {i.name for i in loop.path}) for body, loop in _loops(instrs)]
     with_products = [body for body, names in loops if not names.isdisjoint(_OF_WARPGROUPS)]
     inner = [b for b in with_products if not any(o < b and min(o) != min(b) for o in with_products)]

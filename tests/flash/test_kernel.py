@@ -894,12 +894,32 @@ def moved(which: int, by: Callable[[list[Any]], int]) -> Callable[[list[Any]], N
     return change
 
 
+def changed(which: int, **attributes: Any) -> Callable[[list[Any]], None]:
+    """A change of attributes of an array of q, k, v and out."""
+
+    def change(arrays: list[Any]) -> None:
+        vars(arrays[which]).update(attributes)
+
+    return change
+
+
 CHANGES: dict[str, tuple[Callable[[list[Any]], None], dict[str, Any]]] = {
     "null": (moved(1, lambda _: 0), {}),
     "misaligned": (moved(2, lambda of: of[2].pointer + 2), {}),
     "shared": (moved(3, lambda of: of[0].pointer), {}),
     "overlapping": (moved(3, lambda of: of[1].pointer + 64), {}),
+    "shape": (changed(1, shape=(1, 2, 9, 4)), {}),
+    "dtype": (changed(2, dtype="torch.float16"), {}),
+    "strides of out": (changed(3, stride=lambda: (80, 40, 0, 1)), {}),
+    "strides of k": (changed(1, stride=lambda: (288, 144, 16, 2)), {}),
+    "device": (changed(3, device=SimpleNamespace(type="cuda", index=1)), {}),
+    "host": (changed(0, is_cuda=False, is_cpu=True), {}),
+    "gradients": (changed(3, requires_grad=True), {}),
+    "negation": (changed(2, is_neg=lambda: True), {}),
     "layout": (lambda _: None, {"layout": ["bhsd"]}),
+    "layout in an array": (lambda _: None, {"layout": np.array(["bhsd"])}),
+    "no layout": (lambda _: None, {"layout": "bhds"}),
+    "no backend": (lambda _: None, {"backend": "gpu"}),
     "lengths": (lambda _: None, {"max_seqlen_q": 5}),
     "scale": (lambda _: None, {"softmax_scale": float("nan")}),
     "stream": (lambda _: None, {"stream": "0"}),
@@ -936,6 +956,31 @@ def test_a_known_call_reads_the_addresses_of_its_arrays(driver: FakeDriver, make
         (ordinal, *[array.pointer for array in arrays])
         for ordinal, arrays in zip((0, 0, 1), calls, strict=True)
     ]
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_a_repeated_call_launches_what_a_first_one_does(driver: FakeDriver, make: Make, splits: int) -> None:
+    kernel, seen = make(replace(CONFIG, splits=splits)), set()
+    for stream in (0, driver.make_stream(0)):
+        for how in ({}, {"softmax_scale": 0.25}, {"backend": "cuda"}):
+            for _ in range(2):
+                arrays = [on_device(driver, a) for a in (*problem(), problem()[0])]
+                addresses = [array.pointer for array in arrays]
+                launched = []
+                for one in (kernel, make(kernel.config)):
+                    driver.launches.clear()
+                    one.launch(*arrays[:3], out=arrays[3], stream=stream, **how)
+                    launched.append(
+                        [
+                            (done.text, done.grid, done.stream, name, value)
+                            for done in driver.launches
+                            for name, value in done.values.items()
+                            if value in addresses or isinstance(value, float)
+                        ]
+                    )
+                assert launched[0] == launched[1]
+                seen.add(tuple(launched[0]))
+    assert len(seen) == 12
 
 
 def test_known_calls_differ_by_the_alignment_of_their_arrays(driver: FakeDriver, make: Make) -> None:

@@ -104,6 +104,34 @@ def test_without_products_the_way_with_multiply_adds_counts() -> None:
     assert "FFMA" in [instr.name for instr in second.path]
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        "UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10], idesc[UR11], UPT",
+        "UTCOMMA.4X gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10], idesc[UR11], tmem[UR12], UPT",
+        "UTMALDG.2D [UR4], [UR10]",
+        "SYNCS.ARRIVE.TRANS64 RZ, [UR4], R3",
+        "SYNCS.ARRIVE.TRANS64.RED.A0TR RZ, [UR4], R3",
+    ],
+)
+def test_the_way_of_the_thread_that_copies_or_multiplies_counts(step: str) -> None:
+    listing = f"""\
+.L_x_1:
+        /*0000*/               @!P0 BRA `(.L_x_2) ;
+        /*0010*/                   {step} ;
+.L_x_2:
+        /*0020*/               @P1 BRA `(.L_x_1) ;
+        /*0030*/                   EXIT ;
+"""
+    (loop,) = loops(parse_sass(listing))
+    assert step.startswith(loop.path[1].opcode)
+    assert loop.body == loop.path
+    only_arrives = listing.replace(step, "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4], RZ")
+    (loop,) = loops(parse_sass(only_arrives))
+    assert [instr.name for instr in loop.path] == ["BRA", "BRA"]
+    assert [instr.name for instr in loop.body] == ["BRA", "SYNCS", "BRA"]
+
+
 def test_every_loop_is_found() -> None:
     assert [len(loop.path) for loop in loops(parse_sass(LISTING))] == [8, 7, 1]
 

@@ -54,10 +54,20 @@ def test_units_and_their_clocks_on_sm_80(instr: SassInstr, unit: Unit, clocks: f
     assert (unit_of(instr), clocks_of(instr, target("sm_80"))) == (unit, clocks)
 
 
-@pytest.mark.parametrize("opcode", ["UTCHMMA.2CTA", "LDTM.x32", "UTCBAR"])
-def test_what_uses_tensor_memory_is_refused_by_name(opcode: str) -> None:
-    with pytest.raises(ValueError, match=f"the issue model does not know tcgen05: the kernel has {opcode}$"):
-        share(add(), SassInstr(opcode, control=FREE), on="sm_100a")
+def test_products_of_tcgen05_are_refused_by_name() -> None:
+    why = (
+        "the issue model knows no products of tcgen05, which one thread starts for all warps: the loop has "
+        "UTCHMMA.2CTA; read the kernel by ptxgen.report.role_model"
+    )
+    with pytest.raises(ValueError, match=f"^{why}$"):
+        share(add(), SassInstr("UTCHMMA.2CTA", literal=0x10200490, control=FREE), on="sm_100a")
+
+
+def test_a_load_from_tensor_memory_is_waited_for() -> None:
+    load = SassInstr("LDTM.x32", operands="R4, tmem[UR4]", control=Control(1, (), 1, None))
+    path = load, add(Control(1, (1,), None, None)), *[add()] * 30
+    clocks = modelled(Loop(path, 32), target("sm_100a"), 128, 1, 0).clocks_of_iteration
+    assert clocks == approx(32 + 30 + 31)
 
 
 def test_tensor_cores_of_later_targets() -> None:

@@ -13,7 +13,7 @@ from judge import rounded_normal
 
 import flash
 from flash.cache import call
-from flash.calls.operation import Known
+from flash.calls.known import Known
 from flash.decode.operation import Decode
 from flash.problem.rotary import rotary_tables
 from ptxgen.errors import ConfigError, LaunchError

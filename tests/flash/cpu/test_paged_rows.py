@@ -169,7 +169,7 @@ def test_how_much_is_copied_at_once_changes_no_bit(
 def test_with_another_blas_vectors_meet_only_aligned_and_dense_keys_in_place(
     layout: str, rows: int, copied: bool, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(blocks, "_IS_OPENBLAS", False)
+    monkeypatch.setattr(blocks, "IS_OPENBLAS", False)
     result = []
     monkeypatch.setattr(chunks, "_copied", lambda *_: result.append(1) or iter([]))
     memory = blocks.Workspace(np.dtype(np.float32)).take("k", 1, 256 * 33)

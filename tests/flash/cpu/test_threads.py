@@ -246,3 +246,18 @@ def test_a_call_by_tasks_is_heard_too(helpers: Any) -> None:
     run_together(call, 1)
     assert working_threads() == set(call.threads)
     assert len(helpers._pool._threads) == 1
+
+
+@pytest.mark.parametrize(("multiplications", "held"), [(2**13, 0), (2**13 + 1, 1)])
+def test_products_that_blas_does_on_one_thread_do_not_hold_it_to_one(
+    monkeypatch: pytest.MonkeyPatch, multiplications: int, held: int
+) -> None:
+    monkeypatch.setattr(threads, "IS_OPENBLAS", True)
+    holds, hold, done = [], threads.BLAS_THREADS._hold, []
+    monkeypatch.setattr(threads.BLAS_THREADS, "_hold", lambda: holds.append(None) or hold())
+    share_out(range(3), list, lambda _, n: done.append(n), threads=None, multiplications=multiplications)
+    assert done == [0, 1, 2]
+    assert len(holds) == held
+    monkeypatch.setattr(threads, "IS_OPENBLAS", False)
+    share_out(range(3), list, lambda _, n: done.append(n), threads=None, multiplications=multiplications)
+    assert len(holds) == held + 1
