@@ -38,6 +38,10 @@ CONFIGS = {
     "sm90a_d16_causal_lse": AttentionConfig(
         16, dtype="f16", tile=16, block_q=64, target="sm_90a", causal=True, return_lse=True
     ),
+    # Tensor memory, and products that one thread starts.
+    "sm100a_d16_causal_lse": AttentionConfig(
+        16, dtype="f16", tile=16, block_q=128, target="sm_100a", causal=True, return_lse=True
+    ),
 }
 
 

@@ -36,9 +36,9 @@ from ptxgen.commands.parts.standard_output import tell
 from ptxgen.runtime.private import NotPrivateError, private_folder
 from tools.analyses.kinds import KINDS, mutants, sample
 from tools.analyses.reasons import Key, reasons, unmatched
-from tools.analyses.recording import FIRST, LAST, TestMap, worker
-from tools.analyses.source import Mutant, files, module_name, source_of
-from tools.analyses.worker import TIME, Job, Outcome
+from tools.analyses.recording import FIRST, LAST, Judges, TestMap, test_files, worker
+from tools.analyses.source import ROOT, Mutant, files, module_name, source_of
+from tools.analyses.worker import MARKS, MARKS_OF_SOME, TIME, Job, Outcome
 
 OK, FAILED, USAGE = range(3)
 
@@ -73,6 +73,7 @@ examples:
   python tools/mutate_analyses.py --kind comparison --seed 5 --jobs 1
   python tools/mutate_analyses.py --output benchmarks/results/analysis-mutations.json
   python tools/mutate_analyses.py --update --output benchmarks/results/analysis-mutations.json
+  python tools/mutate_analyses.py --module ptxgen.check.flow --tests tests/check/test_flow.py
   python tools/mutate_analyses.py --survivors --update --budget 200 \\
       --output benchmarks/results/analysis-mutations.json
 
@@ -157,6 +158,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="S",
         help="end after so many seconds with what is judged; go on with --update",
     )
+    add(
+        "--tests",
+        action="append",
+        metavar="PATH",
+        help="only tests of this file or folder judge, slow ones too; repeatable",
+    )
     add("--map", type=Path, metavar="FILE", help="where the recording is (default: the cache)")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
@@ -172,6 +179,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     unknown = set(arguments.module or ()) - set(by_name)
     if unknown:
         parser.error(f"there is no module {min(unknown)}; there are {', '.join(by_name)}")
+    for path in arguments.tests or ():
+        if not (ROOT / path).exists():
+            parser.error(f"there are no tests {path} in the checkout")
     wanted = set(arguments.module or by_name)
     arguments.files = [file for name, file in by_name.items() if name in wanted]
     arguments.kind = arguments.kind or list(KINDS)
@@ -188,28 +198,33 @@ def _campaign(arguments: argparse.Namespace, wanted: Sequence[Mutant], rows: _Ro
     end = time.monotonic() + (arguments.stop_after or float("inf"))
     if not wanted:
         return
+    judges = Judges((*FIRST, *LAST), MARKS)
+    name = "analysis-mutations.npz"
+    if arguments.tests:
+        judges = Judges(tuple(arguments.tests), MARKS_OF_SOME)
+        name = "analysis-mutations-of-some.npz"
     # It names tests, which are run.
-    path = arguments.map or private_folder(platformdirs.user_cache_path("ptxgen")) / "analysis-mutations.npz"
-    tests = _recorded(path, end)
+    path = arguments.map or private_folder(platformdirs.user_cache_path("ptxgen")) / name
+    tests = _recorded(path, judges, end)
     if tests is None:
         return
+    within = test_files(judges.paths)
     jobs = [
-        (m, Job(m.file, m.source, tuple(tests.chosen(m, arguments.budget)), tests.runs_at_import(m)))
+        (m, Job(m.file, m.source, tuple(tests.chosen(m, arguments.budget, within)), tests.runs_at_import(m)))
         for m in wanted
     ]
     with progress(len(jobs), _QUIET_S) as step:
-        for mutant, outcome in _outcomes(jobs, arguments.jobs, end, step):
+        for mutant, outcome in _outcomes(jobs, judges, arguments.jobs, end, step):
             rows[mutant] = row_of(mutant, outcome)
 
 
-def _recorded(path: Path, end: float) -> TestMap | None:
+def _recorded(path: Path, judges: Judges, end: float) -> TestMap | None:
     """The recording, brought up to date; None if there is not enough time."""
-    paths = (*FIRST, *LAST)
     tests = TestMap.load(path) if path.exists() else TestMap()
-    stale = tests.stale(paths)
+    stale = tests.stale(judges.paths)
     saved = time.monotonic()
     with progress(len(stale), _QUIET_S) as step:
-        for _ in tests.record(stale, step):
+        for _ in tests.record(judges._replace(paths=tuple(stale)), step):
             if time.monotonic() - saved > _SAVED_EVERY_S or time.monotonic() > end:
                 tests.save(path)
                 saved = time.monotonic()
@@ -225,7 +240,7 @@ _Done = queue.Queue[tuple[Mutant, Outcome] | BaseException | None]
 
 
 def _outcomes(
-    jobs: Sequence[_Pair], processes: int, end: float, step: Progress
+    jobs: Sequence[_Pair], judges: Judges, processes: int, end: float, step: Progress
 ) -> Iterator[tuple[Mutant, Outcome]]:
     """The outcome of each job that begins before the deadline."""
     todo: queue.Queue[_Pair] = queue.Queue()
@@ -234,7 +249,7 @@ def _outcomes(
     done: _Done = queue.Queue()
     left = min(processes, len(jobs))
     for _ in range(left):
-        threading.Thread(target=_work, args=(todo, done, end), daemon=True).start()
+        threading.Thread(target=_work, args=(todo, done, judges, end), daemon=True).start()
     while left:
         result = done.get()
         if isinstance(result, BaseException):
@@ -246,10 +261,10 @@ def _outcomes(
         yield result
 
 
-def _work(todo: queue.Queue[_Pair], done: _Done, end: float) -> None:
+def _work(todo: queue.Queue[_Pair], done: _Done, judges: Judges, end: float) -> None:
     """Let one process judge the mutants of the queue `todo`, until it is empty or the time is over."""
     try:
-        with worker("judge", (*FIRST, *LAST)) as connection:
+        with worker("judge", judges) as connection:
             wrong = connection.recv()
             if wrong:
                 raise RuntimeError(wrong)

@@ -222,8 +222,8 @@ def _tiling(
     small: bool = False,
     against: str = "",
 ) -> AnyTiling:
-    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys. `against` is a reason
-    against families with tensor maps.
+    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys. `against` is a
+    reason against families with tensor maps.
     """
     in_pages = call.page_size > 0
     request = replace(

@@ -49,11 +49,11 @@ class OverlappedSoftmax(LazySoftmax):
     @marked("overlapped softmax: weigh")
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
-        self.follow(S)
-        self.weights(S)
+        self.move_shifts(S)
+        self.exponentiate(S)
 
     @marked("overlapped softmax: weigh")
-    def follow(self, S: Fragment) -> None:
+    def move_shifts(self, S: Fragment) -> None:
         """Move the shifts that scores have outgrown, as the first half of `weigh`."""
         k = self.k
         tops = self._tops(S)
@@ -68,7 +68,7 @@ class OverlappedSoftmax(LazySoftmax):
             self._note_rests()
 
     @marked("overlapped softmax: weigh")
-    def weights(self, S: Fragment) -> None:
+    def exponentiate(self, S: Fragment) -> None:
         """Replace scores that shifts have followed by weights, as the second half of `weigh`."""
         self._subtract(S)
         self._exponentials(S)

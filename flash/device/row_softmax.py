@@ -22,10 +22,10 @@ class RowSoftmax(OverlappedSoftmax):
     """An `OverlappedSoftmax` of one row in each thread."""
 
     def factor(self) -> Value:
-        """The factor by which the outputs of this thread's row must be multiplied since the last `follow`; 1
-        where no shift of the warp has moved.
+        """The factor by which the outputs of this thread's row must be multiplied since the last
+        `move_shifts`; 1 where no shift of the warp has moved.
         """
-        assert self._moved is not None  # `follow` comes before
+        assert self._moved is not None  # `move_shifts` comes before
         return self.k.selp(self._rescale[0], 1.0, self._moved)
 
     @marked("row softmax: largest")

@@ -43,9 +43,9 @@ class RowTiles:
         k = self.k
         with k.when(has_tiles(self.cta), uniform=True):
             for end, first, masking in masked_tiles(k, self.cta, self.work.cta_again):
-                with k.loop(-end, first if isinstance(first, int) else -first) as n:
-                    with if_seen(k, self._sees(n)), self.rows.drain() as stage:
-                        self._weigh(stage, n, masking)
+                begin = first if isinstance(first, int) else -first
+                with k.loop(-end, begin) as n, if_seen(k, self._sees(n)), self.rows.drain() as stage:
+                    self._weigh(stage, n, masking)
         inverse = self._finish()
         with k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
             k.note("the correction multiplies O by 1 / sum")
@@ -64,10 +64,10 @@ class RowTiles:
                 k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
             piece = S.part(slice(None), slice(first, first + len(scores.keys)))
             coordinates.append((piece, scores.finish(piece, n, masking, self.cta.scoring)))
-        self.softmax.follow(S)
+        self.softmax.move_shifts(S)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
-        self.softmax.weights(S)
+        self.softmax.exponentiate(S)
         for piece, of_piece in coordinates:
             self.scores.drop(piece, of_piece)
         stage.p.store(S.row(0))

@@ -25,9 +25,17 @@ from ptxgen.dsl.hopper import BoxTile, Ring
 class TensorRoles(Protocol):
     """The roles between which tiles of shared memory go."""
 
-    loading: Role  # has tiles copied
-    multiplying: Role  # one thread of it starts products
-    correction: Role  # writes O
+    @property
+    def loading(self) -> Role:
+        """The role that has tiles copied."""
+
+    @property
+    def multiplying(self) -> Role:
+        """The role of which one thread starts products."""
+
+    @property
+    def correction(self) -> Role:
+        """The role that writes O."""
 
 
 class TensorPipeline(TmaPipeline):

@@ -9,7 +9,7 @@ Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 k
 
 | what is asked | reason against the family |
 |---|---|
-| a target other than sm_100a, sm_103a and their families | they alone have `tcgen05` and registers for roles |
+| a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
 | head_dim_v above 256 | tensor memory has no columns for O and S |
 | queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
 | packed heads | one address of their LSE is not proved |

@@ -20,6 +20,7 @@ commit covers all that it has started, so that "S is there" also says that the O
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
@@ -36,7 +37,7 @@ from ptxgen.dsl.blackwell import TensorRing
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
-_LOADING_WARPS = 2
+_LOADING_WARPS: Final = 2
 
 
 @dataclass(frozen=True)

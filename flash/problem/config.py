@@ -361,6 +361,11 @@ class AttentionConfig(ScoreSettings):
             scale_block=self.scale_block or 0,
         )
 
+    @property
+    def gradient_features(self) -> Features:
+        """The features of the problem of the gradients: of fp8 their output's has scales, too."""
+        return replace(self.features, scaled_gradient=self.is_fp8)
+
     def for_rows(
         self, rows: int, tiling_of: Callable[[AttentionConfig], AnyTiling], *, same_bits: bool = False
     ) -> AttentionConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -15,7 +15,6 @@ from ptxgen.target import Target
 from ptxgen.types import TYPES
 
 _BARRIERS: Final = 16  # barriers of a block; PTX ISA, section "bar"
-_PREDICATE: Final = "pred"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,51 +84,63 @@ class _Step(NamedTuple):
     kills: bool
 
 
+_NO_STEP: Final = _Step((), (), kills=False)
+# A number of live registers is one integer: 32-bit registers in the low bits, predicates above them.
+_PREDICATES: Final = 32
+_ONE_PREDICATE: Final = 1 << _PREDICATES
+
+
 def live_registers(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     """For each instruction of a kernel, in the order of the text, the 32-bit registers and the predicates
     that are live at it; (0, 0) if it cannot be reached. The largest are those of `resources`.
     """
     graph = blocks(kernel)
     live = [(0, 0)] * sum(len(block.instrs) for block in graph)
-    registers, predicates = _live_in_blocks(graph)
-    for index in registers:
+    for index, points in _live_in_blocks(graph).items():
         block = graph[index]
-        pairs = zip(registers[index], predicates[index], strict=True)
-        live[block.start : block.start + len(block.instrs)] = list(pairs)[: len(block.instrs)]
+        live[block.start : block.start + len(block.instrs)] = map(_largest, points[: len(block.instrs)])
     return tuple(live)
 
 
 def _most_live(graph: Sequence[Block]) -> tuple[int, int]:
     """The largest numbers of 32-bit registers and of predicates that are live at one point."""
-    registers, predicates = (
-        max((n for of in live.values() for n in of), default=0) for live in _live_in_blocks(graph)
-    )
-    return registers, predicates
+    return _largest({n for points in _live_in_blocks(graph).values() for point in points for n in point})
 
 
-def _live_in_blocks(graph: Sequence[Block]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The 32-bit registers, and the predicates, that are live in the blocks, as `_live` has them."""
-    declared: dict[str, str] = {}
-    steps = [[_step(instr, declared) for instr in block.instrs] for block in graph]
-    at_end = _live_at_end(graph, steps)
-    words = {n: -(-TYPES[d].bits // 32) for n, d in declared.items() if d != _PREDICATE}
-    predicates = {name: 1 for name, d in declared.items() if d == _PREDICATE}
-    return _live(steps, at_end, words), _live(steps, at_end, predicates)
+def _largest(points: Iterable[int]) -> tuple[int, int]:
+    """The largest number of 32-bit registers and that of predicates at some points; 0 without points."""
+    words = max((n & (_ONE_PREDICATE - 1) for n in points), default=0)
+    return words, max((n >> _PREDICATES for n in points), default=0)
 
 
-def _step(instr: Instr, declared: dict[str, str]) -> _Step:
-    """The registers that an instruction reads and writes; adds their declared classes to `declared`."""
+def _live_in_blocks(graph: Sequence[Block]) -> dict[int, list[tuple[int, int]]]:
+    """For each block that can be reached, the live registers after and before each of its instructions, and
+    at its start if it has none.
+    """
+    size: dict[str, int] = {}
+    steps = [[_step(instr, size) for instr in block.instrs] for block in graph]
+    return {index: _live(steps[index], after, size) for index, after in _live_at_end(graph, steps).items()}
+
+
+def _step(instr: Instr, size: dict[str, int]) -> _Step:
+    """The registers that an instruction reads and writes; adds their sizes to `size`."""
     shape = shape_of(instr)
     if shape.complaints:
-        return _Step((), (), kills=False)
+        return _NO_STEP
     names = shape.names(instr.operands)
-    declared.update(zip(names, shape.declared, strict=True))
     reads = names[shape.dests :]
-    if instr.guard is not None:
-        guard = instr.guard.register
-        declared[guard.name] = guard.declared
-        reads = (*reads, guard.name)
-    return _Step(reads, names[: shape.dests], instr.guard is None)
+    guard = instr.guard
+    if guard is not None:
+        reads = (*reads, guard.register.name)
+        size[guard.register.name] = _size(guard.register.declared)
+    if not size.keys() >= set(names):
+        size.update(zip(names, map(_size, shape.declared), strict=True))
+    return _Step(reads, names[: shape.dests], guard is None)
+
+
+def _size(declared: str) -> int:
+    """The size of one register of a class, as a number of live registers."""
+    return _ONE_PREDICATE if declared == "pred" else -(-TYPES[declared].bits // 32)
 
 
 def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Mapping[int, frozenset[str]]:
@@ -140,11 +151,11 @@ def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Ma
     for index in order:
         needed: set[str] = set()
         killed: set[str] = set()
-        for step in reversed(steps[index]):
-            if step.kills:
-                needed.difference_update(step.writes)
-                killed.update(step.writes)
-            needed.update(step.reads)
+        for reads, writes, certain in reversed(steps[index]):
+            if certain:
+                needed.difference_update(writes)
+                killed.update(writes)
+            needed.update(reads)
         needs[index], kills[index] = needed, killed
     at_start = {index: frozenset(needs[index]) for index in order}
     at_end: dict[int, frozenset[str]] = {}
@@ -161,33 +172,26 @@ def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Ma
     return at_end
 
 
-def _live(
-    steps: Sequence[Sequence[_Step]], at_end: Mapping[int, frozenset[str]], size: Mapping[str, int]
-) -> dict[int, list[int]]:
-    """For each block that can be reached, the total size of the registers that are live at each of its
-    instructions, and at its start if it has none; registers that `size` lacks do not count.
-
-    A register is live at an instruction if it is before it or after it.
+def _live(steps: Sequence[_Step], after: frozenset[str], size: Mapping[str, int]) -> list[tuple[int, int]]:
+    """The live registers after and before each instruction of a block with the registers `after` live at its
+    end, and at its start if it has none.
     """
-    live = {}
-    for index, after in at_end.items():
-        alive = {name for name in after if name in size}
-        total = sum(size[name] for name in alive)
-        backwards = []
-        for step in reversed(steps[index]):
-            live_after = total
-            for name in step.writes:
-                if name not in alive:  # a result needs a register even if no instruction reads it
-                    live_after += size.get(name, 0)
-            if step.kills:
-                for name in step.writes:
-                    if name in alive:
-                        alive.remove(name)
-                        total -= size[name]
-            for name in step.reads:
-                if name in size and name not in alive:
-                    alive.add(name)
-                    total += size[name]
-            backwards.append(max(live_after, total))
-        live[index] = backwards[::-1] or [total]
-    return live
+    alive = set(after)
+    total = sum([size[name] for name in alive])
+    backwards = []
+    for reads, writes, kills in reversed(steps):
+        live_after = total
+        for name in writes:
+            if name not in alive:  # a result needs a register even if no instruction reads it
+                live_after += size[name]
+        if kills:
+            for name in writes:
+                if name in alive:
+                    alive.remove(name)
+                    total -= size[name]
+        for name in reads:
+            if name not in alive:
+                alive.add(name)
+                total += size[name]
+        backwards.append((live_after, total))
+    return backwards[::-1] or [(total, total)]

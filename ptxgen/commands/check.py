@@ -28,6 +28,7 @@ from ptxgen.commands.parts.check_formats import FileFindings, github, sarif
 from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
 from ptxgen.commands.parts.exits import FAILED, OK, USAGE, fail
 from ptxgen.commands.parts.files import FileError
+from ptxgen.commands.parts.imports import uncollected
 from ptxgen.commands.parts.limits import add_max_instructions
 from ptxgen.commands.parts.numbers import whole
 from ptxgen.commands.parts.run_arguments import (
@@ -125,7 +126,8 @@ def _file(path: str, arguments: argparse.Namespace) -> FileFindings:
     """The findings about a file, which are printed unless the format is one for all files."""
     text = ptx_text(path)
     try:
-        module = parse(text)
+        with uncollected():
+            module = parse(text)
     except ParseError as error:
         if arguments.format not in REVIEW:
             raise

@@ -48,25 +48,27 @@ def needed(body: Sequence[Statement]) -> tuple[Statement, ...]:
     instruction reads. Loads of parameters belong to these; all other accesses to memory remain.
     """
     live: set[Reg] = set()  # registers that remaining instructions read
-    unsettled: list[tuple[int, Sequence[Reg], Sequence[Reg], Reg | None]] = []
+    unsettled: list[tuple[int, Sequence[Reg], Sequence[Reg], Reg | None]] = []  # the last of the text first
     form_of = _FORMS.get
-    for number, statement in enumerate(body):
+    number = len(body)
+    for statement in reversed(body):
+        number -= 1
         if statement.__class__ is not Instr:
             continue
         operands = statement.operands
         form = form_of((statement.opcode, *map(type, operands))) or _form(statement)
         guard = None if statement.guard is None else statement.guard.register
-        if form.only_results and (written := form.written(operands)):
+        if form.only_results and (written := form.written(operands)) and live.isdisjoint(written):
             unsettled.append((number, written, form.read(operands), guard))
             continue
         live.update(form.read(operands))
         if guard is not None:
             live.add(guard)
     remain = -1
-    while remain != len(unsettled):  # in straight-line code, the second walk changes nothing
+    while remain != len(unsettled):  # in straight-line code, a walk over what is left changes nothing
         remain = len(unsettled)
         unread = []
-        for candidate in reversed(unsettled):
+        for candidate in unsettled:
             _, written, read, guard = candidate
             if live.isdisjoint(written):
                 unread.append(candidate)
@@ -74,7 +76,7 @@ def needed(body: Sequence[Statement]) -> tuple[Statement, ...]:
             live.update(read)
             if guard is not None:
                 live.add(guard)
-        unsettled = unread[::-1]
+        unsettled = unread
     dropped = {candidate[0] for candidate in unsettled}
     return tuple([s for number, s in enumerate(body) if number not in dropped]) if dropped else tuple(body)
 

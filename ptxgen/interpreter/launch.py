@@ -26,7 +26,6 @@ from ptxgen.interpreter.machine.lanes import WARP, Batch
 from ptxgen.interpreter.machine.launch_queue import LaunchQueue
 from ptxgen.interpreter.machine.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entry
-from ptxgen.interpreter.machine.tmem import TENSOR_BYTES
 from ptxgen.interpreter.program.blocks import Program, compile_program
 from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.recording import RecordedScheduler, Recorder
@@ -55,7 +54,7 @@ _RECURSION_BYTES: Final = 1 << 14  # local memory that a thread with recursive c
 # Bytes of the registers; the instructions' temporary values need as much again.
 _MAX_REGISTER_BYTES: Final = 1 << 28
 _MAX_SHARED_BYTES: Final = 1 << 28
-_MAX_TENSOR_BYTES: Final = 1 << 28
+_MAX_TENSOR_CTAS: Final = 1 << 10  # with 256 KiB of tensor memory each
 _SHOWN_REPORTS: Final = 10  # reports in the message of a TrapError; Result has all
 # Instructions of the kernels whose programs are cached: half a KiB for each.
 _CACHED_INSTRUCTIONS: Final = 1 << 19
@@ -177,7 +176,7 @@ def run(
     elif launch.cancels:
         clusters = total // math.prod(shape[2])
         size = min(size, max(clusters - clusters // 2, 1) * math.prod(shape[2]))
-    queue = launch.queue = LaunchQueue(total=total)
+    queue = launch.queue = LaunchQueue(total)
     with np.errstate(all="ignore"):
         while queue.next < total:
             launch.run_batch(*queue.take(size), asked)
@@ -266,7 +265,7 @@ class _Launch:
     reports: Reports = field(default_factory=dict)
     undefined: UndefinedArrays | None = None  # if undefined bits are followed
     printed: list[str] = field(default_factory=list)
-    queue: LaunchQueue = field(default_factory=LaunchQueue)
+    queue: LaunchQueue = field(init=False)
 
     @property
     def cancels(self) -> bool:
@@ -289,7 +288,7 @@ class _Launch:
             _MAX_SHARED_BYTES // max(linked.shared_bytes, 1),
         ]
         if any(instr.opcode.startswith("tcgen05.") for instr in self.program.instrs):
-            sizes.append(_MAX_TENSOR_BYTES // TENSOR_BYTES)
+            sizes.append(_MAX_TENSOR_CTAS)
         if sanitize and linked.shared_bytes:
             # The stamps of the last write and of each warp's last read, in bytes.
             unit_bytes = 8 + 8 * (width // WARP)

@@ -170,8 +170,8 @@ class Machine(Protocol):
         mbarrier: Lanes,
         ctas: Lanes | None,
         *,
-        rows: bool = False,
-        pair: bool = False,
+        rows: bool,
+        pair: bool,
     ) -> None:
         """Start copying the box at the coordinates (innermost first) of the tensor whose map
         (`ptxgen.tensormap`) is at the generic address `map` to shared `dst`; `mbarrier` and `ctas`
@@ -180,7 +180,7 @@ class Machine(Protocol):
         """
 
     def tensor_store(
-        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "", *, rows: bool = False
+        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str, *, rows: bool
     ) -> None:
         """Start copying shared `src` to a box of a tensor, or combining with the operation `op` of
         `ptxgen.isa.bulk.BOX_REDUCTIONS`, in the bulk group of the thread; `rows` is that of `tensor_load`.

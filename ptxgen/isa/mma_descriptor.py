@@ -95,7 +95,7 @@ class Product:
         word |= self.negated_a << 13 | self.negated_b << 14 | self.m_major << 15 | self.n_major << 16
         if self.scale:
             of_a, of_b = self.scale_bytes
-            is_long = self.kind != "mxf8f6f4" and self.k == _LONG_K << self.sparse
+            is_long = self.k == _LONG_K << self.sparse
             scale = _SCALES.index(self.scale)
             return word | of_b << 4 | scale << 23 | self.m >> 7 << 27 | of_a << 29 | is_long << 31
         d = next(number for number, name in _OF_D.items() if name == self.d)
@@ -205,7 +205,7 @@ def _scaled(word: _Word) -> Product:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    if isinstance(sizes, range) and len(sizes) > 1:
+    if isinstance(sizes, range):
         return f"{sizes[0]} to {sizes[-1]} in steps of {sizes.step}"
     return " or ".join(map(str, sizes))
 

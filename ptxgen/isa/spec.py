@@ -75,8 +75,9 @@ class Gate:
         return [f"family {name}" if name.endswith("f") else name for name in names]
 
 
-# The families of the architectures since Blackwell.
-BLACKWELL: Final = ("sm_100f", "sm_110f", "sm_120f")
+# The families with tensor memory and pairs of CTAs, and all since Blackwell.
+TENSOR_FAMILIES: Final = ("sm_100f", "sm_110f")
+BLACKWELL: Final = (*TENSOR_FAMILIES, "sm_120f")
 ANY: Final = Gate()
 
 

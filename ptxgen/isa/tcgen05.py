@@ -22,7 +22,7 @@ import numpy as np
 from ptxgen.isa.declare import Table, each, inst, times
 from ptxgen.isa.fragments import EVERY_LANE
 from ptxgen.isa.numeric import canonical, maximum, minimum
-from ptxgen.isa.spec import Effect, Rule, gate
+from ptxgen.isa.spec import TENSOR_FAMILIES, Effect, Rule, gate
 from ptxgen.isa.tcgen05_work import ScaledProduct, TensorProduct, copy
 from ptxgen.isa.tensor_agent import RegisterShape
 from ptxgen.isa.tensor_memory import REGISTERS
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 
 TCGEN05: Final = "TensorCore 5th Generation Family Instructions"
 
-# Targets, as ptxas 13.0 accepts them: the families with tensor memory, and what some of their targets have.
-_ALL: Final = ("sm_100f", "sm_110f")
+# Targets, as ptxas 13.0 accepts them: what some of those with tensor memory have.
 _OF_ONE_GPU: Final = ("sm_100a", "sm_103a", "sm_110a")
 _INTEGERS: Final = gate(only=("sm_100a", "sm_110a"))
 _SCALED_INPUT: Final = ("sm_100f",)
 _REDUCTIONS: Final = ("sm_103f", "sm_110f")
 
 _ASYNC: Final[dict[str, Any]] = {"sm": 100, "effect": Effect.ASYNC}
-_TENSOR: Final[dict[str, Any]] = {"ptx": (8, 6), "only": _ALL, **_ASYNC}
+_TENSOR: Final[dict[str, Any]] = {"ptx": (8, 6), "only": TENSOR_FAMILIES, **_ASYNC}
 _WAITING: Final[dict[str, Any]] = {**_TENSOR, "effect": Effect.BARRIER}
 _IN_EACH_CTA: Final = ", at this offset in each CTA of the mask in the register ctas,"
 _SINGLE, _PAIR = _GROUPS = ("cta_group::1", "cta_group::2")
@@ -243,7 +242,7 @@ _LANES: Final = each("mask", "", " mask:b32*nm,")
 _KINDS: Final = {"kind::f16": None, "kind::tf32": None, "kind::f8f6f4": None, "kind::i8": _INTEGERS}
 _PRODUCTS: Final = each(
     "kind only scale times_d",
-    (_KINDS, _ALL, "", "D"),
+    (_KINDS, TENSOR_FAMILIES, "", "D"),
     (("kind::f16", "kind::tf32"), _SCALED_INPUT, ", scale:imm", "D * 2**-scale"),
 )
 _NO_SPARSE: Final = "sparse matrices are not modelled"
@@ -306,8 +305,8 @@ _NAMED: Final = gate(only=_OF_ONE_GPU)
 _COUNTED: Final = gate(ptx=(8, 8))
 _SIZES: Final = each(
     "kind ptx size vec sparse_only",
-    ("mxf8f6f4", (8, 6), ".vec", {"scale_vec::1X": _NAMED, "block32": _COUNTED}, _ALL),
-    ("mxf8f6f4", (8, 8), "", None, _ALL),
+    ("mxf8f6f4", (8, 6), ".vec", {"scale_vec::1X": _NAMED, "block32": _COUNTED}, TENSOR_FAMILIES),
+    ("mxf8f6f4", (8, 8), "", None, TENSOR_FAMILIES),
     ("mxf4", (8, 6), ".vec", {"scale_vec::2X": _NAMED, "block32": _COUNTED}, _OF_ONE_GPU),
     ("mxf4", (8, 8), "", None, _OF_ONE_GPU),
     (
@@ -325,7 +324,7 @@ def _scaled(sparsity: Table) -> Table:
     return [
         {
             **{k: v for k, v in line.items() if k != "sparse_only"},
-            "only": line["sparse_only"] if line["sp"] else _ALL,
+            "only": line["sparse_only"] if line["sp"] else TENSOR_FAMILIES,
         }
         for line in times(_SIZES, sparsity, _A)
     ]

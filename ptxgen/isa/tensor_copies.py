@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ptxgen.isa.async_copy import COPY
 from ptxgen.isa.bulk import COUNTED, FAR, HINT, IN_GROUP, MOVEMENT, NEAR, NEARER, REDUCTIONS, TARGETS
 from ptxgen.isa.declare import each, inst, times
-from ptxgen.isa.spec import Effect, gate
+from ptxgen.isa.spec import TENSOR_FAMILIES, Effect, gate
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -21,7 +21,7 @@ _DIMS: Final = ("1d", "2d", "3d", "4d", "5d")
 _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 _ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90}
 _SM100: Final = gate(ptx=(8, 6), sm=100)
-_PAIRED: Final = gate(ptx=(8, 6), sm=100, only=("sm_100f", "sm_110f"))  # targets with pairs of CTAs
+_PAIRED: Final = gate(ptx=(8, 6), sm=100, only=TENSOR_FAMILIES)  # targets with pairs of CTAs
 _GROUPS: Final = {"cta_group::1": _PAIRED, "cta_group::2": _PAIRED}
 # By the words of the mode: the destinations of loads to one CTA and to several.
 _TILES: Final = each("mode dim coordinates rows", ("{.tile}", _DIMS, "dim", False))

@@ -182,7 +182,7 @@ def scales_in(cells_: Lanes, first: int, count: int) -> Lanes:
 
 def groups_of_rows(of: Product, lane: int) -> tuple[int, ...]:
     """The groups of 16 lanes that D and A have, from this lane on."""
-    if of.group == 1 and of.m == LANES // 2:
+    if of.m == LANES // 2:  # in a pair, the rows of both have more
         return tuple(range(lane // GROUP, GROUPS, QUARTER // GROUP))
     return tuple(range(GROUPS))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -91,6 +93,7 @@ REFUSALS: Final[list[tuple[str, int, dict[str, Any], str, str]]] = [
 
 
 @pytest.mark.parametrize(("kind", "bits", "how", "wanted", "got"), REFUSALS)
+@pytest.mark.sample(len(REFUSALS))
 def test_what_the_manual_does_not_allow_is_refused(
     kind: str, bits: int, how: dict[str, Any], wanted: str, got: str
 ) -> None:
@@ -101,15 +104,184 @@ def test_what_the_manual_does_not_allow_is_refused(
         product_of(kind, bits, **how)
 
 
-def test_integers_have_fewer_sizes_of_n() -> None:
-    allowed = []
-    for n in range(0, 264, 8):
+# ---------------------------------------- the tables of the manual
+
+BYTES: Final = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+TYPES: Final[dict[str, dict[int, str]]] = {
+    "f16": {0: "f16", 1: "bf16"},
+    "tf32": {2: "tf32"},
+    "f8f6f4": BYTES,
+    "i8": {0: "u8", 1: "s8"},
+    "mxf8f6f4": BYTES,
+    "mxf4": {1: "e2m1"},
+    "mxf4nvf4": {1: "e2m1"},
+}
+OF_D: Final = {
+    "f16": {0: "f16", 1: "f32"},
+    "tf32": {1: "f32"},
+    "f8f6f4": {0: "f16", 1: "f32"},
+    "i8": {2: "s32"},
+}
+OF_K: Final = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+RESERVED: Final = {
+    **{kind: {3, 6, 23, 29} for kind in ("f16", "tf32", "f8f6f4")},
+    "i8": {6, 13, 14, 23, 29},
+    "mxf8f6f4": {0, 1, 3, 6, 24, 25, 26, 31},
+    **{kind: {0, 1, 3, 6, 15, 16, 24, 25, 26} for kind in ("mxf4", "mxf4nvf4")},
+}
+
+
+def word(kind: str, m: int = 128, n: int = 64, a: int = -1, b: int = -1, d: int = -1, flags: int = 0) -> int:
+    """A descriptor with the first types of the kind, but for those given by their numbers."""
+    a, b = (next(iter(TYPES[kind])) if x < 0 else x for x in (a, b))
+    if kind in OF_D:
+        d = max(OF_D[kind]) if d < 0 else d
+        return flags | m >> 4 << 24 | n >> 3 << 17 | a << 7 | b << 10 | d << 4
+    return flags | m >> 7 << 27 | n >> 3 << 17 | a << 7 | b << 10 | UE8M0
+
+
+def product(kind: str, bits: int, **how: Any) -> Product | None:
+    """The product that a descriptor describes; None if it is refused."""
+    try:
+        return product_of(kind, bits, **how)
+    except DescriptorError:
+        return None
+
+
+def test_the_bits_that_a_kind_reserves_are_0() -> None:
+    refusals: dict[str, set[int]] = {kind: set() for kind in KINDS}
+    for kind, bit in itertools.product(KINDS, range(32)):
         try:
-            product_of("i8", M128 | n >> 3 << 17 | S32)
-        except DescriptorError:
-            continue
-        allowed.append(n)
-    assert allowed == [8, 16, 24, *range(32, 257, 16)]
+            product_of(kind, word(kind) | 1 << bit)
+        except DescriptorError as error:
+            if "which the kind reserves" in str(error):
+                refusals[kind].add(bit)
+    assert refusals == RESERVED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(len(KINDS))
+def test_a_kind_has_the_types_of_its_numbers(kind: str) -> None:
+    of_a = [product(kind, word(kind, a=number)) for number in range(8)]
+    of_b = [product(kind, word(kind, b=number)) for number in range(8)]
+    assert {n: x.a for n, x in enumerate(of_a) if x} == TYPES[kind]
+    assert {n: x.b for n, x in enumerate(of_b) if x} == TYPES[kind]
+    of_d = [product(kind, word(kind, d=number)) for number in range(4)]
+    assert {n: x.d for n, x in enumerate(of_d) if x} == OF_D.get(kind, dict.fromkeys(range(4), "f32"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(len(KINDS))
+def test_every_flag_and_number_has_its_bits(kind: str) -> None:
+    plain = kind in OF_D
+    dense = Product(
+        kind,
+        1,
+        128,
+        64,
+        OF_K[kind],
+        *([next(iter(TYPES[kind].values()))] * 2),
+        "s32" if kind == "i8" else "f32",
+    )
+    if not plain:
+        dense = replace(dense, scale="ue8m0")
+    assert product_of(kind, word(kind)) == dense
+    for bit, change in {
+        2: {"sparse": True, "k": 2 * OF_K[kind]},
+        3: {"saturating": True},
+        13: {"negated_a": True},
+        14: {"negated_b": True},
+        15: {"m_major": True},
+        16: {"n_major": True},
+    }.items():
+        if bit not in RESERVED[kind] and (bit != 3 or kind == "i8"):
+            assert product_of(kind, word(kind) | 1 << bit) == replace(dense, **change), bit
+    if plain:
+        for number in range(4):
+            assert product_of(kind, word(kind) | number) == replace(dense, selector=number)
+            small = word(kind, m=64) | number << 30
+            assert product_of(kind, small, ws=True).shift == (0, 8, 16, 32)[number]
+            assert (product(kind, word(kind) | number << 30) is None) == (number > 0)
+        return
+    for of_a in range(4):
+        for of_b in range(4):
+            one = product(kind, word(kind) | of_a << 29 | of_b << 4)
+            wanted = kind == "mxf8f6f4" or not (of_a % 2 or of_b % 2)
+            assert one == (replace(dense, scale_bytes=(of_a, of_b)) if wanted else None)
+    assert product(kind, word(kind) ^ UE8M0) == (
+        replace(dense, scale="ue4m3") if kind == "mxf4nvf4" else None
+    )
+    if kind != "mxf8f6f4":
+        assert product_of(kind, word(kind) | 1 << 31) == replace(dense, k=96)
+        assert product_of(kind, word(kind) | 1 << 31 | 4) == replace(dense, sparse=True, k=192)
+
+
+EIGHTS: Final = [*range(8, 257, 8)]
+SIXTEENS: Final = [*range(16, 257, 16)]
+THIRTY_TWOS: Final = [*range(32, 257, 32)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "ms", "ns", "across"),
+    [
+        ("f16", 1, [64, 128], EIGHTS, EIGHTS),
+        ("f16", 2, [128, 256], SIXTEENS, SIXTEENS),
+        ("tf32", 1, [64, 128], EIGHTS, EIGHTS),
+        ("f8f6f4", 1, [64, 128], EIGHTS, SIXTEENS),
+        ("f8f6f4", 2, [128, 256], SIXTEENS, THIRTY_TWOS),
+        ("i8", 1, [64, 128], [8, 16, 24, *range(32, 257, 16)], SIXTEENS),
+        ("i8", 2, [128, 256], THIRTY_TWOS, THIRTY_TWOS),
+        ("mxf8f6f4", 1, [128], EIGHTS, SIXTEENS),
+        ("mxf8f6f4", 2, [128, 256], SIXTEENS, THIRTY_TWOS),
+        ("mxf4", 1, [128], EIGHTS, []),
+        ("mxf4nvf4", 2, [128, 256], SIXTEENS, []),
+    ],
+)
+@pytest.mark.sample(11)
+def test_a_kind_has_the_shapes_of_its_group(
+    kind: str, group: int, ms: list[int], ns: list[int], across: list[int]
+) -> None:
+    """`across` are the sizes of N where the rows of B lie along N."""
+    m = ms[-1]
+    of_m = [product(kind, word(kind, m=m), group=group) for m in range(0, 512, 16 if kind in OF_D else 128)]
+    assert [x.m for x in of_m if x] == ms
+    for sizes, flags in ((ns, 0), (across, 1 << 16)):
+        of_n = [product(kind, word(kind, m, n, flags=flags), group=group) for n in range(0, 512, 8)]
+        assert [x.n for x in of_n if x] == sizes
+
+
+@pytest.mark.parametrize(("number", "step"), [(0, 16), (1, 16), (3, 8), (4, 8), (5, 8)])
+@pytest.mark.sample(5)
+def test_elements_of_8_bits_along_n_come_in_16s(number: int, step: int) -> None:
+    of_n = [product("f8f6f4", word("f8f6f4", n=n, b=number, flags=1 << 16)) for n in range(0, 264, 8)]
+    assert [x.n for x in of_n if x] == [*range(step, 257, step)]
+
+
+@pytest.mark.parametrize(("sparse", "ns"), [(0, [64, 128, 256]), (4, [64, 128])])
+@pytest.mark.sample(2)
+def test_products_that_hold_b_have_other_shapes(sparse: int, ns: list[int]) -> None:
+    of_m = [product("f16", word("f16", m, flags=sparse), ws=True) for m in range(0, 512, 16)]
+    assert [x.m for x in of_m if x] == [32, 64, 128]
+    of_n = [product("f16", word("f16", 32, n, flags=sparse), ws=True) for n in range(0, 512, 8)]
+    assert [x.n for x in of_n if x] == ns
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.sample(14)
+def test_a_product_is_written_as_the_bits_it_is_read_from(kind: str, group: int) -> None:
+    numbers = tuple(TYPES[kind])
+    for n, flags in itertools.product(SIXTEENS, (0, 1, 2, 4, 8, *(1 << bit for bit in (13, 14, 15, 16)))):
+        for a, b in itertools.product(numbers, numbers):
+            bits = word(kind, 128 * group, n, a, b, flags=flags)
+            of = product(kind, bits, group=group)
+            assert of is None or of.bits == bits
+    for d in OF_D.get(kind, {}):
+        assert product_of(kind, word(kind, d=d)).bits == word(kind, d=d)
+    more = (0, 2 << 30) if kind in OF_D else (0, 2 << 4, 2 << 29, UE8M0, 1 << 31, 1 << 31 | 4)
+    for flags in more:
+        of = product(kind, word(kind, 64 if kind in OF_D else 128) ^ flags, ws=kind in OF_D)
+        assert of is None or of.bits == word(kind, 64 if kind in OF_D else 128) ^ flags
 
 
 def test_no_descriptor_of_ones_is_a_product() -> None:

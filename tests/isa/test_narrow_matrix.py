@@ -285,6 +285,15 @@ def test_numbers_that_the_manual_does_not_allow_stop_the_kernel(
     assert f"mma: all lanes of a warp name {said}" in str(stopped.value)
 
 
+def test_all_lanes_of_a_warp_execute_a_product() -> None:
+    for line in (PLAIN[0], SCALED[0]):
+        with pytest.raises(TrapError) as stopped:
+            ran(f"setp.lt.u32 %p1, %r12, 16;\n@%p1 {line}", drawn(1))
+        assert "lanes of the membermask are not here 0xffffffff; the active lanes are 0x0000ffff" in str(
+            stopped.value
+        )
+
+
 def test_the_numbers_may_be_in_registers_and_differ_between_warps() -> None:
     words = drawn(5)
     wanted = [

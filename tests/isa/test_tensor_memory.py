@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from error_texts import refused
 from isa.cute_layout import Nested, at, table
 
 from ptxgen.errors import DescriptorError
-from ptxgen.isa.mma_descriptor import product_of
+from ptxgen.isa.mma_descriptor import Product, product_of
 from ptxgen.isa.tensor_memory import (
     COPIES,
     REGISTERS,
@@ -169,3 +170,12 @@ def test_copies_reach_the_lanes_of_their_warps() -> None:
     assert lanes_of_copy("64x128b", "warpx2::01_23")[[0, 33]].tolist() == [[0, 32], [65, 97]]
     for warps in ("warpx2::02_13", "warpx2::01_23"):
         assert sorted(lanes_of_copy("64x128b", warps).ravel().tolist()) == [*range(128)]
+
+
+def test_d_of_a_sparse_product_of_a_pair_takes_all_columns() -> None:
+    dense = Product("f16", 2, 128, 64, 16, "f16", "f16", "f32")
+    assert [columns_of_d(of) for of in (dense, replace(dense, sparse=True), replace(dense, m=256))] == [
+        32,
+        64,
+        64,
+    ]

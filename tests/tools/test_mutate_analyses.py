@@ -151,6 +151,13 @@ def test_only_tests_judge_that_enter_the_block() -> None:
     assert tests.chosen(mutant, 9) == [("b", 0.1)]
 
 
+def test_only_tests_of_some_files_judge_if_they_are_named() -> None:
+    tests = recorded(a=0.1)
+    tests.tests = {"tests/test_a.py::b": 0.1, "tests/test_c.py::d": 0.1}
+    tests.enters = {block: set(tests.tests) for block in tests.enters}
+    assert tests.chosen(of_function(), 9, ["tests/test_c.py"]) == [("tests/test_c.py::d", 0.1)]
+
+
 def test_a_function_that_changed_is_judged_by_all_tests_of_its_file() -> None:
     tests, mutant = recorded(a=0.1, b=0.1), of_function()
     tests.enters[f"{FLOW}:{source_of(FLOW).blocks[mutant.block]}"] = {"b"}
@@ -362,6 +369,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_first_mutant(
         (["--update"], "--update needs --output, the file to update"),
         (["--survivors"], "--survivors goes with --update"),
         (["--count", "0"], "argument --count: must be a whole number of at least 1, got '0'"),
+        (["--tests", "tests/test_nothing.py"], "there are no tests tests/test_nothing.py in the checkout"),
         (["--budget", "x"], "argument --budget: must be more than 0 seconds, got 'x'"),
     ],
 )
@@ -389,7 +397,7 @@ def test_a_recording_that_others_can_have_written_is_not_used(
 ) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setattr(tool.platformdirs, "user_cache_path", lambda _: tmp_path)
-    arguments = argparse.Namespace(map=None, stop_after=None)
+    arguments = argparse.Namespace(map=None, stop_after=None, tests=None)
     with pytest.raises(NotPrivateError) as error:
         tool._campaign(arguments, [next(mutants_of(source_of(FLOW)))], {})
     assert str(error.value) == f"{tmp_path} is writable by others (mode 777, wanted 700)"
@@ -397,13 +405,14 @@ def test_a_recording_that_others_can_have_written_is_not_used(
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can fork")
+@pytest.mark.parametrize("tests", [[], ["--tests", "tests/check/test_flow.py"]])
 def test_a_small_campaign_from_the_beginning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tests: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tool, "FIRST", ("tests/check/test_flow.py",))
+    monkeypatch.setattr(tool, "FIRST", () if tests else ("tests/check/test_flow.py",))
     monkeypatch.setattr(tool, "LAST", ())
     arguments = [*MODULE_ARGUMENTS, "--jobs", "1", "--json", "--map", str(tmp_path / "map.npz")]
-    tool.main([*arguments, "--count", "8"])
+    tool.main([*arguments, "--count", "8", *tests])
     result = json.loads(capsys.readouterr().out)
     assert result["counts"]["judged"] == 8
     assert result["counts"]["test"] > 4

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tools.analyses.kinds import KINDS, mutants, mutants_of, sample
-from tools.analyses.source import MODULE, Source, files
+from tools.analyses.source import MODULE, ROOT, TABLE, Source, files
 
 FLOW = "ptxgen/check/flow.py"
 BUDGET = "ptxgen/check/verify/budget.py"
@@ -172,6 +174,13 @@ def test_a_sample_takes_one_of_each_function_first() -> None:
 
 def test_a_sample_has_the_kinds_that_are_asked_for() -> None:
     assert {m.kind for m in sample(files()[:9], 20, 1, ["jump"])} == {"jump"}
+
+
+def test_the_instruction_table_is_changed_where_it_says_what_tensor_memory_holds() -> None:
+    imports = re.compile(r"from ptxgen\.isa\.(tcgen05\w*|tensor_agent|tensor_memory|mma_descriptor) import")
+    used = {name for file in files() for name in imports.findall((ROOT / file).read_text())}
+    assert used == {Path(file).stem for file in TABLE} - {"narrow_matrix", "tcgen05"}  # which have rows
+    assert set(TABLE) <= set(files())
 
 
 @pytest.mark.parametrize("file", TWO)

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,15 @@ LAST: Final = (
 )
 
 
+class Judges(NamedTuple):
+    """The tests that judge: those with the `marks`, a pattern of pytest, in files and folders."""
+
+    paths: tuple[str, ...]
+    marks: str
+
+
 @contextmanager
-def worker(what: str, paths: Sequence[str]) -> Iterator[Connection]:
+def worker(what: str, judges: Judges) -> Iterator[Connection]:
     """A context with a process of `tools.analyses.worker`; its value is the connection to it."""
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryDirectory(prefix="ptxgen-mutants-") as folder:
@@ -55,7 +62,10 @@ def worker(what: str, paths: Sequence[str]) -> Iterator[Connection]:
         command = [sys.executable, "-c", _START, what, str(handle)]
         environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", PYTHONHASHSEED="0")
         process = subprocess.Popen(
-            [*command, f"{folder}/tests", *paths], pass_fds=[handle], cwd=ROOT, env=environment
+            [*command, f"{folder}/tests", judges.marks, *judges.paths],
+            pass_fds=[handle],
+            cwd=ROOT,
+            env=environment,
         )
         os.close(handle)
         try:
@@ -142,9 +152,9 @@ class TestMap:
             del self.hashes[file]
         return [file for file in test_files(paths) if self.hashes.get(file) != _hash(file)]
 
-    def record(self, stale: Sequence[str], say: Any) -> Iterator[None]:
-        """Record the tests of some files, and stop for a while after each chunk of them."""
-        if not stale:
+    def record(self, stale: Judges, say: Any) -> Iterator[None]:
+        """Record the tests of some files, and stop for a while after each file."""
+        if not stale.paths:
             return
         with worker("record", stale) as connection:
             names, hits = connection.recv()
@@ -155,7 +165,7 @@ class TestMap:
                     for f in files()
                     for name in source_of(f).functions
                 }
-            for file in stale:
+            for file in stale.paths:
                 say(file)
                 self._forget(file)
                 mine = [name for name in names if file_of(name) == file]
@@ -185,11 +195,13 @@ class TestMap:
         """Whether the changed code runs when its module is imported, before any test."""
         return mutant.function == MODULE or _name(mutant) in self.at_import
 
-    def chosen(self, mutant: Mutant, budget_s: float) -> list[tuple[str, float]]:
-        """The tests that judge a mutant, in order, with their seconds; the first ones and the last ones take
-        no more than `budget_s` seconds each in all.
+    def chosen(
+        self, mutant: Mutant, budget_s: float, within: Collection[str] = ()
+    ) -> list[tuple[str, float]]:
+        """The tests that judge a mutant, in order, with their seconds, of all files or of those `within`; the
+        first ones and the last ones take no more than `budget_s` seconds each in all.
         """
-        tests = self._that_enter(mutant)
+        tests = {test for test in self._that_enter(mutant) if not within or file_of(test) in within}
         cost = _costs({test: self.tests[test] for test in tests if test in self.tests})
         quickest: list[tuple[str, float]] = []
         for last in (False, True):

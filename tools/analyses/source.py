@@ -16,6 +16,20 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 FOLDERS: Final = ("ptxgen/check", "ptxgen/interpreter")
+# Of the instruction table, which tests of `tests/isa` compare with other witnesses, the modules that decide
+# what a sanitizer reports, or which kernels are refused, because of tensor memory.
+TABLE: Final = tuple(
+    f"ptxgen/isa/{name}.py"
+    for name in (
+        "mma_descriptor",
+        "narrow_matrix",
+        "tcgen05",
+        "tcgen05_sums",
+        "tcgen05_work",
+        "tensor_agent",
+        "tensor_memory",
+    )
+)
 MODULE: Final = "<module>"  # what is outside of all functions; it runs when the module is imported
 HIT: Final = "_analysis_mutation_hit"  # called with a block's number, in source made to be recorded
 _LONGEST_LINE: Final = 160  # characters that are shown of a mutant's line
@@ -27,7 +41,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 def files() -> tuple[str, ...]:
     """The files to mutate, relative to the root of the project."""
     paths = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
-    return tuple(p.relative_to(ROOT).as_posix() for p in paths)
+    return (*(p.relative_to(ROOT).as_posix() for p in paths), *TABLE)
 
 
 def module_name(file: str) -> str:

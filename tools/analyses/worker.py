@@ -56,6 +56,7 @@ OPTIONS: Final = (
     "addopts=",
 )
 MARKS: Final = "not nightly and not slow and not gpu"
+MARKS_OF_SOME: Final = "not nightly and not gpu"  # when only some files of tests judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,18 +358,18 @@ class _Judge:
             self._connection.send(_timed(work, _limit(job)))
 
 
-def _fresh(job: Job, basetemp: str) -> Outcome:
+def _fresh(job: Job, marks: str, basetemp: str) -> Outcome:
     """Judge a mutant in a child process that imports everything again."""
 
     def work(say: Say) -> None:
         sys.meta_path.insert(0, Importer(lambda _: job.source, [job.file]))
         wanted = list(dict.fromkeys(test.partition("::")[0] for test, _ in job.tests))
-        collected([*wanted, "-m", MARKS], lambda tests: judge_here(tests, job, say), basetemp)
+        collected([*wanted, "-m", marks], lambda tests: judge_here(tests, job, say), basetemp)
 
     return _timed(work, _limit(job) + 60)
 
 
-def judge_forever(connection: Connection, paths: Sequence[str], basetemp: str) -> None:
+def judge_forever(connection: Connection, paths: Sequence[str], marks: str, basetemp: str) -> None:
     """Send what is wrong with the tests, then answer each job with its outcome, until a job is None."""
     here, there = os.pipe(), os.pipe()
     pid = os.fork()
@@ -376,7 +377,7 @@ def judge_forever(connection: Connection, paths: Sequence[str], basetemp: str) -
         os.close(here[1])  # or the end of the other process would not be noticed
         os.close(there[0])
         both = _Both(Connection(here[0]), Connection(there[1]))
-        collected([*paths, "-m", MARKS], _Judge(both), f"{basetemp}-warm")  # type: ignore[arg-type]
+        collected([*paths, "-m", marks], _Judge(both), f"{basetemp}-warm")  # type: ignore[arg-type]
         os._exit(0)
     os.close(here[0])
     os.close(there[1])
@@ -389,7 +390,7 @@ def judge_forever(connection: Connection, paths: Sequence[str], basetemp: str) -
         if job is None:
             os.waitpid(pid, 0)
             return
-        connection.send(_fresh(job, basetemp) if job.at_import else warm.recv())
+        connection.send(_fresh(job, marks, basetemp) if job.at_import else warm.recv())
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +409,7 @@ class _Both:
         self.writing.send(what)
 
 
-def record_forever(connection: Connection, paths: Sequence[str], basetemp: str) -> None:
+def record_forever(connection: Connection, paths: Sequence[str], marks: str, basetemp: str) -> None:
     """Send the names of the tests and the blocks that run when they are imported; then run the tests of each
     list that arrives, and send of each: name, seconds, verdict, blocks. Ends after None.
     """
@@ -416,7 +417,7 @@ def record_forever(connection: Connection, paths: Sequence[str], basetemp: str) 
     sys.meta_path.insert(0, recorded_importer(hits))
 
     def record(tests: Tests) -> None:
-        stale = caches(("ptxgen.check", "ptxgen.interpreter"))
+        stale = caches(("ptxgen.check", "ptxgen.interpreter", "ptxgen.isa"))
         connection.send((list(tests.items), sorted(hits)))
         while True:
             wanted: list[str] | None = connection.recv()
@@ -443,7 +444,7 @@ def record_forever(connection: Connection, paths: Sequence[str], basetemp: str) 
                 messages += more
             connection.send(messages)
 
-    collected([*paths, "-m", MARKS], record, basetemp)
+    collected([*paths, "-m", marks], record, basetemp)
 
 
 def _spent() -> float:
@@ -452,10 +453,10 @@ def _spent() -> float:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve on an inherited socket. The arguments are the task, the socket's number, the temporary folder and
-    the paths.
+    """Serve on an inherited socket. The arguments are the task, the socket's number, the temporary folder,
+    the marks of the tests and their paths.
     """
-    what, handle, basetemp, *paths = arguments
+    what, handle, basetemp, marks, *paths = arguments
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
     for name in ("numpy", "ml_dtypes", "jinja2", "hypothesis", "threadpoolctl"):
@@ -464,4 +465,4 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     serve = {"judge": judge_forever, "record": record_forever}[what]
-    serve(Connection(int(handle)), paths, basetemp)
+    serve(Connection(int(handle)), paths, marks, basetemp)

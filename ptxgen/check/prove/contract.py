@@ -107,6 +107,7 @@ class Promised:
     def __init__(self, contract: GlobalContract, atoms: Atoms) -> None:
         self._contract = contract
         self._atoms = atoms
+        self._sizes: dict[Size, Poly] = {}
         half = 1 << 63
         self.known: dict[str, Poly] = {
             name: atoms.named("size", name, low, high) for name, (low, high) in contract.bounds.items()
@@ -133,6 +134,7 @@ class Promised:
             # A grid such as `row blocks * heads` has at least one row block and one head, so a
             # single factor is no more than the limit of blocks either.
             self.facts += tuple(high + 1 - of for of in (number, *self._factors(number)))
+        self._sizes.clear()  # sizes in it may have been made before others were known
 
     def _factors(self, number: Poly) -> Iterator[Poly]:
         """The product of the sizes in `number`, without its quotients, and that product without any
@@ -150,8 +152,11 @@ class Promised:
 
     def size(self, size: Size) -> Poly:
         """An expression as a polynomial; each dividend in it must be at least 0."""
-        value = self._contract.value(size, self.known, self._div)
-        return value if isinstance(value, Poly) else Poly.of(value)
+        known = self._sizes.get(size)
+        if known is None:
+            value = self._contract.value(size, self.known, self._div)
+            known = self._sizes[size] = value if isinstance(value, Poly) else Poly.of(value)
+        return known
 
     def _div(self, a: Poly | int, b: Poly | int) -> Poly:
         above, below = (p if isinstance(p, Poly) else Poly.of(p) for p in (a, b))

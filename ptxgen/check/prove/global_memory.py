@@ -297,15 +297,21 @@ class _Prover:
         goals.
         """
         holds = self._symbolic.goals.holds
+        alike = isinstance(goal.terms.get((), 0), int)  # in all threads
         everywhere = (goal.key,)
-        if isinstance(goal.terms.get((), 0), int):
+        if alike:
             if everywhere not in self._held:
-                self._held[everywhere] = holds(goal)
+                self._held[everywhere] = holds(goal, is_brief=True)
             if self._held[everywhere]:
                 return True
         here = (goal.key, *[f.key for f in facts], lanes.tobytes())
         if here not in self._held:
             self._held[here] = holds(goal, facts, lanes)
+        if not self._held[here] and alike:  # facts make a search long, so that it may end too soon
+            at_length = (goal.key, None)
+            if at_length not in self._held:
+                self._held[at_length] = holds(goal)
+            return self._held[at_length]
         return self._held[here]
 
     def _aligned(self, array: GlobalArray, rest: Poly, need: int, lanes: Lanes) -> Finding:

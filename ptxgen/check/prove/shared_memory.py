@@ -312,7 +312,7 @@ class _Prover:
     def convergence(self) -> Iterator[Judged]:
         """The verdicts on the instructions that lanes execute together, in the order of the text."""
         warps = self._search.agreement
-        groups = Agreement(self._values, self._paths, self._shape, WARPGROUP)
+        groups = Agreement(self._values, self._paths, self._shape, WARPGROUP, warps)
         agreements = {WARP: warps, WARPGROUP: groups}
         yield from ConvergenceProver(self._graph, self._values, self._shape, self._sources, agreements).run()
 

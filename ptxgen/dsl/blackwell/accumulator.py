@@ -184,8 +184,9 @@ class Accumulator(TensorMatrix):
         with k.placed():
             for first in range(0, self.columns, _PIECE):
                 values = load_row(k, columns_after(lanes, first), min(_PIECE, self.columns - first))
-                for value in values if factor is not None else ():
-                    k.mul(value, factor, into=value)
+                if factor is not None:
+                    for value in values:
+                        k.mul(value, factor, into=value)
                 for column in range(first, first + len(values), wide):
                     slab, within = divmod(column, layout.slab_columns)
                     if within not in chunks:
@@ -211,6 +212,6 @@ class Accumulator(TensorMatrix):
         return count
 
 
-def _begins(row: object, last: int) -> bool:
+def _begins(row: Any, last: int) -> bool:
     """Whether rows of a tile may begin at `row`, at most `last`, and a multiple of those of a swizzle."""
     return is_int(row) and 0 <= row <= last and row % SWIZZLE_ROWS == 0

@@ -15,7 +15,7 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import PAIRS, ScalarType, b32, f32, u32
 
 CELL: Final = 4  # bytes of a lane and a column
-# Registers of one load or store: more in a row leave the assembler none, where a thread has 128 at the beginning.
+# Registers of one load or store; with 128 the assembler has none left where a thread begins with so many.
 _MOST_REGISTERS: Final = 32
 _LOG_LANES_OF_WARP: Final = 21  # 32 lanes, in the upper half of an address
 

@@ -133,7 +133,7 @@ class TensorRing(RingMemory):
     def enter(self, role: Role) -> None:
         """Declare the role's stage index and parity; a fresh empty barrier lets the producer pass."""
         # Indices of threads are in registers also if there is one stage: a wait at a constant address that
-        # begins a loop would be one block with it, of which proofs do not know whether lanes go round together.
+        # begins a loop would be one block with it, and proofs would not know that lanes go round together.
         sides = (self.producer, "fill", 1), (self.consumer, "drain", 0), (self.then, "then", 0)
         for mine, kind, parity in sides:
             if mine is role:
@@ -307,7 +307,7 @@ class TensorStage(StepStage):
         # All at once: what a branch computes is undefined after it.
         self._matrices = {name: ring.matrix(name, self) for name in ring.names}
 
-    def __getattr__(self, name: str) -> Accumulator | TensorOperand:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._matrices:
             raise AttributeError(f"{self.ring!r} has no matrix {name!r}")
         self.use(f"matrix {name!r}")
@@ -366,8 +366,8 @@ def _last_columns(caller: str, name: str, needed: int, over: object, shapes: Map
     of = shapes.get(over) if isinstance(over, str) else None
     if of is None or of.dtype is not None or of.width < needed:
         raise ConfigError(
-            f"{caller}: matrix {name!r} needs {needed} columns, expected the name of sums before it that have "
-            f"as many, got {shown(over)}"
+            f"{caller}: matrix {name!r} needs {needed} columns, expected the name of sums before it that "
+            f"have as many, got {shown(over)}"
         )
     return of.first + of.width - needed
 
@@ -378,8 +378,8 @@ def _check_consumers(
     """Raise `ConfigError` unless the threads of the consumer can take stages as these arguments say."""
     if written and (dealt or then is not None):
         raise ConfigError(
-            f"{caller}: dealt=True and then=… are for stages that threads drain, but products drain those of a "
-            "ring made with written=True; leave out one of both"
+            f"{caller}: dealt=True and then=… are for stages that threads drain, but products drain those of "
+            "a ring made with written=True; leave out one of both"
         )
     if dealt and stages != consumer.warpgroups:
         raise ConfigError(

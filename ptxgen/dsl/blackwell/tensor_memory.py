@@ -18,11 +18,11 @@ from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
 from ptxgen.ir import Origin
+from ptxgen.isa.spec import TENSOR_FAMILIES
 from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
 from ptxgen.types import b32, u16, u32
 
 _REGION: Final = "k.tensor_memory"  # the shared memory of the address; no tile can have this name
-_FAMILIES: Final = ("sm_100f", "sm_110f")
 _PAIR: Final = 2  # CTAs
 _BOTH: Final = 3  # the mask of a pair
 
@@ -220,7 +220,7 @@ class TensorMemory:
 
 def _check(caller: str, k: Roles, cluster: Cluster, columns: object, cta_group: object) -> None:
     """Raise unless the kernel may allocate these columns."""
-    if not any(k.target.has_features_of(family) for family in _FAMILIES):
+    if not any(k.target.has_features_of(family) for family in TENSOR_FAMILIES):
         raise UnsupportedTargetError(
             f"{caller}: expected a target with tensor memory, such as sm_100a, sm_103a or sm_110a, got "
             f"{k.target.name}"

@@ -20,7 +20,6 @@ from ptxgen.interpreter.machine.memory import (
     Base,
     Meetings,
     Plan,
-    cta_of,
     gather,
     in_cluster,
     in_own_cta,
@@ -201,7 +200,7 @@ class MemoryAccess:
         buffer = self.arena.find(address, address + nbytes)
         if buffer is not None:
             return buffer.window.data[address - buffer.base :]
-        offset, cta = cta_of(self.batch, lane, address - SHARED_WINDOW)
+        offset, cta = in_cluster(self.batch, lane, address - SHARED_WINDOW)
         known = [
             (address - offset, self.shared.nbytes, self.shared.window, cta * self.batch.shared_stride),
             *(

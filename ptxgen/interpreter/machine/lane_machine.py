@@ -22,7 +22,7 @@ from ptxgen.interpreter.machine.address_map import (
 )
 from ptxgen.interpreter.machine.barriers import BARRIERS
 from ptxgen.interpreter.machine.lanes import WARP, absent_member
-from ptxgen.interpreter.machine.launch_queue import CancelMachine, LaunchQueue
+from ptxgen.interpreter.machine.launch_queue import CancelMachine
 from ptxgen.interpreter.machine.memory import POISON, Address, Base, Space
 from ptxgen.interpreter.machine.registers import RegisterPool
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
@@ -98,7 +98,6 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
         self.registers = RegisterPool(batch, 0, watch)
         self.polled = {}
         self.agents = Agents()
-        self.queue = LaunchQueue()
         self.watch = watch
         self.products = None
         self.follow(None)

@@ -28,8 +28,8 @@ class LaunchQueue:
     of the clusters that know that no launch was left to cancel.
     """
 
+    total: int
     next: int = 0
-    total: int = 0
     refused: set[int] = field(default_factory=set)
 
     def take(self, most: int) -> tuple[int, int]:

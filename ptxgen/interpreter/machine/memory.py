@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.machine.address_map import RANK_REACH, split_rank
+from ptxgen.interpreter.machine.address_map import RANK_REACH, RANK_SHIFT, split_rank
 from ptxgen.interpreter.machine.arena import Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ptxgen.interpreter.machine.address_map import Addresses
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.machine.lanes import Batch, Selection
     from ptxgen.isa.atomic_scans import Scan
@@ -195,32 +196,20 @@ def _of_active(lanes: Lanes, mask: Lanes | None) -> Lanes:
     return lanes if mask is None else np.where(mask, lanes, lanes[int(mask.argmax())])
 
 
-def in_cluster(batch: Batch, ids: Lanes, addresses: Lanes) -> tuple[Lanes, Lanes]:
-    """For int64 addresses in shared memory that lanes `ids` of a batch use: the offset in the CTA that the
-    address lies in, and the number of this CTA in the batch.
+def in_cluster(batch: Batch, lanes: Addresses, addresses: Addresses) -> tuple[Addresses, Addresses]:
+    """For addresses in shared memory that lanes of a batch use, one or int64 arrays: the offset in the CTA
+    that the address lies in, and the number of this CTA in the batch.
     """
-    mine = ids // batch.width
-    ranks, offsets = split_rank(addresses)
+    mine = lanes // batch.width
+    ranks = split_rank(addresses)[0]
     known = (ranks >= 0) & (ranks < batch.cluster_size)
-    of_rank = mine - mine % batch.cluster_size + ranks
     # A rank that does not exist stays part of the address, which is then out of bounds.
-    return np.where(known, offsets, addresses), np.where(known, of_rank, mine)
-
-
-def cta_of(batch: Batch, lane: int, address: int) -> tuple[int, int]:
-    """The offset in its CTA of one address in shared memory that a lane uses, and the number of this CTA in
-    the batch.
-    """
-    mine = lane // batch.width
-    rank, offset = split_rank(address)
-    if not 0 <= rank < batch.cluster_size:
-        return address, mine
-    return offset, mine - mine % batch.cluster_size + rank
+    return addresses - (ranks << RANK_SHIFT) * known, mine + (ranks - mine % batch.cluster_size) * known
 
 
 def in_own_cta(batch: Batch, lane: int, address: int) -> int:
     """The offset of an address in shared memory if it lies in the lane's CTA, else the address itself."""
-    offset, cta = cta_of(batch, lane, address)
+    offset, cta = in_cluster(batch, lane, address)
     return offset if cta == lane // batch.width else address
 
 

@@ -51,10 +51,11 @@ def merged(selection: Selection, old: Shadow | None, new: Shadow | None) -> Shad
     lanes = selection.batch.lanes
     some = old or new
     assert some is not None
+    if new is None:
+        bits = selection.merge(some.bits, np.zeros(selection.count, some.bits.dtype))
+        return Shadow(bits, some.origin) if bits.any() else None
     if old is None:
         old = Shadow(np.zeros(lanes, some.bits.dtype), np.zeros(lanes, np.int32))
-    if new is None:
-        new = Shadow(np.zeros(selection.count, some.bits.dtype), np.zeros(selection.count, np.int32))
     bits = selection.merge(old.bits, new.bits)
     return Shadow(bits, selection.merge(old.origin, new.origin)) if bits.any() else None
 

@@ -43,8 +43,8 @@ class TensorCopyMachine(BulkMachine):
         mbarrier: Lanes,
         ctas: Lanes | None,
         *,
-        rows: bool = False,
-        pair: bool = False,
+        rows: bool,
+        pair: bool,
     ) -> None:
         """Start copying a box of the tensor whose map is at generic address `map` to shared `dst`;
         otherwise as `bulk_load`. `coordinates` are those of the box's first element, innermost
@@ -81,7 +81,7 @@ class TensorCopyMachine(BulkMachine):
                 self.agents.add(counter, land)
 
     def tensor_store(
-        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str = "", *, rows: bool = False
+        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, op: str, *, rows: bool
     ) -> None:
         """Start copying a box from shared `src` to the tensor whose map is at generic address
         `map`, in the thread's bulk group; or reducing it into the tensor with the operation `op`. With
@@ -146,13 +146,12 @@ class TensorCopyMachine(BulkMachine):
         maps = []
         for n, row in enumerate(lanes):
             try:
-                maps.append(_decoded(row.tobytes()))
+                of = _decoded(row.tobytes())
             except ConfigError as error:
                 self._start(n).refuse(str(error))
-            if maps[-1].rank != rank:
-                self._start(n).refuse(
-                    f"gives {rank} coordinates for a tensor map of {maps[-1].rank} dimensions"
-                )
+            if of.rank != rank:
+                self._start(n).refuse(f"gives {rank} coordinates for a tensor map of {of.rank} dimensions")
+            maps.append(of)
         return maps
 
     def _corners(self, maps: list[TensorMap], coordinates: tuple[Lanes, ...]) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ a CTA loads and stores lanes 32 * (w % 4) to 32 * (w % 4) + 31.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ptxgen.isa.tensor_agent import Operation, RegisterShape
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
-
-TENSOR_BYTES: Final = 4 * LANES * COLUMNS  # of a CTA
 
 
 class TensorMemory:

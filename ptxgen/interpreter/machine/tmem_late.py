@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.waiting import Delays
-
-_LATE: Final = 2048  # instructions after which an operation is complete at the latest, if a schedule draws
 
 Action = Callable[[], None]
 
@@ -48,7 +46,7 @@ class TensorQueues:
         queue.started += 1
         if self._delays is None:
             return
-        due = self._delays.draw(_LATE)
+        due = self._delays.draw()
         if due <= self._delays.now:
             self.complete(owner, queue.started)
         else:
@@ -56,7 +54,7 @@ class TensorQueues:
 
     def started(self, owner: int) -> int:
         """The number of operations that a thread or warp has started so far."""
-        return self._of[owner].started if owner in self._of else 0
+        return self._of.setdefault(owner, _Queue()).started
 
     def complete(self, owner: int, count: int) -> None:
         """Do the first `count` operations of a thread or warp, as far as they are not done."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Woken = Callable[["Lanes", "Lanes"], None]
 
 _NEVER: Final = np.iinfo(np.int64).max
-_LATE: Final = 2048  # instructions; a copy that is polled for completes by then
+LATEST: Final = 2048  # instructions after which an asynchronous operation is complete at the latest
 
 
 @dataclass(slots=True)
@@ -242,11 +242,11 @@ class Delays:
         self.now = 0
         self._rng = rng
 
-    def draw(self, latest: int) -> int:
+    def draw(self, latest: int = LATEST) -> int:
         """The time of the next action, at most `latest` instructions from now."""
         kind = int(self._rng.integers(3))
         if kind == 1:  # short and long delays are equally likely
-            return self.now + int(2 ** self._rng.uniform(0, np.log2(min(latest, _LATE))))
+            return self.now + int(2 ** self._rng.uniform(0, np.log2(min(latest, LATEST))))
         return self.now if kind == 0 else self.now + latest
 
     def pick(self, count: int) -> int:
@@ -266,7 +266,7 @@ class LateAgents(Agents):
 
     def add(self, position: int, action: Callable[[], None]) -> None:
         """Have `action` done at the time drawn for it."""
-        due = self._delays.draw(_LATE)
+        due = self._delays.draw()
         if due <= self._delays.now:
             action()
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Read = Callable[[], "Matrices"]
 Multiplied = Callable[["Matrices", "tuple[Lanes, ...]"], "tuple[Lanes, ...]"]
-_LATE: Final = 2048  # instructions after which shared memory is read at the latest
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +72,7 @@ class LateProducts:
         ids = machine.active_ids(machine.mask)
         warps = np.unique(ids // WARP)
         busy = self._under_way(warps, numbers)
-        due = self._delays.draw(_LATE)
+        due = self._delays.draw()
         now = due <= self._delays.now
         if now and not busy.any():
             return multiplied(read(), d)

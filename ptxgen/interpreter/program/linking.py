@@ -8,9 +8,9 @@ at the end of the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter.machine.address_map import CONST_START, LOCAL_BYTES, PARAM_START
@@ -29,6 +29,8 @@ from ptxgen.ir import (
 )
 from ptxgen.target import TARGETS
 from ptxgen.types import TYPES
+
+_Result = TypeVar("_Result")
 
 FUNCTION_ADDRESS: Final = 1 << 20  # address of the first function; the others follow
 FUNCTION_BYTES: Final = 16
@@ -96,6 +98,16 @@ class Linked:
     local_bytes: int
     reserved_bytes: int = 0
     cooperative: bool = False
+    # The results of analyses of the text, by analysis and arguments.
+    _analyses: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def analysis(self, analyse: Callable[..., _Result], *arguments: Hashable) -> _Result:
+        """The result of an analysis of the program's text, which all launches share."""
+        key = (analyse, *arguments)
+        if key not in self._analyses:
+            self._analyses[key] = analyse(self, *arguments)
+        result: _Result = self._analyses[key]
+        return result
 
     @property
     def kernel(self) -> Kernel:

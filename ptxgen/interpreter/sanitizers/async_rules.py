@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 Finding = tuple[int, str]  # the number of an instruction, and the rule that it breaks in words
 
 
-def broken_rules(linked: Linked) -> Iterator[Finding]:
+def broken_rules(linked: Linked) -> tuple[Finding, ...]:
     """The instructions of a program, by number, that break a rule on some path through a routine."""
     before = 0
+    broken: list[Finding] = []
     for routine in linked.routines:
-        yield from ((before + at, why) for at, why in _broken_in(routine.source))
+        broken += ((before + at, why) for at, why in _broken_in(routine.source))
         before += sum(isinstance(s, Instr) for s in routine.source.body or ())
+    return tuple(broken)
 
 
 def _broken_in(routine: Kernel | Function) -> list[Finding]:

@@ -85,7 +85,10 @@ class Clocks:
     def warps(self, ids: Lanes) -> Lanes:
         """The warps of lanes, which are in rising order, each once."""
         warps = ids // WARP
-        chosen: Lanes = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
+        first = np.empty(len(warps), np.bool_)
+        first[:1] = True
+        np.not_equal(warps[1:], warps[:-1], out=first[1:])
+        chosen: Lanes = warps[first]
         return chosen
 
     def column(self, lane: Lanes, twin: Lanes | bool) -> Lanes:

@@ -17,7 +17,8 @@ Values = Callable[[], "tuple[Lanes, Lanes]"]
 @dataclass(frozen=True, slots=True)
 class Access:
     """The units that lanes access: each lane's number in the batch, its first unit, and the number
-    of units; all in units `low` to `high` - 1 of a CTA.
+    of units; all in units `low` to `high` - 1 of a CTA. If one lane accesses units one after another, `span`
+    has them all.
     """
 
     ids: Lanes
@@ -25,10 +26,19 @@ class Access:
     width: int
     low: int
     high: int
+    span: slice | None = None
 
     def units(self) -> Lanes:
         """The units of each lane, `[lanes, width]`."""
         return self.first[:, None] + np.arange(self.width)
+
+
+def rows_of(shadow: Lanes, access: Access) -> Lanes:
+    """The part of a shadow for the units of each lane, `[lanes, width]`: a view if the access has a span."""
+    if access.span is not None:
+        return shadow[access.span].reshape(-1, access.width)
+    rows: Lanes = rows_from(shadow, access.width)[access.first]
+    return rows
 
 
 def rows_from(shadow: Lanes, width: int) -> Lanes:

@@ -24,6 +24,7 @@ from ptxgen.interpreter.sanitizers.undefined_places import UndefinedPlaces
 from ptxgen.ir import Not, Reg, Vector, registers_of
 from ptxgen.isa.spec import PURE, Effect
 from ptxgen.isa.undefined import Flow, whole
+from ptxgen.isa.undefined_products import PRODUCT
 from ptxgen.types import TYPES, bits_dtype
 
 if TYPE_CHECKING:
@@ -69,11 +70,13 @@ class UndefinedBits(UndefinedPlaces):
         before: tuple[Shadow | None, ...],
     ) -> tuple[Shadow | None, ...]:
         """The shadows of the registers that an instruction has written."""
+        registers = [(w, r) for w, got in step.results for r in _items(got)]
+        if not self.moved and _replaces_sums(step, shadows, values):
+            return (None,) * sum(isinstance(r, Reg) for _, r in registers)
         machine = self._machine
         count = machine.selection.count
         held = machine.mask
         mask = machine.block_mask if guard is None else machine.narrow(guard)
-        registers = [(w, r) for w, got in step.results for r in _items(got)]
         new: list[Shadow | None] = [None] * len(registers)
         if mask is not False:
             machine.mask, at, machine.at = mask, machine.at, step.number
@@ -276,6 +279,15 @@ def _operands(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
 
 def _items(operand: Any) -> tuple[Any, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def _replaces_sums(step: Step, shadows: Mapping[str, Shadow | None], values: Mapping[str, Any]) -> bool:
+    """Whether an instruction multiplies defined matrices and does not add what its results held before, so
+    that these are defined, if it has met nothing undefined in memory.
+    """
+    if step.op.row.undefined is not PRODUCT or "s" not in values or step.instr.guard is not None:
+        return False
+    return not np.any(values["s"]) and all(shadows[r.name] is None for r in step.copied)
 
 
 def _register_bits(part: Any, type: ScalarType, register: Reg, count: int) -> Lanes:

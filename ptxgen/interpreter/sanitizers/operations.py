@@ -14,7 +14,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
-from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, rows_from
+from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, rows_from, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,8 +168,7 @@ class UnderWay:
             self._of = np.zeros(self._units, np.int32)
         lane = int(access.ids[0])
         self._started[number] = at, lane
-        rows = rows_from(self._of, access.width)
-        before = rows[access.first]
+        before = rows_of(self._of, access).copy()
         sets = np.unique(before).tolist() if (before != before.flat[0]).any() else [int(before.flat[0])]
         for which in sets:
             # Operations that are complete for the lane were complete before this operation began.
@@ -178,8 +177,10 @@ class UnderWay:
             number_of_set = self._numbers.setdefault(members, len(self._sets))
             if number_of_set == len(self._sets):
                 self._sets.append(members)
-            if len(sets) == 1:
-                rows[access.first] = number_of_set
+            if access.span is not None and len(sets) == 1:
+                self._of[access.span] = number_of_set
+            elif len(sets) == 1:
+                rows_from(self._of, access.width)[access.first] = number_of_set
             else:
                 self._of[access.units()[before == which]] = number_of_set
 
@@ -187,7 +188,7 @@ class UnderWay:
         """The first unit of an access that does not come after an operation, if there is one."""
         if self._of is None:
             return []
-        sets = rows_from(self._of, access.width)[access.first]
+        sets = rows_of(self._of, access)
         if not sets.any():
             return []
         for which in np.unique(sets).tolist():
@@ -206,5 +207,7 @@ class UnderWay:
 
     def written(self, access: Access) -> None:
         """Forget the operations on the units of an access, which writes them."""
-        if self._of is not None:
+        if self._of is not None and access.span is not None:
+            self._of[access.span] = 0
+        elif self._of is not None:
             rows_from(self._of, access.width)[access.first] = 0

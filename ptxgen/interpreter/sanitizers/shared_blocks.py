@@ -73,7 +73,7 @@ class Blocks:
         self._of_units = written
         self._units = units
         self._of_cta = -(-units // _BLOCK)
-        count = len(written) // max(units, 1) * self._of_cta
+        count = len(written) // units * self._of_cta if units else 0
         self._written = np.zeros(count, np.int64)
         self._read = np.zeros((clocks.group, count), np.int64)
 
@@ -136,7 +136,7 @@ class Blocks:
         if not all(s == 0 or ASYNC <= s < PENDING for s in stamps):
             return False
         numbers = np.array([s >> CLOCK & CLOCK_MASK for s in stamps if s], np.int64)
-        return not len(numbers) or bool(self._operations.after(access.ids[:1], numbers).all())
+        return bool(self._operations.after(access.ids[:1], numbers).all())
 
     def product_is_after_writes(self, product: Product) -> bool:
         """Whether all blocks that multiplications read were last written by complete copies that the warps
@@ -173,8 +173,8 @@ class Blocks:
         """Whether a write comes after all multiplications that have read the blocks of its units."""
         clocks, group = self._clocks, self._clocks.group
         warp = access.ids // WARP
-        if len(warp) > 1 and access.ids[0] == access.ids[-1]:  # a copy: other lanes are in rising order
-            newest, warp = self._read[:, self._range(access)].max(axis=1), warp[:1]
+        if access.ids[0] == access.ids[-1]:  # one lane, or a copy: other lanes are in rising order
+            newest, warp = self._read[:, self._range(access)].max(axis=1), warp[0]
         else:
             newest = self._read[:, self._numbers(access.first)].T
         return bool((newest <= clocks.known[warp, group : 2 * group]).all())

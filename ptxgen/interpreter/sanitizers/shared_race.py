@@ -256,12 +256,17 @@ class RaceDetector:
         """The stamps of the last writes, `[lanes, width]`. Accesses are aligned, so the units of
         each are a whole row.
         """
+        if access.span is not None:
+            return self._written[access.span].reshape(-1, access.width).copy()
         rows = self._written.reshape(-1, access.width)
         return rows.take(access.first // access.width, axis=0)
 
     def _put(self, access: Access, stamp: Lanes, *, by_copy: bool = False) -> None:
-        for n in range(access.width):
-            self._written[access.first + n] = stamp
+        if access.span is not None:
+            self._written[access.span] = stamp[0]  # that of the one lane
+        else:
+            for n in range(access.width):
+                self._written[access.first + n] = stamp
         if self._blocks is not None:
             (self._blocks.put if by_copy else self._blocks.mix)(access)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine import boxes
 from ptxgen.interpreter.machine.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
-from ptxgen.interpreter.machine.memory import cta_of, in_own_cta
+from ptxgen.interpreter.machine.memory import in_cluster, in_own_cta
 from ptxgen.interpreter.machine.shadows import Shadow
 from ptxgen.interpreter.sanitizers.shadow_machine import ShadowMachine
 from ptxgen.interpreter.sanitizers.undefined_memory import UndefinedMemory
@@ -198,7 +198,7 @@ class UndefinedPlaces:
         if first <= address < first + WINDOW_BYTES:
             return self._local, address - first - local.first + lane * local.stride
         if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
-            offset, cta = cta_of(machine.batch, lane, address - SHARED_WINDOW)
+            offset, cta = in_cluster(machine.batch, lane, address - SHARED_WINDOW)
             return self.shared, cta * machine.batch.shared_stride + offset
         return None
 

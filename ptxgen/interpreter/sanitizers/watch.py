@@ -317,14 +317,14 @@ class Watch(Accesses, Observer):
         lanes, unused loads, scopes and tickets.
         """
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
-        volatile[list(unpolled(linked))] = True
+        volatile[list(linked.analysis(unpolled))] = True
         self.exchanges = Exchanges(self.clocks, linked)
-        self.unused = unused_loads(linked, self._batch.block)
+        self.unused = linked.analysis(unused_loads, self._batch.block)
         scopes = scopes_of(self.instrs)
         sums = SumOrder(self.instrs) if self.wants(DETERMINISM) else None
         self.race.follow(volatile, scopes, self.exchanges, sums)
         self.global_races.follow(volatile, scopes, self.exchanges, sums)
-        self._tickets = tickets(linked)
+        self._tickets = linked.analysis(tickets)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
         """Check the registers of `wgmma` from now on, if `sync` is asked for and the program has any."""
@@ -334,7 +334,7 @@ class Watch(Accesses, Observer):
     def check_text(self, linked: Linked) -> None:
         """Report the instructions that break a rule on some path, which the text shows."""
         if "sync" in self._names:
-            for at, why in broken_rules(linked):
+            for at, why in linked.analysis(broken_rules):
                 self.faults.sync(at, 0, "sync", why)
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:

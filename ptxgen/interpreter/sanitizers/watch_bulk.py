@@ -163,9 +163,15 @@ class BulkWatch(BulkObserver):
         grain = self._watch.grain
         unit = min(_UNIT, nbytes)
         starts = (first[:, None] + np.arange(0, nbytes, unit)).reshape(-1)
-        low = int(starts.min()) % self._stride // grain
-        high = (int(starts.max()) % self._stride + unit) // grain
-        return Access(np.full(len(starts), lane), starts // grain, unit // grain, low, high)
+        units, width = starts // grain, unit // grain
+        span = None
+        if (starts[1:] - starts[:-1] == unit).all():
+            least, most = int(starts[0]), int(starts[-1])
+            span = slice(least // grain, most // grain + width)
+        else:
+            least, most = int(starts.min()), int(starts.max())
+        low, high = least % self._stride // grain, (most % self._stride + unit) // grain
+        return Access(np.full(len(starts), lane), units, width, low, high, span)
 
     def _bounds(self, at: int, access: Access, operand: str) -> None:
         watch = self._watch

@@ -41,6 +41,8 @@ class WgmmaChecks:
         self._commits: Lanes = np.zeros(warps, np.int64)
         self._retired: Lanes = np.zeros(warps, np.int64)
         self._busy = False  # whether any warp may have something under way
+        # By multiplication, earlier one, and whether D is meant: which registers are sums of the earlier one.
+        self._sums: dict[tuple[int, int, bool], Lanes] = {}
 
     def warpgroup(self, at: int, name: str, warps: Lanes) -> None:
         """Check and record an instruction of `wgmma`, of the row `name`, that warps execute."""
@@ -128,7 +130,9 @@ class WgmmaChecks:
             one = int(users.flat[0])
             for user in np.unique(users[doubtful]).tolist() if (users != one).any() else [one]:
                 before = self._registers.multiplications[user]
-                was_sum = np.isin(numbers, before.d)
+                was_sum = self._sums.get((at, user, is_sum))
+                if was_sum is None:
+                    was_sum = self._sums[at, user, is_sum] = np.isin(numbers, before.d)
                 fine = (was_sum == is_sum) & (not is_sum or before.shape == of.shape)
                 if fine.all():
                     continue

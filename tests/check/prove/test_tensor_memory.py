@@ -184,6 +184,13 @@ USES: Final = (
         "tcgen05.cp.cta_group::1.4x256b",
         f"it begins at lane 32, and not at lane 0 to 31: {FILLED}",
     ),
+    (
+        text(LOAD),
+        "+62",
+        f"+{1 << 16}",
+        LOADED,
+        f"lanes 1 to 32 are not those of warp 0 of 4, which has lanes 0 to 31: thread (0, 0, 0), {BASE}",
+    ),
 )
 
 
@@ -230,6 +237,16 @@ def test_an_address_may_be_computed_in_a_loop() -> None:
     assert why.startswith(
         "columns 64 to 65 are outside its allocation, which has 64 columns: thread (0, 0, 0)"
     )
+
+
+def test_a_use_that_no_thread_gets_to_has_any_columns() -> None:
+    never = f"setp.gt.u32 %p7, {THREAD}, 999;\n@!%p7 bra $never;"
+    assert proof(text(never, LOAD.replace("+62", "+999"), "$never:")).complete
+
+
+def test_an_address_does_not_depend_on_that_of_a_variable() -> None:
+    why = "its address depends on that of a variable in shared memory"
+    assert said(proof(text(f"add.u32 %r20, %r20, {BUFFER};", LOAD))) == [("unknown", LOADED, why)]
 
 
 def test_the_threads_of_a_warp_have_one_address() -> None:
@@ -374,6 +391,54 @@ def test_allocations_keep_their_rules(
     assert found == wanted
 
 
+def test_each_instruction_has_a_verdict_on_its_columns() -> None:
+    def columns(ptx: str) -> list[tuple[str, int, int]]:
+        result = proof(ptx)
+        assert result.complete, result.report()
+        return [(v.instr.split()[0], v.first, v.last) for v in result.tensor_memory]
+
+    ends = [(ALLOC, 0, 63), (PERMIT.removesuffix(";"), 0, -1)], [(DEALLOC, 0, 0)]
+    floats, words = (", ".join(f"%{kind}{n}" for n in range(8)) for kind in "fr")
+    wmma = "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32"
+    other = f"{wmma} {{{floats}}}, {{{words}}}, {{{words}}}, {{{floats}}};"
+    by_warp = [f"shr.u32 %r21, {THREAD}, 5;", "add.u32 %r20, %r20, %r21;"]
+    split = "tcgen05.ld.sync.aligned.16x32bx2.x2.b32"
+    lines = [f"{split} {{%r1, %r2}}, [%r20+2], -2;", LOAD, STORE, other, *by_warp]
+    right = text(*lines, LOADED + " {%r1, %r2}, [%r20+3];")
+    used = [(split, 0, 3), (LOADED, 62, 63), (STORED, 0, 3), (LOADED, 3, 7)]
+    (wrong,) = (
+        v for v in proof(replaced(right, "+2], -2;", "], -2;")).tensor_memory if v.verdict != "proved"
+    )
+    assert (wrong.first, wrong.last) == (-2, 1)
+    assert wrong.reason.startswith("columns -2 to 1 are outside its allocation")
+    got = columns(right)
+    assert [(name.removesuffix(";"), *rest) for name, *rest in got] == [*ends[0], *used, *ends[1]]
+    copy = "tcgen05.cp.cta_group::1.128x256b"
+    lines = [f"{MMA} [{TENSOR}], [{TENSOR}+56], %rd2, %r5, %p1;", f"{copy} [{TENSOR}+8], %rd1;"]
+    assert columns(product(*lines))[2:-1] == [(MMA, 0, 63), (MMA, 56, 63), (copy, 8, 15)]
+
+
+def test_an_allocation_that_no_thread_gets_to_needs_nothing() -> None:
+    never = f"setp.gt.u32 %p7, {THREAD}, 999;\n@!%p7 bra $never;\n{ALLOC} [{BUFFER}+32], 32;\n$never:"
+    assert proof(replaced(text(never, LOAD), f"{PERMIT}\n", "")).complete
+
+
+NOT_COUNTED: Final = "the number of its columns is not known"
+
+
+def test_allocations_have_a_number_of_columns_that_is_known() -> None:
+    loaded = "ld.global.u32 %r50, [%rd90];\n"
+    other = text(loaded, SECOND.format("%r50"), LOAD)
+    why = "the columns of another allocation are not known"
+    wanted = [("unknown", ALLOC, why), ("unknown", ALLOC, NOT_COUNTED)]
+    assert said(proof(replaced(other, f"{PERMIT}\n", ""))) == wanted
+    wrong = replaced(text(LOAD), f"@!%p9 bra $allocated;\n{MINE}", f"{loaded}@!%p9 bra $allocated;\n{MINE}")
+    wrong = replaced(wrong, MINE, MINE.replace(" 64;", " %r50;"))
+    assert said(proof(wrong))[0] == ("unknown", ALLOC, NOT_COUNTED)
+    wrong = replaced(text(loaded, LOAD), FREE, FREE.replace(" 64;", " %r50;"))
+    assert said(proof(wrong)) == [("unknown", DEALLOC, NOT_COUNTED)]
+
+
 SECOND: Final = (
     f"@!%p9 bra $second;\n{ALLOC} [{BUFFER}+32], {{}};\n$second:\n"
     f"bar.sync 0;\nld.shared.u32 %r40, [{BUFFER}+32];"
@@ -418,6 +483,92 @@ def test_later_allocations_are_not_larger_and_all_fit(columns: int, wanted: list
     assert said(proof(two)) == wanted
 
 
+def test_no_allocation_comes_after_a_promise_between_others() -> None:
+    two = replaced(text(SECOND.format(32), LOAD), FREE, FREE_SECOND.format(32))
+    why = "tcgen05.relinquish_alloc_permit comes before it"
+    assert said(proof(two)) == [("violation", ALLOC, why)]
+
+
+def test_columns_are_freed_after_their_allocation() -> None:
+    free = f"mov.u32 %r50, 0;\n@%p9 {DEALLOC} %r50, 512;"
+    early = replaced(text(columns=512), f"{DEALLOC} {TENSOR}, 512;\n", "")
+    early = replaced(early, "@!%p9 bra $allocated;", f"{free}\n@!%p9 bra $allocated;")
+    assert said(proof(early)) == [("unknown", "@%p9", "it may come before the allocation")]
+
+
+def test_a_mistake_that_a_value_from_memory_decides_may_not_happen() -> None:
+    some = "ld.global.u32 %r50, [%rd90];\nsetp.eq.u32 %p7, %r50, 0;"
+    wrong = replaced(text(LOAD), MINE, f"{some}\n@%p7 {MINE.replace(', 64;', ', 48;')}")
+    why = "perhaps it allocates 48 columns, and there are allocations of 32, 64, 128, 256, 512"
+    assert said(proof(wrong))[0] == ("unknown", "@%p7", why)
+    smaller = f"{some}\n@%p7 {ALLOC} [{BUFFER}+32], 32;\nbar.sync 0;\n@!%p9 bra $allocated;"
+    later = said(proof(replaced(text(LOAD), "@!%p9 bra $allocated;", smaller)))
+    assert ("unknown", ALLOC, "an allocation of 32 columns may come before it") in later
+
+
+@pytest.mark.parametrize("byte", [16, 32])
+def test_nothing_else_writes_the_word_of_any_address_that_is_loaded(byte: int) -> None:
+    two = replaced(text(SECOND.format(32), LOAD), f"{PERMIT}\n", "")
+    two = replaced(two, FREE, FREE_SECOND.format(32))
+    assert proof(two).complete
+    load = "bar.sync 0;\nld.shared.u32 %r40"
+    wrong = replaced(two, load, f"st.shared.u32 [{BUFFER}+{byte}], 5;\n{load}")
+    why = "st.shared.u32 may write over the address of an allocation"
+    assert said(proof(wrong))[2:] == [("unknown", LOADED, why), *[("unknown", DEALLOC, why)] * 2]
+
+
+def test_the_word_of_an_address_may_be_written_after_all_loads_of_it() -> None:
+    two = replaced(text(SECOND.format(32), LOAD), f"{PERMIT}\n", "")
+    two = replaced(two, FREE, FREE_SECOND.format(32))
+    last = "ld.shared.u32 %r40"
+    assert proof(replaced(two, last, f"st.shared.u32 [{BUFFER}+16], 5;\n{last}")).complete
+    load = f"ld.shared.u32 {TENSOR}, [{BUFFER}+16];"
+    again = replaced(text(LOAD), load, f"{load}\nbar.sync 0;\nst.shared.u32 [{BUFFER}+16], 5;\n{load}")
+    why = "st.shared.u32 may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(again))
+
+
+def test_variables_of_dynamic_memory_share_the_word() -> None:
+    some = "".join(f".extern .shared .align 16 .b8 {name}[];\n" for name in ("one", "two"))
+    right = replaced(text(LOAD), ".visible .entry", f"{some}.visible .entry")
+    right = right.replace(f"[{BUFFER}+16]", "[one+16]")
+    assert proof(right, dynamic_smem=64).complete
+    load = f"ld.shared.u32 {TENSOR}"
+    wrong = replaced(right, load, f"st.shared.u32 [two+16], 5;\n{load}")
+    why = "st.shared.u32 may write over the address of an allocation"
+    assert ("unknown", LOADED, why) in said(proof(wrong, dynamic_smem=64))
+
+
+def test_another_cta_may_write_the_word_of_an_address_that_nobody_loads() -> None:
+    second = SECOND.format(32).partition("bar.sync")[0]
+    store = "st.shared::cluster.u32 [%r3+32], 5;"
+    two = text(second, f"mapa.shared::cluster.u32 %r3, {BUFFER}, 1;", store, LOAD)
+    two = replaced(two, "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
+    assert said(proof(replaced(two, f"{PERMIT}\n", ""))) == [
+        ("violation", ALLOC, "its columns are never freed")
+    ]
+
+
+def test_the_word_of_an_address_is_in_shared_memory() -> None:
+    why = "the word that an allocation's address is written to is not proved to be in shared memory"
+    outside = text(LOAD).replace(f"[{BUFFER}+16]", f"[{BUFFER}+4096]")
+    assert ("unknown", LOADED, why) in said(proof(outside))
+
+
+def test_words_of_two_addresses_that_a_value_decides_may_differ() -> None:
+    chosen = f"cvt.u32.u64 %r50, %rd90;\nand.b32 %r50, %r50, 4;\nadd.u32 %r50, %r50, {BUFFER};"
+    wrong = replaced(text(LOAD), MINE, MINE.replace(BUFFER, "%r50"))
+    wrong = replaced(wrong, "@!%p9 bra $allocated;", f"{chosen}\n@!%p9 bra $allocated;")
+    wrong = replaced(wrong, f"{TENSOR}, [{BUFFER}+16]", f"{TENSOR}, [%r50+32]")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
+
+
+def test_an_address_that_a_value_from_memory_moves_is_not_listed() -> None:
+    why = "its address cannot be listed: it depends on a value from memory"
+    loaded = text("ld.global.u32 %r3, [%rd90];", "add.u32 %r20, %r20, %r3;", LOAD)
+    assert said(proof(loaded)) == [("unknown", LOADED, why)]
+
+
 def test_an_address_is_loaded_after_the_allocation_has_written_it() -> None:
     early = text(LOAD)
     early = replaced(early, f"bar.sync 0;\nld.shared.u32 {TENSOR}", f"ld.shared.u32 {TENSOR}")
@@ -425,18 +576,48 @@ def test_an_address_is_loaded_after_the_allocation_has_written_it() -> None:
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early)), reason
 
 
+COPY: Final = f"cvt.u64.u32 %rd50, {BUFFER};"
+
+
 @pytest.mark.parametrize(
-    ("lines", "same"),
+    ("lines", "byte", "same"),
     [
-        (f"cvt.u64.u32 %rd50, {BUFFER};\ncvt.u32.u64 %r50, %rd50;", True),
-        (f"xor.b32 %r50, {BUFFER}, 4;", False),
-        (f"neg.s32 %r50, {BUFFER};", False),
+        (f"{COPY}\ncvt.u32.u64 %r50, %rd50;", 16, True),
+        (f"add.u32 %r50, {BUFFER}, 0xfffffff0;\nadd.u32 %r50, %r50, 28;", 4, True),
+        (f"add.s32 %r50, {BUFFER}, -16;\nadd.s32 %r50, 28, %r50;", 4, True),
+        ("mov.u32 %r50, buf+4;", 12, True),
+        (f"shfl.sync.idx.b32 %r50, {BUFFER}, 0, 31, 0xffffffff;", 16, True),
+        (f"{COPY}\nmov.b64 {{%r50, %r51}}, %rd50;", 16, False),
+        (f"{COPY}\nmov.b64 {{%r51, %r50}}, %rd50;", 16, False),
+        (f"mov.b64 %rd50, {{{BUFFER}, {THREAD}}};\ncvt.u32.u64 %r50, %rd50;", 16, False),
+        (f"xor.b32 %r50, {BUFFER}, 4;", 16, False),
+        (f"neg.s32 %r50, {BUFFER};", 16, False),
     ],
 )
-def test_the_address_of_the_word_is_that_of_the_allocation(lines: str, same: bool) -> None:
+def test_the_address_of_the_word_is_that_of_the_allocation(lines: str, byte: int, same: bool) -> None:
     load = f"ld.shared.u32 {TENSOR}"
-    other = replaced(text(LOAD), f"{load}, [{BUFFER}+16]", f"{lines}\n{load}, [%r50+16]")
+    other = replaced(text(LOAD), f"{load}, [{BUFFER}+16]", f"{lines}\n{load}, [%r50+{byte}]")
     assert (("unknown", LOADED, NOT_KNOWN) in said(proof(other))) is not same
+
+
+def test_a_shuffle_of_some_threads_has_no_address() -> None:
+    shuffle = f"shfl.sync.idx.b32 %r50, {BUFFER}, 0, 31, 0xffffffff;"
+    one = product(shuffle, "ld.shared.u32 %r51, [%r50+16];", ONE.replace(TENSOR, "%r51"))
+    assert ("unknown", MMA, NOT_KNOWN) in said(proof(one))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "ld.shared.u32 %rd50, [{word}];\ncvt.u32.u64 {address}, %rd50;",
+        "ld.shared.b32 %f1, [{word}];\nmov.b32 {address}, %f1;",
+        "setp.lt.u32 %p7, %r93, 512;\nmov.u32 {address}, 0;\n@%p7 ld.shared.u32 {address}, [{word}];",
+    ],
+)
+def test_other_loads_of_the_word_have_values_that_are_not_known(lines: str) -> None:
+    lines = lines.format(word=f"{BUFFER}+16", address=TENSOR)
+    other = replaced(text(LOAD), f"ld.shared.u32 {TENSOR}, [{BUFFER}+16];", lines)
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(other))
 
 
 def test_a_copy_from_shared_memory_writes_no_word() -> None:
@@ -456,6 +637,8 @@ def test_nothing_else_writes_the_word_of_an_address() -> None:
         ("unknown", DEALLOC, why),
     ]
     assert proof(replaced(wrong, f"{store} [{BUFFER}+16]", f"bar.sync 0;\n{store} [{BUFFER}+16]")).complete
+    whole = text(f"{store} [{BUFFER}+16], 5;", LOAD, columns=512)
+    assert ("unknown", LOADED, why) in said(proof(whole))
     anywhere = replaced(right, f"[{BUFFER}+20]", "[%r1]")
     assert said(proof(anywhere))[-1] == (
         "unknown",
@@ -501,14 +684,39 @@ def test_a_barrier_that_warps_pass_at_other_times_orders_nothing() -> None:
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(parted))
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        "@%p9 bar.sync 0;",
+        "bar.arrive 0, 128;",
+        "bar.sync 0, 64;",
+        "bar.sync;",
+        "bar.sync 0;\nbar.sync 0, 64;",
+    ],
+)
+def test_a_barrier_that_not_all_threads_wait_at_orders_nothing(other: str) -> None:
+    wrong = replaced(text(LOAD), "fence.proxy.async;\nbar.sync 0;", f"fence.proxy.async;\n{other}")
+    assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
+
+
+def test_branches_of_tables_decide_what_is_not_known() -> None:
+    table = "and.b32 %r50, %r93, 0;\n$ways: .branchtargets {}, $here;\nbrx.idx %r50, $ways;\n$here:\n{}"
+    wrong = replaced(text(LOAD), f"@!%p9 bra $allocated;\n{MINE}", table.format("$allocated", MINE))
+    assert proof(wrong).tensor_memory[0].reason == "which warps execute it, and how often, is not known"
+    other = text(table.format("$there", "bar.sync 1;\n$there:"), LOAD)
+    assert LOADED not in [instr for _, instr, _ in said(proof(other))]
+
+
 def test_a_barrier_of_clusters_that_some_warps_pass_orders_nothing() -> None:
     meet = "barrier.cluster.arrive;\nbarrier.cluster.wait;"
     right = replaced(text(LOAD, pair=True), "out)\n{", "out)\n.reqnctapercluster 2, 1, 1\n{")
     assert proof(right).complete
     early = replaced(right, "@!%p9 bra $allocated;\n", f"@!%p9 bra $allocated;\n{meet}\n")
     assert ("unknown", LOADED, NOT_KNOWN) in said(proof(early))
-    guarded = "@%p9 barrier.cluster.arrive;\n@%p9 barrier.cluster.wait;"
-    for other in (guarded, "barrier.cluster.arrive;\nbarrier.cluster.arrive;"):
+    arrive, wait = meet.split("\n")
+    others = [[f"@%p9 {arrive}", f"@%p9 {wait}"], [arrive, arrive], [wait, wait], [arrive], [wait, arrive]]
+    others.append(["$again:", arrive, wait, "@%p9 bra $again;"])
+    for other in map("\n".join, others):
         wrong = replaced(right, f"fence.proxy.async;\n{meet}", f"fence.proxy.async;\n{other}")
         assert ("unknown", LOADED, NOT_KNOWN) in said(proof(wrong))
 
@@ -553,6 +761,55 @@ def test_a_violation_is_one_for_each_address_of_the_allocation() -> None:
     assert why.endswith("(thread (0, 0, 0), the address of tensor memory = 32)")
 
 
+DECIDED: Final = "ld.global.u32 %r50, [%rd90];\nsetp.eq.u32 %p7, %r50, 0;"
+
+
+def test_a_use_that_may_come_after_columns_are_freed_is_no_violation() -> None:
+    free = "bar.sync 0;\n@!{} bra $late;\n" + FREE + "\n$late:\nbar.sync 0;"
+    use = f"@!%p7 bra $end;\n{LOAD}\n$end:"
+    why = "it may come after tcgen05.dealloc has freed its columns"
+    for lines in ((free.format("%p7"), LOAD), (free.format("%p9"), use)):
+        early = (
+            text(DECIDED, *lines).removesuffix("ret;\n}\n").rpartition("@!%p9 bra $freed;")[0] + "ret;\n}\n"
+        )
+        assert ("unknown", LOADED, why) in said(proof(early))
+    late = replaced(text(DECIDED, use), "bar.sync 0;\n@!%p9 bra $freed;", "@!%p9 bra $freed;")
+    assert ("unknown", LOADED, why) in said(proof(late))
+
+
+def test_one_thread_may_compute_an_address_from_its_number() -> None:
+    one = product(f"add.u32 %r50, {TENSOR}, {THREAD};", ONE.replace(TENSOR, "%r50"))
+    assert proof(one).complete
+
+
+@pytest.mark.parametrize(
+    "right", [f"setp.eq.u32 %p7, {TENSOR}, 448;", f"and.b32 %r22, {TENSOR}, 32;\nsetp.eq.u32 %p7, %r22, 32;"]
+)
+def test_a_use_that_is_right_for_some_addresses_of_the_allocation_is_no_violation(right: str) -> None:
+    moved = "selp.u32 %r21, 0, 64, %p7;\nadd.u32 %r20, %r20, %r21;"
+    ((verdict, instr, why),) = said(proof(text(right, moved, LOAD)))
+    assert (verdict, instr) == ("unknown", LOADED)
+    assert why.startswith("perhaps columns 126 to 127 are outside its allocation")
+
+
+def test_rows_begin_in_the_lanes_of_their_warp() -> None:
+    later = f"setp.ge.u32 %p7, {THREAD}, 32;\n@%p7 add.u32 %r20, %r20, {8 << 16};"
+    why = f"it begins at lane 40, and not at lane 32 or 48: thread (32, 0, 0), {BASE}"
+    assert said(proof(text(later, STORE))) == [("violation", STORED, why)]
+
+
+@pytest.mark.parametrize(("mine", "other", "columns"), [(TENSOR, "%r40", 64), ("%r40", TENSOR, 32)])
+def test_the_address_of_another_allocation_may_decide_on_a_use(mine: str, other: str, columns: int) -> None:
+    decided = f"setp.eq.u32 %p7, {other}, 64;\n@!%p7 bra $skip;"
+    use = LOAD.replace("%r20+62", f"%r41+{columns - 1}")
+    two = text(SECOND.format(32), f"add.u32 %r41, {mine}, {LANE};", decided, use, "$skip:")
+    two = replaced(replaced(two, f"{PERMIT}\n", ""), FREE, FREE_SECOND.format(32))
+    ((_, instr, why),) = said(proof(two))
+    assert instr == LOADED
+    wrong = f"columns {columns - 1} to {columns} are outside its allocation, which has {columns} columns"
+    assert why.removeprefix("perhaps ").startswith(wrong)
+
+
 def test_a_use_comes_after_the_allocation() -> None:
     whole = text(LOAD.replace("[%r20+62]", f"[{LANE}]"), columns=512)
     assert proof(whole).complete
@@ -561,7 +818,10 @@ def test_a_use_comes_after_the_allocation() -> None:
         "@!%p9 bra $allocated;",
         f"{LOAD.replace('[%r20+62]', f'[{LANE}]').replace('%r1', '%r11')}\n@!%p9 bra $allocated;",
     )
-    assert said(proof(early)) == [("unknown", LOADED, "it may come before the allocation")]
+    why = "it may come before the allocation"
+    assert said(proof(early)) == [("unknown", LOADED, why)]
+    some = replaced(whole, f"{ALLOC} [", f"{DECIDED}\n@%p7 {ALLOC} [")
+    assert ("unknown", LOADED, why) in said(proof(some))
 
 
 def test_instructions_of_one_block_have_the_warps_of_their_guards() -> None:
@@ -591,9 +851,11 @@ def test_only_some_ctas_may_execute_what_a_value_of_theirs_decides(
 ) -> None:
     decided = f"{value}\nsetp.eq.u32 %p7, %r50, 0;"
     guarded = f"@!%p7 bra $end;\n{instr}\n$end:" if branches else f"@%p7 {instr}"
-    got = said(proof(replaced(text(LOAD), instr, f"{decided}\n{guarded}")))
-    whys = {MINE: "which warps execute it, and how often, is not known"}
-    assert got[0][2] == whys.get(instr, "its columns may not be freed, or more than once")
+    got = [why for _, _, why in said(proof(replaced(text(LOAD), instr, f"{decided}\n{guarded}")))]
+    if instr == MINE:
+        assert got == ["which warps execute it, and how often, is not known", NOT_KNOWN, NOT_KNOWN]
+    else:
+        assert got[0] == "its columns may not be freed, or more than once"
 
 
 NOT_IN_TABLE: Final = "the instruction is not in the table"
@@ -672,6 +934,10 @@ def test_a_commit_is_multicast_to_ctas_of_the_cluster() -> None:
     assert said(proof(replaced(two, "mov.u16 %rs1, 3;", "mov.u16 %rs1, 6;"))) == [
         ("violation", instr, "it multicasts to the CTAs of mask 0x0006 in a cluster of 2")
     ]
+    loaded = replaced(two, "mov.u16 %rs1, 3;", "ld.global.u16 %rs1, [%rd90];")
+    assert said(proof(loaded)) == [("unknown", instr, "the CTAs of its mask are not known")]
+    why = "the number of CTAs of its cluster is not known (.reqnctapercluster)"
+    assert ("unknown", instr, why) in said(proof(text(line)))
 
 
 # ------------------------------------------------------------------------------ shared memory

@@ -15,6 +15,7 @@ from flash.families.choice import FAMILIES, WORKLOADS, families_of, family_of, r
 from flash.families.family import Family
 from flash.families.mma import MMA
 from flash.families.simt import SIMT
+from flash.families.tcgen05 import TCGEN05
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -29,6 +30,7 @@ SETTINGS: dict[Family[Any], dict[str, Any]] = {
     LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
     SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
     WGMMA: {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
+    TCGEN05: {"head_dim": 64, "dtype": "f16", "target": "sm_100a"},
     MMA: {"head_dim": 64, "dtype": "f16"},
     SIMT: {"head_dim": 64},
 }
@@ -60,10 +62,15 @@ def test_a_family_refuses_what_it_does_not_multiply(family: Family[Any]) -> None
 
 def test_the_first_family_without_a_reason_takes_a_problem() -> None:
     request = AttentionConfig(64, dtype="f16").tile_request
-    assert families_of(request) == [WGMMA, MMA]
+    blackwell, others = target("sm_100a"), "tcgen05 is of sm_100a, sm_103a and their families alone"
+    assert families_of(request) == [WGMMA, TCGEN05, MMA]
     assert refusals(request, HOPPER) == {}
-    assert refusals(request, target("sm_80")) == {WGMMA: "wgmma is of sm_90a alone"}
-    assert refusals(request, HOPPER, 8) == {WGMMA: "tensor maps take rows of multiples of 16 bytes"}
+    wgmma = {WGMMA: "wgmma is of sm_90a alone"}
+    assert refusals(request, target("sm_80")) == {**wgmma, TCGEN05: others}
+    assert refusals(request, blackwell) == wgmma
+    narrow = "tensor maps take rows of multiples of 16 bytes"
+    assert refusals(request, blackwell, 8) == {**wgmma, TCGEN05: narrow}
+    assert refusals(request, HOPPER, 8) == {WGMMA: narrow, TCGEN05: others}
     assert families_of(AttentionConfig(64, precision="tf32").tile_request) == [MMA]
     assert families_of(AttentionConfig(64).tile_request) == [SIMT]
 

@@ -12,6 +12,7 @@ from ptxgen.check.prove.contract import GlobalContract
 from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import run
+from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
@@ -152,6 +153,22 @@ def test_a_request_after_one_that_failed_stops_the_kernel() -> None:
         "asks for a launch to cancel after a request of its cluster has failed: "
         "what this one does is undefined"
     )
+
+
+def test_a_cta_does_not_ask_after_a_request_of_another_one_of_its_cluster_that_failed() -> None:
+    """CTA 1 asks once CTA 0 knows that no launch is left."""
+    second = f"setp.eq.and.u32 %p3, %r9, 1, %p0;\n@%p3 {TRY} [%r1], [%r2];"
+    text = TOGETHER.replace("@%p2 bra $work;", f"{second}\n@%p2 bra $work;")
+    with pytest.raises(TrapError) as caught:
+        run_it(text, grid=2, cluster=2)
+    assert "thread (0, 0, 0) of CTA (1, 0, 0)" in str(caught.value)
+    assert str(caught.value).endswith("has failed: what this one does is undefined")
+
+
+def test_the_response_is_not_there_before_a_wait_for_it() -> None:
+    early = "ld.shared.u32 %r7, [%r1];\n@%p0 st.global.u32 [%rd2], %r7;\nret;\n$wait:"
+    text = ALONE.replace("$work:", "@%p0 st.shared.u32 [%r1], %r6;\n$work:").replace("$wait:", early)
+    assert run_it(text, grid=(2, 1, 1))[1][0] == POISON
 
 
 @pytest.mark.parametrize("text", [ALONE, GENERIC, TOGETHER])

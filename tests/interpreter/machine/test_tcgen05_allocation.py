@@ -10,6 +10,8 @@ from interpreter.both_paths import run_both_ways
 from interpreter.programs import at, deadlock, located, named, ptx
 from interpreter.reported import kinds, messages, trap
 
+from ptxgen.interpreter import run
+
 ALLOC: Final = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32"
 FREE: Final = "tcgen05.dealloc.cta_group::1.sync.aligned.b32"
 RELINQUISH: Final = "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
@@ -122,6 +124,12 @@ def test_an_allocation_has_no_values_of_an_earlier_one() -> None:
         + f"written; it was read by {located(text, 'tcgen05.ld')}"
     ]
     assert x.tolist() == [0x7FC0DEAD]
+
+
+def test_the_most_columns_that_a_cta_had_are_counted() -> None:
+    body = [allocated(128, 0), allocated(32, 1), freed(128, 0), allocated(32, 2), freed(32, 1), freed(32, 2)]
+    for text, most in ((text_of("\n".join(body)), 160), (text_of(RELINQUISH), 0)):
+        assert run(text, grid=1, block=32, args=[np.zeros(1, np.uint32)]).counters.tensor_columns == most
 
 
 def test_ctas_have_tensor_memory_of_their_own() -> None:

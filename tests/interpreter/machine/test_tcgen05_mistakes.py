@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from interpreter.programs import at
 from interpreter.reported import trap
-from interpreter.tensor_texts import LANES, TENSOR, by_one_thread, commit, descriptor, instruction, kernel
+from interpreter.tensor_texts import (
+    BUFFER,
+    LANES,
+    TENSOR,
+    THREAD,
+    by_one_thread,
+    commit,
+    descriptor,
+    instruction,
+    kernel,
+)
 
 F16: Final = instruction(128, 64, "f16")
 MMA: Final = "tcgen05.mma.cta_group::1.kind::f16"
@@ -92,6 +102,10 @@ MISTAKES: Final = (
         "tcgen05.cp of 128x256b reaches lane 191 from 0x400000 on, and tensor memory has 128 lanes",
     ),
     (
+        [f"add.u32 %r22, {TENSOR}, 0x10000;", "tcgen05.cp.cta_group::1.128x256b [%r22], %rd1;"],
+        "tcgen05.cp of 128x256b reaches lane 128 from 0x10000 on, and tensor memory has 128 lanes",
+    ),
+    (
         ["add.u32 %r21, %r21, 4;", "tcgen05.cp.cta_group::1.128x256b [%r21], %rd1;"],
         f"uses columns 124 to 131 of tensor memory for the copy, {TAKEN}",
     ),
@@ -121,3 +135,23 @@ def test_a_commit_is_multicast_to_ctas_of_the_cluster() -> None:
     text = kernel(by_one_thread([commit(mask=6)]), columns=32)
     got = trap(text, [np.zeros(4, np.uint32), np.zeros(4, np.uint32)], block=LANES)
     assert got == at(text, "tcgen05.commit") + "multicasts to the CTAs of mask 0x0006 in a cluster of 1"
+
+
+ALIGNED: Final = (
+    f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{BUFFER}+32], 32;",
+    f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 {TENSOR}, 32;",
+    "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;",
+    f"tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r20}}, [{TENSOR}];",
+    f"tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {{%r20, %r21}}, %r22, [{TENSOR}];",
+    f"tcgen05.st.sync.aligned.32x32b.x1.b32 [{TENSOR}], {{%r20}};",
+    "tcgen05.wait::ld.sync.aligned;",
+    "tcgen05.wait::st.sync.aligned;",
+)
+
+
+def test_all_lanes_of_a_warp_execute_an_instruction_that_is_aligned() -> None:
+    for line in ALIGNED:
+        text = kernel(f"setp.lt.u32 %p1, {THREAD}, 16;\n@%p1 {line}", columns=32, target="sm_103a")
+        got = trap(text, [np.zeros(4, np.uint32), np.zeros(4, np.uint32)], block=32)
+        why = "lanes of the membermask are not here 0xffffffff; the active lanes are 0x0000ffff"
+        assert got == at(text, f"@%p1 {line}") + why

@@ -226,6 +226,11 @@ MISTAKES: Final = (
         0,
     ),
     (
+        f"{WHERE}tcgen05.ld.sync.aligned.32x32b.x2.pack::16b.b32 {vector(2)}, [%r2+61];",
+        "uses columns 61 to 64 of tensor memory, but the CTA has allocated columns 0 to 63",
+        0,
+    ),
+    (
         f"{WHERE}tcgen05.ld.sync.aligned.32x32b.x8.b32 {vector(8)}, [%r2+508];",
         "uses columns 508 to 515 of tensor memory, but the CTA has allocated columns 0 to 63",
         0,

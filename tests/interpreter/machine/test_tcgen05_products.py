@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from interpreter.tensor_texts import (
     LANES,
+    MBARRIERS,
     TENSOR,
     Array,
     by_one_thread,
@@ -21,6 +22,8 @@ from interpreter.tensor_texts import (
     rows_of_128_bytes,
     wait,
 )
+
+from ptxgen.interpreter.machine.memory import POISON
 
 KINDS: Final = {
     "f16": ("f16", np.float16),
@@ -112,6 +115,37 @@ def test_a_product_of_each_type_is_right(type: str, m: int) -> None:
 
 
 MORE: Final = 1 << 16  # bytes of x before what is stored to tensor memory
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("m", "lane"), [(128, 0), (64, 16)])
+def test_d_may_begin_at_a_later_column_and_in_the_middle_of_quarters(m: int, lane: int) -> None:
+    """Shared memory has a size that is no multiple of the words of a matrix."""
+    n, a, b = 32, drawn("f16", m), drawn("f16", 32, 2)
+    lines = [line.replace("[%r90]", "[%r20]") for line in steps("f16", instruction(m, n, "f16"))]
+    start = by_one_thread([f"add.u32 %r20, {TENSOR}, {lane << 16 | 64};", *lines, commit()])
+    text = kernel("\n".join([start, wait(), moved(64, n, to="out")]), nbytes=1 << 16)
+    nbytes = MBARRIERS + (1 << 16)
+    text = text.replace(f"buf[{nbytes}]", f"buf[{nbytes + 4}]")
+    got = ran(text, image(a, b), (LANES, n)).view(np.float32)[lane + rows_of_d(m)]
+    assert np.abs(got - exact(a, "f16") @ exact(b, "f16").T).max() < 1e-4
+
+
+def test_a_commit_is_for_the_products_before_it() -> None:
+    n, a, b = 32, drawn("f16", 128), drawn("f16", 32, 2)
+    lines = steps("f16", instruction(128, n, "f16"))
+    later = [line.replace("[%r90]", "[%r20]") for line in lines]
+    second = commit().replace("[%r92]", "[%r92+8]")
+    start = [f"add.u32 %r20, {TENSOR}, 64;", *lines, commit(), *later, second]
+    other = wait().replace("[%r92]", "[%r92+8]").replace("$wait0", "$other")
+    init = "@%p8 mbarrier.init.shared.b64 [%r92+8], 1;\nbar.sync 0;"
+    for column in (0, 64):
+        body = [init, by_one_thread(start), wait(), moved(column, n, to="out"), other]
+        got = ran(kernel("\n".join(body), nbytes=1 << 16), image(a, b), (LANES, n))
+        if column:
+            assert (got == POISON).all()
+        else:
+            assert np.abs(got.view(np.float32) - exact(a, "f16") @ exact(b, "f16").T).max() < 1e-4
 
 
 def with_rows(whole: Array, rows: Array) -> Array:

@@ -22,6 +22,7 @@ COUNTED: Final = "mbarrier::complete_tx::bytes"
 GATHER: Final = f"cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.{COUNTED}"
 SCATTER: Final = "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"
 SPANS: Final = {"none": 64, "32B": 32, "64B": 64, "128B": 128}  # bytes of a row of the box
+STORE: Final = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
 AT: Final = "{%r4, %r5, %r6, %r7, %r8}"
 
 
@@ -172,6 +173,43 @@ def test_a_scattered_row_that_nothing_has_written_is_reported() -> None:
     assert "depends on shared address 0x480, which nothing has written" in str(caught.value)
 
 
+@pytest.mark.parametrize("byte", [0, 252])
+def test_a_byte_of_gathered_rows_is_read_after_the_wait_for_them(byte: int) -> None:
+    text = gather(0, (3, 1, 2, 0), 256)
+    args = [TensorMap(matrix(), box=(16, 1)), np.zeros(128, np.float32)]
+    text = text.replace("$wait:", f"    @%p0 ld.shared.b32 %r20, [%r2+{byte}];\n$wait:")
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=32, args=args, dynamic_smem=2048, sanitize="race")
+    assert f"shared address {1024 + byte:#x} may still be written by" in str(caught.value)
+
+
+@pytest.mark.parametrize(("reduces", "reported"), [(False, False), (True, True)])
+def test_a_box_is_stored_over_undefined_elements_or_added_to_them(reduces: bool, reported: bool) -> None:
+    """An element of the array in global memory gets the value of a register that nothing has written."""
+    copy = "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group" if reduces else STORE
+    first = "    ld.param.u64 %rd2, [out];\n    @%p0 st.global.b32 [%rd2+16], %r50;\n"
+    text = SCATTERED.replace(SCATTER, copy).replace(AT, "{%r4, %r5}").replace("%r5, 7;", "%r5, 0;")
+    text = text.replace("[128])", "[128], .param .u64 out)").replace(STORES, STORES + first)
+    x = np.zeros((8, 32), np.uint32)
+    args = [TensorMap(x, box=(16, 1)), x]
+    if not reported:
+        run(text, grid=1, block=32, args=args, dynamic_smem=2048, sanitize="init")
+        return
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=32, args=args, dynamic_smem=2048, sanitize="init")
+    assert "depends on %r50" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "to"), [(SCATTERED, []), (gather(0, (0, 1, 2, 3), 256), [np.zeros(128, np.float32)])]
+)
+def test_rows_lie_at_a_multiple_of_128_bytes(text: str, to: list[Any]) -> None:
+    args = [TensorMap(np.zeros((8, 32), np.uint32), box=(16, 1)), *to]
+    with pytest.raises(TrapError) as caught:
+        run(text.replace("%r1, 1024;", "%r1, 1088;"), grid=1, block=32, args=args, dynamic_smem=2048)
+    assert str(caught.value).endswith("a box lies at a multiple of 128 bytes of shared memory, got 0x440")
+
+
 def test_a_box_of_several_rows_is_not_gathered() -> None:
     text = gather(0, (0, 1, 2, 3), 256)
     args = [TensorMap(matrix(), box=(16, 4)), np.zeros(128, np.float32)]
@@ -255,7 +293,6 @@ def test_a_box_of_packed_elements_begins_where_the_manual_says(dtype: str, colum
     assert str(caught.value).endswith(message)
 
 
-STORE: Final = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
 STORED: Final = SCATTERED.replace(SCATTER, STORE).replace(AT, "{%r4, %r5}").replace("%r4, 4;", "%r4, 32;")
 
 

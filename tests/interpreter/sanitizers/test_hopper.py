@@ -1278,6 +1278,17 @@ def test_accumulators_count_only_if_they_are_added_to() -> None:
     assert undefined(text.replace("%rd4, %rd5, 1, 1, 1", "%rd4, %rd5, 0, 1, 1")) == []
 
 
+def test_tiles_count_if_accumulators_do_not() -> None:
+    text = tiles("fence | mma | commit | wait | st.global.v2.f32 [%rd1], {%f2, %f3};")
+    text = text.replace("    mov.f32 %f0, 0f00000000;\n", "").replace(
+        "%rd4, %rd5, 1, 1, 1", "%rd4, %rd5, 0, 1, 1"
+    )
+    line = next(line for line in text.splitlines() if "[%r3], {%r4" in line)
+    assert undefined(text) == []
+    guarded = f"    setp.ne.u32 %p5, %r2, 9;\n    @%p5 {line.strip()}"
+    assert [thread for thread, _ in undefined(text.replace(line, guarded))] == [4]
+
+
 def test_an_undefined_descriptor_is_reported() -> None:
     undefined_zero = "and.b64 %rd9, %rd9, 1; | sub.u64 %rd9, %rd9, %rd9; | add.u64 %rd5, %rd5, %rd9; | "
     text = tiles(undefined_zero + CORRECT["at once"])

@@ -70,6 +70,7 @@ def test_a_product_is_there_for_who_has_waited_for_its_commit() -> None:
         for n in range(N // 8)
     ]
     assert reported(start, wait(), moved(0, N, to="out"))[1] == []
+    assert reported(start, "bar.sync 0;", moved(0, N, to="out"), wait(), sanitize="sync")[1] == []
     # One thread may wait for all, who come after it by a barrier.
     only = wait().replace("$wait0:", "@!%p8 bra $over;\n$wait0:") + "\n$over:\nbar.sync 0;"
     assert reported(start, only, moved(0, N, to="out"))[1] == []
@@ -150,6 +151,15 @@ def test_a_stage_is_free_behind_the_wait_for_its_commit(waits: bool) -> None:
         f"thread (0, 0, 0) in {located(text, 'tcgen05.mma')}; {NO_COMMIT}"
     )
     assert got == [wanted] * (not waits)
+
+
+def test_a_stage_is_that_of_the_product_s_cta() -> None:
+    store = f"st.shared.u32 [{BUFFER}+{MBARRIERS}], %r9;"
+    second = f"mov.u32 %r3, %ctaid.x;\nsetp.eq.and.u32 %p6, %r3, 1, %p8;\n@%p6 {store}"
+    text = kernel("\n".join([by_one_thread([*MMA, commit()]), second, wait()]), nbytes=1 << 16)
+    args = [np.zeros(3 << 16, np.uint8), np.zeros((LANES, N), np.uint32)]
+    (got,) = messages(text, args, grid=3, block=LANES, sanitize="race")
+    assert "thread (0, 0, 0) of CTA (1, 0, 0)" in got
 
 
 @pytest.mark.parametrize("fence", ["", "fence.proxy.async;"])
@@ -291,12 +301,16 @@ def test_a_row_of_a_and_a_column_of_b_make_d_undefined(operand: str, thread: int
     ] * wrong
 
 
-@pytest.mark.parametrize("written", [False, True])
-def test_scale_factors_make_d_undefined(written: bool) -> None:
-    mma = "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r90], %rd1, %rd2, %r5, [%r80], [%r80], %p1;"
+@pytest.mark.parametrize(("written", "of_a", "of_b"), [(False, 80, 81), (True, 80, 80), (False, 81, 80)])
+def test_scale_factors_make_d_undefined(written: bool, of_a: int, of_b: int) -> None:
+    """Those at register 80 are at column 64, those at register 81 are written."""
+    scales = f"[%r{of_a}], [%r{of_b}]"
+    mma = f"tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r90], %rd1, %rd2, %r5, {scales}, %p1;"
     idesc = f"mov.u32 %r5, {1 << 27 | N >> 3 << 17 | 1 << 23};"
     store = "tcgen05.st.sync.aligned.32x32b.x4.b32 [%r2+64], {%r93, %r93, %r93, %r93};"
-    ready = [ADDRESS, store if written else "", WAIT_ST, "bar.sync 0;", f"add.u32 %r80, {TENSOR}, 64;"]
+    other = store.replace("+64", "+96")
+    ready = [ADDRESS, other, store if written else "", WAIT_ST, "bar.sync 0;"]
+    ready += [f"add.u32 %r80, {TENSOR}, 64;", f"add.u32 %r81, {TENSOR}, 96;"]
     start = by_one_thread([*MMA[:4], idesc, "setp.ne.u32 %p1, %r5, %r5;", mma, commit()])
     text, got = reported(*ready, start, wait(), ADDRESS, LOAD, f"@%p8 {USE}", sanitize="init")
     wanted = (
@@ -367,6 +381,15 @@ def test_rows_of_a_in_tensor_memory_are_written_before_a_product_reads_them(all_
     assert got == ([] if all_warps else unwritten(text, 32, 32 << 16 | 64, mma))
 
 
+def test_a_row_of_a_in_tensor_memory_is_undefined_if_one_of_its_cells_is() -> None:
+    store = "tcgen05.st.sync.aligned.32x32b.x4.b32 [%r2+64], {%r93, %r93, %r93, %r93};"  # 4 columns of 8
+    mma = LAST.replace("%rd1", "[%r80]")
+    start = by_one_thread([f"add.u32 %r80, {TENSOR}, 64;", *MMA[:-1], mma, commit()])
+    body = [ADDRESS, store, WAIT_ST, "bar.sync 0;", start, wait(), LOAD, of_thread(32)]
+    text, got = reported(*body, sanitize="init")
+    assert got == unwritten(text, 32, 68, mma)
+
+
 @pytest.mark.parametrize("register", ["%r10", "%r11"])
 def test_the_extreme_of_undefined_cells_is_undefined(register: str) -> None:
     load = "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r9, %r10}, %r11, [%r2];"
@@ -399,6 +422,16 @@ def test_the_manual_asks_for_a_fence_behind_the_wait_for_a_commit() -> None:
         "tcgen05.fence::after_thread_sync since the two were ordered"
     ]
     assert strict(start, wait(), ADDRESS, LOAD, WAIT_LD, f"@%p8 {USE}")[1] == []
+
+
+def test_the_manual_asks_for_a_fence_before_a_load_of_any_cell_of_a_product() -> None:
+    """The load has a column of the product, and one that its warp has stored."""
+    store, two = STORE.replace("[%r2]", f"[%r2+{N}]"), "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r9, %r10}"
+    start = [ADDRESS, store, WAIT_ST, by_one_thread([*MMA, commit()])]
+    for after, count in (("", 1), (AFTER, 0)):
+        load = [wait().replace(AFTER, after), f"{two}, [%r2+{N - 1}];", WAIT_LD]
+        got = strict(*start, *load)[1]
+        assert len([m for m in got if "no tcgen05.fence::after_thread_sync" in m]) == len(got) == count
 
 
 @pytest.mark.parametrize("fence", [False, True])

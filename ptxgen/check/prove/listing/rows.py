@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.values import Node
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -79,6 +80,12 @@ class Table:
         return Table(len(rows), columns, self.sure[rows], self.assumed)
 
 
+def all_threads(shape: Shape) -> Table:
+    """A table with a row for each thread of a block."""
+    threads = np.arange(shape.threads)
+    return Table(len(threads), {THREAD: threads}, np.ones(len(threads), np.bool_), {})
+
+
 def has(table: Table, leaf: Node) -> bool:
     """Whether a table has a column for a leaf."""
     return (THREAD if leaf.kind == "thread" else leaf.id) in table.columns
@@ -145,6 +152,13 @@ def stacked(nodes: list[Node], parts: Sequence[tuple[Table, list[Lanes]]]) -> Ta
     if len(sure) > MOST_ROWS:
         raise NotListedError(f"more than {MOST_ROWS} combinations")
     return Table(len(sure), columns, sure, assumed)
+
+
+def most_varied(nodes: list[Node], states: list[Lanes]) -> Node:
+    """The value of a loop that has taken the most distinct values."""
+    taken = np.concatenate(states)
+    counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
+    return nodes[int(np.argmax(counts))]
 
 
 def merged(a: dict[int, set[bool]], b: dict[int, set[bool]]) -> dict[int, set[bool]]:

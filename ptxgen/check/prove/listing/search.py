@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ptxgen.check.prove.listing.refined import Refined
-from ptxgen.check.prove.listing.rows import THREAD, Effort, NotListedError, Table, thread_of
+from ptxgen.check.prove.listing.rows import THREAD, Effort, NotListedError, Table, all_threads, thread_of
 from ptxgen.check.prove.listing.tables import Lister
 from ptxgen.check.prove.program.agreement import Agreement
 from ptxgen.check.prove.program.domain import WINDOW, Domain, Shape
@@ -101,12 +102,16 @@ class Search:
         self.names = list(homes)
         self._effort = effort
         self.ctas = ctas  # number of CTAs of a cluster, 0 if not known
-        self.agreement = Agreement(values, paths, shape)
+        self.agreement = agreement = Agreement(values, paths, shape)
+        # The result of reading a lane that does not take part in a shuffle is undefined.
+        self._takes_part = lambda shuffle: agreement.come_together(shuffle.block)
         self._plain = Domain(shape, parameters, takes_part=self._takes_part)
-        self.dependence = AddressDependence(values, self._plain.range, self._largest)
+        search = weakref.proxy(self)  # so that a proof is freed without the garbage collector
+        self.dependence = AddressDependence(values, self._plain.range, lambda node: search._largest(node))
         self._refined = Refined(values, paths)
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
+        self._threads: dict[tuple[int, ...], Table] = {}  # all threads, by the addresses of variables
 
     # ------------------------------------------------------------------------------ judging
 
@@ -182,7 +187,7 @@ class Search:
         quick = self._listed(site, base, size, touch, False, bases)
         if not isinstance(quick, str):
             finding = self._checked(quick, touch, base, offset)
-            if finding.verdict == PROVED:
+            if finding.verdict == PROVED or quick.lister.has_all(self.condition(site)):
                 return self._anywhere(finding, site, touch, base, offset, size)
         thorough = self._listed(site, base, size, touch, True, bases)
         if isinstance(thorough, str):
@@ -444,9 +449,20 @@ class Search:
         domain = self._plain
         failed: set[int] = set()
         refined: dict[int, Range] = {}
+        addresses = tuple(bases.values())
+        threads = self._threads.get(addresses) or all_threads(self._shape)
+        self._threads[addresses] = threads
         for _ in range(_ATTEMPTS):
             lister = Lister(
-                self.values, self.paths, domain, self.dependence, bases, thorough, self._loops, self._effort
+                self.values,
+                self.paths,
+                domain,
+                self.dependence,
+                bases,
+                thorough,
+                self._loops,
+                threads,
+                self._effort,
             )
             try:
                 return lister, lister.table(nodes, condition)
@@ -464,12 +480,6 @@ class Search:
                         raise
             domain = Domain(self._shape, self._parameters, failed, refined, self._takes_part)
         raise NotListedError("too many of its values change in loops without an end")
-
-    def _takes_part(self, shuffle: Node) -> bool:
-        """Whether all lanes of a warp execute a shuffle together. The result of reading a lane that
-        does not take part is undefined.
-        """
-        return self.agreement.come_together(shuffle.block)
 
 
 def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:

@@ -18,6 +18,7 @@ from ptxgen.check.prove.listing.rows import (
     Table,
     has,
     merged,
+    most_varied,
     stacked,
 )
 from ptxgen.check.prove.program.domain import MOVES, Domain, computed, listed, register_dtype
@@ -53,6 +54,7 @@ class Lister:
         bases: dict[str, int],
         thorough: bool,
         loops: dict[Any, Table | NotListedError],
+        threads: Table,
         effort: Effort,
     ) -> None:
         self.values = values
@@ -63,6 +65,7 @@ class Lister:
         self.thorough = thorough
         self._bases = bases
         self._loops = loops
+        self._all_threads = threads
         self._effort = effort
         self._deep = 0  # number of joins and loops being listed, each for the one before
         self._left_open = False  # whether a condition was met that changes between iterations
@@ -88,6 +91,14 @@ class Lister:
     def listed(self) -> frozenset[Node]:
         """The values that rows are made of."""
         return frozenset(self._wanted)
+
+    def has_all(self, condition: Formula) -> bool:
+        """Whether the table of a condition, made by a lister that is not thorough, is the one that a thorough
+        lister makes.
+        """
+        plain = not self.domain.failed and not self.domain.refined
+        merges = any(leaf.kind in ("join", "header") for leaf in self._wanted)
+        return plain and not merges and self._condition_leaves(condition) <= self._wanted
 
     def _needed(self, node: Node) -> frozenset[Node]:
         leaves = self.domain.leaves(node)
@@ -169,9 +180,11 @@ class Lister:
         return (order > 1) * order, rank, leaf.id
 
     def _threads(self, table: Table) -> Table:
-        shape = self.domain.shape
-        result = table.take(np.repeat(np.arange(table.n), shape.threads))
-        result.columns[THREAD] = np.tile(np.arange(shape.threads), table.n)
+        threads = self._all_threads.columns[THREAD]
+        if table.n == 1 and not table.columns:
+            return Table(len(threads), {THREAD: threads}, np.repeat(table.sure, len(threads)), table.assumed)
+        result = table.take(np.repeat(np.arange(table.n), len(threads)))
+        result.columns[THREAD] = np.tile(threads, table.n)
         return result
 
     def _range(self, table: Table, leaf: Node) -> Table:
@@ -257,8 +270,9 @@ class Lister:
                 break
             total += len(rows)
             if iteration == most or total > MOST_ROWS // 4:
-                endless = self._endless(nodes, states)
-                raise NotListedError("it changes in a loop of which no end was found", endless)
+                raise NotListedError(
+                    "it changes in a loop of which no end was found", most_varied(nodes, states)
+                )
             parents.append(rows[:, 0].astype(np.int64))
             states.append(rows[:, 1:])
             sure.append(certain)
@@ -285,12 +299,6 @@ class Lister:
                 if leaves is not None and leaves <= self._wanted and leaves & states:
                     return MOST_ITERATIONS
         return _MORE_ITERATIONS if self.thorough else _FEW_ITERATIONS
-
-    def _endless(self, nodes: list[Node], states: list[Lanes]) -> Node:
-        """The value of a loop that has taken the most distinct values."""
-        taken = np.concatenate(states)
-        counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
-        return nodes[int(np.argmax(counts))]
 
     def _entered(self, table: Table, block: int, nodes: list[Node], entries: Sequence[int]) -> Table:
         """The table with the values that merge at a block, for each predecessor in `entries`."""
@@ -413,6 +421,8 @@ class Lister:
                 stack.pop()
                 continue
             column = table.columns.get(top.id)
+            if column is None:
+                column = self._by_thread(table, top)
             if column is not None:
                 known[top.id] = column
                 continue
@@ -422,6 +432,17 @@ class Lister:
             else:
                 known[top.id] = self._evaluated(table, top)
         return known[node.id]
+
+    def _by_thread(self, table: Table, node: Node) -> Lanes | None:
+        """The value of a node that depends on the thread alone, taken from its values in all threads, which
+        all tables share; None for other nodes.
+        """
+        every = self._all_threads
+        thread = table.columns.get(THREAD)
+        if thread is None or table is every or self.dependence.upward or not self.domain.is_by_thread(node):
+            return None
+        column = self.evaluate(every, node)
+        return column if thread is every.columns[THREAD] else column[thread]
 
     def _evaluated(self, table: Table, node: Node) -> Lanes:
         self._effort.spend(1 + table.n // _ROWS_COMPUTED)
@@ -471,8 +492,7 @@ class Lister:
         thread = table.columns.get(THREAD)
         if thread is None:  # all lanes have the same value
             return self.evaluate(table, node.args[0])
-        alone = self._threads(Table.empty())
-        value = self.evaluate(alone, node.args[0])
+        value = self.evaluate(self._all_threads, node.args[0])
         source = thread // WORD * WORD + self.evaluate(table, node.args[1]).astype(np.int64)
         taken: Lanes = value[source]
         return taken

@@ -44,14 +44,18 @@ class Part(NamedTuple):
 
 
 class Agreement:
-    """The values of one kernel on which the threads of each group of `width` threads agree."""
+    """The values of one kernel on which the threads of each group of `width` threads agree; `warps` are
+    those on which each warp agrees, None if the groups are warps.
+    """
 
-    def __init__(self, values: Values, paths: Paths, shape: Shape, width: int = WARP) -> None:
+    def __init__(
+        self, values: Values, paths: Paths, shape: Shape, width: int = WARP, warps: Agreement | None = None
+    ) -> None:
         self._values = values
         self._paths = paths
         self._shape = shape
         self._width = width
-        self._warps = self if width == WARP else Agreement(values, paths, shape)
+        self._warps = warps
         self._lanes: dict[int, Lanes | None] = {}
         self._parts: dict[int, Part] = {}
         self._known: dict[int, bool] = {}
@@ -70,7 +74,7 @@ class Agreement:
 
     def come_together(self, block: int) -> bool:
         """Whether all lanes of each warp come to a block whenever one of them does."""
-        if self._warps is not self:
+        if self._warps is not None:
             return self._warps.come_together(block)
         if block not in self._together:
             self._together[block] = False  # while the answer depends on itself

@@ -70,6 +70,16 @@ class Domain:
         self._takes_part = takes_part
         self._leaves: dict[int, frozenset[Node] | None] = {}
         self._ranges: dict[int, Range] = {}
+        self._by_thread: dict[int, bool] = {}
+
+    def is_by_thread(self, node: Node) -> bool:
+        """Whether a value is listed by thread indices alone."""
+        known = self._by_thread.get(node.id)
+        if known is None:
+            leaves = self.leaves(node)
+            known = bool(leaves) and all(leaf.kind == "thread" for leaf in leaves or ())
+            self._by_thread[node.id] = known
+        return known
 
     def leaves(self, node: Node) -> frozenset[Node] | None:
         """The leaves that a value is listed by; None if it cannot be listed."""

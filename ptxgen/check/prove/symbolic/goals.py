@@ -34,6 +34,7 @@ _STEPS: Final = 2000  # steps that one search may take
 # rows, a mask and partially padded keys ten times as many.
 _ALL_STEPS: Final = 400_000
 _DEPTHS: Final = (2, 4, 7, 10, 14)  # tried one after the other: most goals need few steps
+_BRIEF_DEPTHS: Final = _DEPTHS[:1]
 _GROUPS: Final = 64  # groups of threads with different coefficients that are searched one by one
 
 
@@ -62,12 +63,16 @@ class Goals:
             return ""
         return f"; the search for a proof ended after {_ALL_STEPS} steps"
 
-    def holds(self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None) -> bool:
+    def holds(
+        self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None, *, is_brief: bool = False
+    ) -> bool:
         """Whether `goal` is shown not to be negative in the threads `lanes` (default: all) in which
-        no fact is negative.
+        no fact is negative. A brief search, for a goal that all threads share, finds short proofs only.
         """
         if self._low(goal, lanes) >= 0:
             return True
+        if is_brief:
+            return self._searched(goal, facts, lanes, _BRIEF_DEPTHS)
         if goal.is_uniform:
             return self._searched(goal, facts, lanes)
         groups = _groups(goal, lanes)
@@ -78,14 +83,16 @@ class Goals:
             for g in groups
         )
 
-    def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+    def _searched(
+        self, goal: Poly, facts: Facts, lanes: Lanes | None, depths: Sequence[int] = _DEPTHS
+    ) -> bool:
         # The state of the search that called this one.
         outer = self._left, self._deepest, self._failed, self._is_cut
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
-        holds = self._searched_with(goal, usable, lanes)
-        if not holds:  # few goals need these facts, and they make a search long
+        holds = self._searched_with(goal, usable, lanes, depths)
+        if not holds and depths is _DEPTHS:  # few goals need these facts, and they make a search long
             bounds = self._bounds_of(usable)
-            holds = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
+            holds = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes, depths)
         self._left, self._deepest, self._failed, self._is_cut = outer
         return holds
 
@@ -94,9 +101,9 @@ class Goals:
         atoms = [self._atoms[n] for n in sorted(set().union(*[fact.atoms() for fact in facts]))]
         return tuple(of - a.poly for a in atoms if a.kind == "min" for of in a.args)
 
-    def _searched_with(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+    def _searched_with(self, goal: Poly, facts: Facts, lanes: Lanes | None, depths: Sequence[int]) -> bool:
         self._left = _STEPS
-        for self._deepest in _DEPTHS:
+        for self._deepest in depths:
             self._failed, self._is_cut = {}, False
             if self._search(goal, facts, lanes, 0, frozenset()):
                 return True

@@ -38,7 +38,6 @@ _READS: Final = (
     *("tcgen05.mma", "tcgen05.cp", "tcgen05.shift"),
 )
 _MAY_WRITE: Final = "may write over the address of an allocation"
-_MULTICAST: Final = ".multicast"  # to shared memory of other CTAs, too
 _FROM_SHARED: Final = ".global.shared::cta"  # a copy in bulk that reads shared memory
 
 
@@ -56,7 +55,7 @@ class Allocation(NamedTuple):
     @property
     def addresses(self) -> Range:
         """The addresses that it may have."""
-        return spaced(0, max(COLUMNS - self.columns, 0), ALLOCATIONS[0])
+        return spaced(0, COLUMNS - self.columns, ALLOCATIONS[0])
 
 
 class Allocations:
@@ -81,7 +80,7 @@ class Allocations:
     def _allocation(self, n: int, site: InstrSite, count: int, products: Products) -> Allocation:
         operands = operands_of(site.instr)
         known = products.constant(site, operands["n"])
-        columns = known if known is not None and known in ALLOCATIONS else 0
+        columns = known if known in ALLOCATIONS else 0
         name = _ADDRESS if count == 1 else f"{_ADDRESS} {n + 1}"
         address = operands["dst"]
         assert isinstance(address, Address)
@@ -124,12 +123,12 @@ class Allocations:
         return ""
 
     def _overwritten(self, of: Allocation, touched: Sequence[Touched], static: frozenset[str]) -> str:
-        mine = next((t for t in touched if t.site[:2] == of.site[:2]), None)
-        if mine is None or mine.finding.verdict != PROVED:
+        mine = next(t for t in touched if t.site[:2] == of.site[:2])
+        if mine.finding.verdict != PROVED:
             return "the word that an allocation's address is written to is not proved to be in shared memory"
         word = mine.finding
         for other in touched:
-            if other is mine or other.touch.matrix is not None or _only_reads(other.site.instr):
+            if other is mine or _only_reads(other.site.instr):
                 continue
             finding = other.finding
             if finding.verdict != PROVED:
@@ -146,7 +145,7 @@ class Allocations:
         """Whether an access of a CTA to its shared memory comes after all loads of an allocation's
         address.
         """
-        if other.touch.space != SHARED or _MULTICAST in other.site.instr.opcode:
+        if other.touch.space != SHARED:
             return False
         return all(self._order.is_before(site, other.site) for site, name in self._sites if name == of.name)
 
@@ -159,11 +158,8 @@ def _is_plain_load(instr: Instr) -> bool:
     if instr.opcode not in _LOADS or instr.guard is not None or shape_of(instr).complaints:
         return False
     register = instr.operands[0]
-    return (
-        isinstance(register, Reg)
-        and TYPES[register.declared].bits == WORD
-        and not TYPES[register.declared].is_float
-    )
+    assert isinstance(register, Reg)
+    return TYPES[register.declared].bits == WORD and not TYPES[register.declared].is_float
 
 
 def _fixed(search: Search, address: Address, site: InstrSite) -> tuple[str, int] | None:
@@ -184,7 +180,7 @@ def _step(node: Node) -> tuple[Node, int] | None:
     """The value that a constant is added to, and the constant; None for another value."""
     if node.kind == "offset":
         return node.args[0], int(node.data)
-    if node.kind != "apply" or node.data.result >= 0:
+    if node.kind != "apply" or node.data.element >= 0:
         return None
     opcode = node.data.op.opcode
     if opcode.startswith(_COPIED) and len(node.args) == 1:

@@ -51,6 +51,15 @@ def operation_of(instr: Instr) -> str:
     return what if what != "commit" or ".multicast" in rest else ""
 
 
+def _unmodelled(instr: Instr) -> str:
+    """The reason why what an instruction does is not known; empty if it is."""
+    shape = shape_of(instr)
+    if shape.complaints:
+        return "the instruction is not in the table"
+    assert shape.op is not None
+    return shape.op.row.unmodelled
+
+
 class TensorMemoryProver:
     """The proof of one kernel's use of tensor memory. `refuted` is the reason why no address that is loaded
     is known, `ctas` the number of CTAs of a cluster, 0 if it is not known, and `steps` those that one verdict
@@ -106,13 +115,7 @@ class TensorMemoryProver:
             return [Finding(UNKNOWN, f"listing its address takes more than {self._steps} steps")]
 
     def _findings(self, site: InstrSite) -> Iterator[Finding]:
-        shape = shape_of(site.instr)
-        what = operation_of(site.instr)
-        reason = (
-            shape.op.row.unmodelled
-            if shape.op and not shape.complaints
-            else "the instruction is not in the table"
-        )
+        what, reason = operation_of(site.instr), _unmodelled(site.instr)
         if reason:
             yield Finding(UNKNOWN, reason)
         elif what == "alloc":
@@ -173,16 +176,15 @@ class TensorMemoryProver:
 
     def _among_others(self, of: Allocation) -> Finding:
         """Whether an allocation is not larger than earlier ones, and all fit side by side."""
-        others = [a for a in self._allocations.all if a.site[:2] != of.site[:2]]
-        for other in others:
-            if 0 < other.columns < of.columns:
+        if not all(a.columns for a in self._allocations.all):
+            return Finding(UNKNOWN, "the columns of another allocation are not known")
+        for other in self._allocations.all:
+            if other.columns < of.columns:
                 if self._order.is_before(other.site, of.site) and self._order.warps(other.site):
                     reason = f"it allocates {of.columns} columns after an allocation of {other.columns}"
                     return Finding(VIOLATION, f"{reason}, and later allocations of a CTA are not larger")
                 if not self._order.is_before(of.site, other.site):
                     return Finding(UNKNOWN, f"an allocation of {other.columns} columns may come before it")
-        if any(a.columns == 0 for a in others):
-            return Finding(UNKNOWN, "the columns of another allocation are not known")
         total = sum(a.columns for a in self._allocations.all)
         if total > COLUMNS:
             return Finding(UNKNOWN, f"all allocations have {total} columns, and tensor memory has {COLUMNS}")
@@ -224,7 +226,7 @@ class TensorMemoryProver:
         """The verdict on an instruction that frees columns."""
         operands = operands_of(site.instr)
         of = self._freeing[site[:2]]
-        if of is None or not of.columns:
+        if of is None:
             return Finding(UNKNOWN, self._refuted or _NO_ALLOCATION)
         known = self._products.constant(site, operands["n"])
         if known is None:
@@ -282,13 +284,13 @@ class TensorMemoryProver:
         if len(names) == 1:
             return self._by_name[names.pop()]
         whole = [a for a in self._allocations.all if a.columns == COLUMNS]
-        return whole[0] if not names and len(self._allocations.all) == len(whole) == 1 else None
+        return whole[0] if len(self._allocations.all) == len(whole) == 1 else None
 
     def _used(self, site: InstrSite, use: Use) -> Finding:
         """The verdict on an operand in tensor memory."""
         base, offset = self._search.values.address(use.address, site.block, site.position)
         of = self._allocation_of(base)
-        if of is None or not of.columns:
+        if of is None:
             return Finding(UNKNOWN, self._refuted or _NO_ALLOCATION)
         if not use.by_warp and group_of(site.instr) != of.group:
             return self._is_of_one_group(site, of)
@@ -393,5 +395,5 @@ def _mistake(
 
 def _each(of: Allocation) -> range:
     """The addresses that an allocation may have."""
-    first, last, step = of.addresses
-    return range(first, last + 1, step or 1)
+    first, last, _ = of.addresses
+    return range(first, last + 1, ALLOCATIONS[0])

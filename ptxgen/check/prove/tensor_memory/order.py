@@ -64,7 +64,7 @@ class Order:
         """The warps that execute an instruction once in every launch; None if they are not known, because
         more than the numbers of threads decides it.
         """
-        key = site[:2]
+        key = site.block, site.position
         if key not in self._masks:
             self._masks[key] = self._executing(site)
         return self._masks[key]
@@ -94,8 +94,7 @@ class Order:
         return self._graph.dominates(one.block, other.block)
 
     def _is_unconditional(self, site: InstrSite) -> bool:
-        is_once = site.instr.guard is None and not self.leads_to(site, site)
-        return is_once and not self._graph.controlling(site.block)
+        return site.instr.guard is None and not self._graph.controlling(site.block)
 
     def _is_for_all(self, site: InstrSite) -> bool:
         """Whether the launch decides for all threads alike whether they come to an instruction."""
@@ -132,7 +131,6 @@ class Order:
         sites = self._sites(_ARRIVE, _WAIT)
         if not all(map(self._is_unconditional, sites)):
             return []
-        sites.sort(key=lambda site: (self._graph.rank[site.block], site.position))
         pairs = zip(sites[::2], sites[1::2], strict=False)
         barriers = [_Barrier(arrival, wait) for arrival, wait in pairs]
         right = all(

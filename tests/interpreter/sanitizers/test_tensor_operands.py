@@ -1,0 +1,86 @@
+"""What the sanitizers say of the operands of products: scale factors, A in tensor memory, other CTAs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from interpreter.programs import at, located
+from interpreter.reported import messages
+from interpreter.sanitizers.test_tensor_memory import (
+    ADDRESS,
+    LAST,
+    LOAD,
+    MMA,
+    NO_COMMIT,
+    USE,
+    WAIT_ST,
+    N,
+    of_thread,
+    reported,
+)
+from interpreter.tensor_texts import (
+    BUFFER,
+    LANES,
+    MBARRIERS,
+    TENSOR,
+    THREAD,
+    by_one_thread,
+    commit,
+    kernel,
+    wait,
+)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_each_quarter_of_the_lanes_has_scale_factors_of_16_columns(waits: bool) -> None:
+    """Warp 1 stores to those of its lanes."""
+    store = "tcgen05.st.sync.aligned.32x32b.x4.b32 [%r2+64], {%r93, %r93, %r93, %r93};"
+    mma = "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r90], %rd1, %rd2, %r5, [%r80], [%r81], %p1;"
+    idesc = f"mov.u32 %r5, {1 << 27 | 16 >> 3 << 17 | 1 << 23};"
+    ready = [f"add.u32 %r80, {TENSOR}, 64;", f"add.u32 %r81, {TENSOR}, 96;", "setp.ne.u32 %p1, %r5, %r5;"]
+    start = by_one_thread([*MMA[:4], idesc, *ready, mma, commit()])
+    later = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2+96], {%r93};"
+    second = f"shr.u32 %r3, {THREAD}, 5;\nsetp.eq.u32 %p6, %r3, 1;\n@!%p6 bra $others;\n{later}\n$others:"
+    factors = [ADDRESS, store, later, WAIT_ST, "bar.sync 0;"]
+    text, got = reported(*factors, start, wait() if waits else "", second, WAIT_ST, "" if waits else wait())
+    wanted = (
+        f"{at(text, later, 32, 1)}race: tensor address 0x200060 may still be read by thread (0, 0, 0) in "
+        f"{located(text, mma)}; {NO_COMMIT}"
+    )
+    assert got == [wanted] * (not waits)
+
+
+def test_undefined_columns_of_b_leave_rows_of_a_in_tensor_memory_alone() -> None:
+    eight = ", ".join(["%r93"] * 8)
+    store = f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%r2+64], {{{eight}}};"
+    spoil = [f"@%p8 st.shared.u32 [{BUFFER}+{MBARRIERS + (1 << 15)}], %r399;", "fence.proxy.async;"]
+    start = by_one_thread(
+        [f"add.u32 %r80, {TENSOR}, 64;", *MMA[:-1], LAST.replace("%rd1", "[%r80]"), commit()]
+    )
+    for column in (0, 1):
+        load = LOAD.replace("[%r2]", f"[%r2+{column}]")
+        body = [*spoil, ADDRESS, store, WAIT_ST, "bar.sync 0;", start, wait(), load, of_thread(32)]
+        got = reported(*body, sanitize="init")[1]
+        assert [("depends on %r399" in m) for m in got] == [True] * (column == 0)
+
+
+def test_undefined_bits_are_those_of_the_product_s_cta() -> None:
+    second = "mov.u32 %r3, %ctaid.x;\nsetp.eq.and.u32 %p6, %r3, 1, %p8;"
+    spoil = f"{second}\n@%p6 st.shared.u32 [{BUFFER}+{MBARRIERS}], %r399;"
+    start = by_one_thread([*MMA, commit()])
+    use = f"setp.eq.and.u32 %p6, %r3, {{}}, %p8;\n@%p6 {USE}"
+    for cta in range(3):
+        body = [
+            spoil,
+            "fence.proxy.async;",
+            start,
+            wait(),
+            ADDRESS,
+            LOAD,
+            "mov.u32 %r3, %ctaid.x;",
+            use.format(cta),
+        ]
+        text = kernel("\n".join(body), nbytes=1 << 16)
+        args = [np.zeros(3 << 16, np.uint8), np.zeros((LANES, N), np.uint32)]
+        got = messages(text, args, grid=3, block=LANES, sanitize="init")
+        assert [("depends on %r399" in m) for m in got] == [True] * (cta == 1)
