@@ -162,10 +162,8 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
 
 def has(kind: str, feature: str) -> bool:
     """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
-    blocks of rows have scales; none of tcgen05 packs heads.
+    blocks of rows have scales.
     """
-    if KINDS[kind].family is TCGEN05:
-        return "pack_gqa" not in FEATURES[feature]
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
     return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
 

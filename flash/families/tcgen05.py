@@ -12,7 +12,6 @@ Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 k
 | a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
 | head_dim_v above 256 | tensor memory has no columns for O and S |
 | queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
-| packed heads | one address of their LSE is not proved |
 | pages whose rows lie in no boxes of tensor copies | no threads copy rows |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
 | block_q below 128 | a product has 128 rows |
@@ -175,7 +174,6 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
             (request.without_wgmma, request.without_wgmma),
             (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
-            (request.packs, "proofs do not follow packed heads to their log-sum-exp"),
             (request.rotates, "queries that a kernel rotates are not multiplied from its tile of Q"),
             (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
             (
@@ -195,7 +193,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
+        tiles: tuple[int, ...] = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
         if request.has_planes:
             tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
         if request.block_q == "auto":

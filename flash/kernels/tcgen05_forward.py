@@ -69,8 +69,7 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    # Proofs do not follow shifts and products through what packed heads divide.
-    short = not config.packed
+    short = not config.packed  # proofs do not follow shifts and products through what packed heads divide
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
     roles = Roles.of(k, t)
