@@ -11,8 +11,6 @@ Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 k
 |---|---|
 | a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
 | head_dim_v above 256 | tensor memory has no columns for O and S |
-| queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
-| pages whose rows lie in no boxes of tensor copies | no threads copy rows |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
 | block_q below 128 | a product has 128 rows |
 
@@ -41,10 +39,10 @@ WIDEST: Final = 256  # columns of Q and K, and of V
 # products read Q so often that shared memory takes longer than one row tile waits.
 _LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
-# two of them all 65536 registers, as flash-attn-4 deals them, but for rows of Q of more than `_FEW_STEPS`
-# columns, whose descriptors the thread that starts products has in registers.
+# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more than
+# `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, and to gather rows.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
-_REGISTERS_FOR_STEPS: Final = {1: (208, 112, 64), 2: (176, 96, 64)}
+_REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
 _MOST_STAGES: Final = 4
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
@@ -118,7 +116,8 @@ class Tcgen05Tiling(WgmmaTiling):
     @property
     def _registers(self) -> tuple[int, int, int]:
         """Registers of a thread that computes weights, of one that rescales O, and of the others."""
-        return (_REGISTERS if self.score_columns <= _FEW_STEPS else _REGISTERS_FOR_STEPS)[self.row_tiles]
+        works = self.gathers or self.score_columns > _FEW_STEPS
+        return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
     def shared_bytes(self) -> int:
@@ -156,6 +155,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     tile_sizes = TCGEN05_TILES
     blocks_q = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
+    gathers = True
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
     campaign: ClassVar[Campaign] = {"f16-sm_100a": {"head_dim": 64, "block_q": 256, "target": "sm_100a"}}
@@ -173,8 +173,6 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         for is_met, reason in (
             (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
             (request.without_wgmma, request.without_wgmma),
-            (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
-            (request.rotates, "queries that a kernel rotates are not multiplied from its tile of Q"),
             (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
             (
                 max(request.dims) > WIDEST,
@@ -203,8 +201,11 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         else:
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
-        shapes = (Tcgen05Tiling(*request.dims, n, m, s, request.in_pages) for m, n in sizes for s in stages)
+        shapes = (self._shape(request, n, m, s) for m, n in sizes for s in stages)
         return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
+
+    def _shape(self, request: TileRequest, keys: int, rows: int, stages: int) -> Tcgen05Tiling:
+        return Tcgen05Tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)
 
 
 def _fits(t: Tcgen05Tiling) -> bool:

@@ -91,7 +91,7 @@ class Call:
     def check(self, kernels: Kernels) -> None:
         """Each item is as accurate as attention to its own keys in float64."""
         out, lse = self.launched()
-        assert "wgmma" in kernels.names[0]
+        assert self.config.kernel().family.entry in kernels.names[0]
         splits = self.arguments["splits"]
         assert ("_splits_" in kernels.names[0]) == (splits > 1)
         assert len(kernels.names) == 1 + (splits > 1)
@@ -114,6 +114,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
             {"causal": True, "pack_gqa": True, "dtype": "bf16"},
             {"causal": True, "window": (30, None), "pack_gqa": False},
             *({"softcap": 5.0, "tile": 48, "block_q": 128, "stages": 3}, {}),
+        )
+    ),
+    *(
+        ("tcgen05 f16", {"dims": dims, "causal": True, **how})
+        for dims, how in (
+            ((96, 40), {"pack_gqa": True, "dtype": "bf16"}),
+            ((72, 128), {"window": (30, None), "pack_gqa": False, "block_q": 128}),
+            ((16, 16), {"softcap": 5.0, "stages": 3}),
         )
     ),
     *(
