@@ -5,6 +5,8 @@ way back.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from flash.device.append_in_place import AppendedKV
@@ -20,11 +22,13 @@ from flash.device.tma_pipeline import TmaPipeline
 from flash.families.wgmma import WgmmaTiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of, mapped
-from ptxgen.dsl import KernelBuilder, Role, marked
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.blackwell import TensorMemory
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
+from ptxgen.types import u32
 
+_WORDS: Final = 4  # of a stage without elements, the fewest that a tile has
 _ROTATED: Final = 2048  # pairs of columns
 
 
@@ -50,6 +54,7 @@ class TensorPipeline(TmaPipeline):
     """
 
     queries: Ring
+    free: Ring | None  # a step for each work tile, when the memory of Q is free; None: there is one work tile
     parameters: Parameters  # of the work tile whose queries are rotated
 
     def __init__(
@@ -73,6 +78,41 @@ class TensorPipeline(TmaPipeline):
         over: BoxTile | None = self.queries.tile("q") if t.output_is_over_queries else None
         self.declare_output(t, over)
         self.nonfinite = ClearedValues(k, config, producer, self.correction, self.values) if clears else None
+        self.free = None
+        if config.is_persistent:
+            self.free = k.tma.ring(1, self.correction, producer, written=True, free=((1, _WORDS), u32))
+
+    @contextmanager
+    @marked("tensor rings: memory of Q")
+    def consumed(self) -> Iterator[None]:
+        """See `TmaPipeline`; the memory of Q is free."""
+        self.free_queries()
+        yield
+
+    @marked("tensor rings: memory of Q")
+    def free_queries(self) -> None:
+        """Let the producer fetch the queries of the next work tile, if there may be one: their memory, from
+        which O leaves, has been read.
+        """
+        if self.free is not None:
+            with self.free.write():
+                pass
+
+    @marked("tensor rings: work tile")
+    def load_work_tile(self, cta: Cta, has_tiles: Value) -> None:
+        """See `PersistentPipeline`; Q comes only where there are keys."""
+        k = self.k
+        if self.free is None:
+            super().load_work_tile(cta, has_tiles)
+            return
+        with self.sent_findings():
+            with k.when(has_tiles, uniform=True):
+                self.load_keys(cta, self.first_key(-cta.tiles))
+            with self.free.drain():
+                pass
+            with k.when(has_tiles, uniform=True):
+                self.load_queries(cta)
+                self.load_after_first_keys(cta)
 
     @marked("tensor rings: queries")
     def load_queries(self, cta: Cta) -> None:

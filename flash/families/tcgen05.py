@@ -156,6 +156,8 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     blocks_q = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
     gathers = True
+    why_one_block = ""
+    why_no_tickets = "proofs of tensor memory do not follow the barriers of tickets"
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
     campaign: ClassVar[Campaign] = {"f16-sm_100a": {"head_dim": 64, "block_q": 256, "target": "sm_100a"}}

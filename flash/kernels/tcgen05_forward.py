@@ -86,7 +86,8 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
     factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
     pipeline_of = GatheredTensorPipeline if t.gathers else TensorPipeline
     pipeline = pipeline_of(k, config, t, roles, memory)
-    work_tiles = WorkTiles.of(k, config, parameters, (roles.loading, roles.softmax))
+    of_tiles = roles.loading, roles.softmax, roles.correction, roles.multiplying
+    work_tiles = WorkTiles.of(k, config, parameters, of_tiles)
 
     def work_of(parameters: Parameters, role: Role) -> WorkTile:
         return WorkTile(k, config, t, parameters, Cta.of(k, config, parameters), role, pipeline)
@@ -95,7 +96,7 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
         AppendedKV.written(k, config, parameters, Cta.of(k, config, parameters))
     with roles.softmax, work_tiles.each() as parameters:
         RowTiles(work_of(parameters, roles.softmax), rows, factors).run()
-    with roles.correction, work_tiles.each() as parameters:
+    with roles.correction, pipeline.consumed(), work_tiles.each() as parameters:
         Correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
     with roles.others:
         with roles.multiplying, work_tiles.each() as parameters:
