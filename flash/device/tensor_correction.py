@@ -48,7 +48,10 @@ class Correction:
                 self._write(cta, stage, i, inverse)
         with k.otherwise():
             self._write_zeros(cta)
+        if self.work.config.is_persistent:
+            k.bar_warp_sync(-1)  # the wait that follows is a loop, and else would be one with where both meet
         self._store(cta)
+        self.work.pipeline.free_queries()
 
     def _each(self) -> Iterator[tuple[TensorStage, Value]]:
         """Each row tile, when the softmax has handed it on, with the factor of this thread's row."""

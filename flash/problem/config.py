@@ -308,7 +308,6 @@ class AttentionConfig(ScoreSettings):
             in_pages=self.page_size is not None,
             precision=self.precision,
             rotates=self.rotary_dim > 0,
-            packs=self.pack_gqa is True,
             shared_kv=self.shared_kv,
             scale_block=self.scale_block or 0,
         )

@@ -324,6 +324,7 @@ class Ring(RingMemory):
         with products.step(self.consumer):
             stage = self._stage(cursor, "drain")
             self.wait(stage.ready, cursor.parity)
+            self._show_copies()
             try:
                 yield stage
                 if stage.is_open:
