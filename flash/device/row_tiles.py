@@ -41,6 +41,7 @@ class RowTiles:
         self.scores = self._scores()
         self.softmax = self._softmax()
 
+    @marked("row tiles: tiles")
     def run(self) -> None:
         """Weigh the scores of all tiles of keys, and end the softmax."""
         k = self.k
