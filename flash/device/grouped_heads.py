@@ -15,9 +15,8 @@ from flash.scores.heads import Packing
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.records import dataclass
 
-
-# The most rows of a group of heads for which a launch that packs them by `pack_gqa="auto"` gives up a family of
-# kernels that packs none: with more, products take longer than K and V from memory.
+# The most rows of a group of heads for which a launch that packs them by `pack_gqa="auto"` gives up a family
+# of kernels that packs none: with more, products take longer than K and V from memory.
 FEW_ROWS: Final = 128
 
 
