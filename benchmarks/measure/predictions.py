@@ -7,8 +7,8 @@ the hash of the emitted text, and prints them next to its measurements. Each ent
   it has a scheduler; kernels of gradients also `owner`, keys or queries;
 * `sha256`: the hash of the emitted text;
 * `tensor_%`: the share of the clocks of the main loop in which tensor cores are busy (`issue_model`, of
-  kernels with `tcgen05` `role_model`), and `iteration_clocks`, those in which each resident CTA goes round the
-  loop once;
+  kernels with `tcgen05` `role_model`), and `iteration_clocks`, those in which each resident CTA goes round
+  the loop once;
 * `launches`: for `batch`, `heads`, and so many `queries` and `keys` the clocks of the launch and TFLOP/s
   that the result needs at the boost clock of the device (`launch_model`). Kernels of gradients have none.
 """
@@ -162,7 +162,7 @@ def device_of(on: str) -> Device:
     sm_90a, a B200 for sm_100a and a B300 for sm_103a.
     """
     sm = find_target(on).sm
-    return H200 if sm == find_target("sm_90").sm else (DEVICES | OF_TENSOR_MEMORY)[sm]
+    return H200 if sm == find_target("sm_90").sm else {**DEVICES, **OF_TENSOR_MEMORY}[sm]
 
 
 def _busy(subject: Subject, threads: int, target: Target, moved: int | None = None) -> tuple[Busy, int]:

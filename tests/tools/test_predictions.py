@@ -323,7 +323,7 @@ def test_a_launch_with_tcgen05_takes_its_iterations_and_rows(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = RoleClocks({Unit.TENSOR.value: 2048.0, WEIGHTS_ALONE: 2048.0 / share})
-    monkeypatch.setattr(predicted.RoleReading, "of", lambda text: SimpleNamespace(clocks=clocks))
+    monkeypatch.setattr(predicted.RoleReading, "of", lambda _: SimpleNamespace(clocks=clocks))
     said = predict(Case(AttentionConfig(128, dtype="bf16", target="sm_100a"), "sm_100a"))
     assert (said["tensor_%"], said["iteration_clocks"]) == (100 * share, 2048 / share)
     short, _, long = said["launches"]
