@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flash.device.cta import Cta
 from flash.device.fp8_nonfinite import Fp8ClearedValues
 from flash.device.fp8_scales import BlockScales, ValueUnits
-from flash.device.fp8_softmax import LiftedSoftmax
+from flash.device.fp8_softmax import LIFT, RoundedSums
 from flash.device.parameters import ScoreArray
 from flash.device.row_softmax import RowSoftmax
 from flash.device.row_tiles import RowTiles
+from flash.device.softmax import FirstTerms
 from flash.device.tensor_correction import Correction
 from flash.device.tensor_pipeline import TensorPipeline
 from flash.device.tile_scores import TileScores
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.work_tiles import WorkTile
+from flash.families.tcgen05 import by_polynomial
 from flash.families.tcgen05_fp8 import SUM_COLUMNS
 from flash.families.wgmma import WgmmaTiling
 from flash.scores.scoring import Scoring
-from ptxgen.dsl import Fragment, Role, SharedTile, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Role, SharedTile, Value, Var, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
 from ptxgen.dsl.hopper import BoxTile
 from ptxgen.types import f32, u8, u32
@@ -37,8 +41,23 @@ class Fp8TensorPipeline(TensorPipeline):
         self.ones = self.k.tma.tile("ones", (SUM_COLUMNS, t.tile), u8)
 
 
-class LiftedRowSoftmax(RowSoftmax, LiftedSoftmax):
-    """A `LiftedSoftmax` of one row in each thread."""
+class LiftedRowSoftmax(RowSoftmax, RoundedSums):
+    """A `RowSoftmax` whose largest weight is 2^LIFT. Its shift moves with every new maximum. Sums of weights
+    before they are rounded serve the log-sum-exp alone, and exist only with `with_lse`.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        scale: Value | None,
+        sinks: Sequence[FirstTerms],
+        *,
+        with_lse: bool,
+        by_polynomial: int,
+    ) -> None:
+        super().__init__(k, scale, LIFT, sinks, by_polynomial=by_polynomial, sinks_last=True)
+        self.keeps_sums = with_lse
+        self.rounded_sum = [k.var(f32, 0.0)]
 
 
 class Fp8RowTiles(RowTiles):
@@ -54,23 +73,28 @@ class Fp8RowTiles(RowTiles):
             self.blocks = BlockScales(self.k, work.config, work.parameters, self.cta, self.row)
         return super()._scores()
 
-    def _scoring(self, S: Fragment, n: Value) -> Scoring | None:
+    def _scoring(self, S: Fragment, n: Value, top: Var | None) -> Scoring | None:
         """See `RowTiles`."""
         if self.blocks is None:
-            return super()._scoring(S, n)
-        return self.blocks.take(S, self.blocks.of_tile(-1 - n))
+            return super()._scoring(S, n, top)
+        scoring = self.blocks.take(S, self.blocks.of_tile(-1 - n))
+        if top is not None:
+            top.set(self.softmax.largest(S))
+        return scoring
 
     def _scale(self) -> Value:
         """See `RowTiles`."""
         return super()._scale() if self.blocks is None else self.blocks.scale
 
     @marked("fp8 row tiles: sign")
-    def _take_sign(self, S: Fragment) -> None:
+    def _take_sign(self, S: Fragment, top: Var | None) -> None:
         """See `RowTiles`. Scales come from memory: that all threads have the same is not proved."""
         k = self.k
-        with k.when(self.cta.scale_log2 < 0.0):
+        with k.when(self.is_negative):
             for score in S.all():
                 k.neg(score, into=score)
+            if top is not None:
+                top.set(self.softmax.largest(S))
 
     def _end(self) -> None:
         """See `RowTiles`."""
@@ -91,7 +115,9 @@ class Fp8RowTiles(RowTiles):
         k, cta = self.k, self.cta
         scale = None if cta.scoring is not None else self._scale()
         sinks = cta.sinks(k, k.mov(0, type=u32), (0,), lambda: self.row)
-        return LiftedRowSoftmax(k, 1, [], scale, sinks, with_lse=self.work.config.return_lse)
+        config = self.work.config
+        polynomials = by_polynomial(config.target)
+        return LiftedRowSoftmax(k, scale, sinks, with_lse=config.return_lse, by_polynomial=polynomials)
 
 
 class Fp8Correction(Correction):

@@ -6,7 +6,7 @@ columns of V two row tiles have tiles of 96 keys.
 
 | what is asked | reason against the family |
 |---|---|
-| what `flash/families/tcgen05.py` lists of targets, sizes and packed heads | |
+| what `flash/families/tcgen05.py` lists of targets and sizes | |
 | what `flash/families/wgmma_fp8.py` lists of features | |
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from flash.families.family import Campaign, Offered
+from flash.families.family import Campaign, Family, Offered
 from flash.families.request import TileRequest
 from flash.families.tcgen05 import B200_OPERATIONS, Tcgen05Family, Tcgen05Tiling
 from flash.operands.dtypes import FP8_DTYPES, DType
@@ -64,6 +64,8 @@ class Tcgen05Fp8Family(Tcgen05Family):
     dtypes: ClassVar[tuple[DType, ...]] = tuple(FP8_DTYPES.values())
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_FP8_TILES
     rate = 2 * B200_OPERATIONS
+    gathers = False
+    why_one_block = Family.why_one_block
     campaign: ClassVar[Campaign] = {
         "e4m3-sm_100a": {"dtype": "e4m3", "head_dim": 64, "tile": 32, "block_q": 256, "target": "sm_100a"}
     }

@@ -22,11 +22,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any, Final
 
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
 from flash.device.row_tiles import RowTiles
 from flash.device.tensor_correction import Correction
-from flash.device.tensor_pipeline import TensorPipeline
+from flash.device.tensor_pipeline import GatheredTensorPipeline, TensorPipeline
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Tiling
@@ -34,7 +35,7 @@ from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
-from ptxgen.dsl.hopper import Operand, Stage
+from ptxgen.dsl.hopper import BoxTile, Operand
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
@@ -73,13 +74,17 @@ class Products:
     def begin(self) -> None:
         """Prepare operands, by all threads of the role, before the first work tile."""
 
-    def scores(self, stage: TensorStage, Q: Operand, key: Stage) -> None:
-        """Start S = Q Kᵀ."""
-        stage.s.mma(Q, key.k.T, use=False)
+    def operand(self, of: BoxTile | Operand) -> Operand:
+        """A tile, or a part or a transpose of one, as an operand of products, for the warp of the thread."""
+        return self.pipeline.memory.operand(of)
 
-    def outputs(self, stage: TensorStage, value: Stage, use: Value) -> None:
+    def scores(self, stage: TensorStage, Q: Operand, K: Operand) -> None:
+        """Start S = Q Kᵀ."""
+        stage.s.mma(Q, K, use=False)
+
+    def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """Start O += P V, or O = P V where `use` does not hold."""
-        stage.o.mma(stage.p, value.v, use=use)
+        stage.o.mma(stage.p, V, use=use)
 
 
 @dataclass(frozen=True)
@@ -101,14 +106,17 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    return attention_module(config, t, Work(config.dtype.scalar))
+    return attention_module(
+        config, t, Work(config.dtype.scalar, GatheredTensorPipeline if t.gathers else TensorPipeline)
+    )
 
 
 @marked("tcgen05: roles")
 def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Module:
     """The module with a kernel whose roles do what `of` says."""
-    # Proofs do not follow shifts and products through what packed heads divide.
-    short = not config.packed
+    # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
+    appends = config.features.appended is not None
+    short = not (config.packed or appends or config.features.rotation is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
     roles = Roles.of(k, t)
@@ -127,14 +135,17 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
     factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
     pipeline = of.pipeline(k, config, t, roles, memory)
     products = of.products(pipeline)
-    work_tiles = WorkTiles.of(k, config, parameters, (roles.loading, roles.softmax))
+    of_tiles = roles.loading, roles.softmax, roles.correction, roles.multiplying
+    work_tiles = WorkTiles.of(k, config, parameters, of_tiles)
 
     def work_of(parameters: Parameters, role: Role) -> WorkTile:
         return WorkTile(k, config, t, parameters, Cta.of(k, config, parameters), role, pipeline)
 
+    if appends:
+        AppendedKV.written(k, config, parameters, Cta.of(k, config, parameters))
     with roles.softmax, work_tiles.each() as parameters:
         of.row_tiles(work_of(parameters, roles.softmax), rows, factors).run()
-    with roles.correction, work_tiles.each() as parameters:
+    with roles.correction, pipeline.consumed(), work_tiles.each() as parameters:
         of.correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
     with roles.others:
         with roles.multiplying:
@@ -143,6 +154,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
                 multiply(work_of(parameters, roles.multiplying), rows, pipeline, products)
         with roles.loading, work_tiles.each() as parameters:
             cta = Cta.of(k, config, parameters)
+            pipeline.parameters = parameters
             pipeline.load_work_tile(cta, has_tiles(cta))
     return k.finish()
 
@@ -150,28 +162,34 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
 @marked("tcgen05: products")
 def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, products: Products) -> None:
     """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
-    k, cta = work.k, work.cta
+    k, cta, memory = work.k, work.cta, pipeline.memory
     with ExitStack() as blocks:
-        blocks.enter_context(pipeline.memory.one_thread())
+        blocks.enter_context(memory.by_warp())
         blocks.enter_context(k.when(has_tiles(cta), uniform=True))
         query = blocks.enter_context(pipeline.queries.drain())
-        Q = [query.q.part(first, TCGEN05_ROWS) for first in range(0, work.t.block_q, TCGEN05_ROWS)]
+        Q = [
+            products.operand(query.q.part(first, TCGEN05_ROWS))
+            for first in range(0, work.t.block_q, TCGEN05_ROWS)
+        ]
         with pipeline.keys.drain() as key:
             k.note("S = Q K^T")
+            K = products.operand(key.k.T)
             for Q_i in Q:
-                with rows.fill() as stage:
-                    products.scores(stage, Q_i, key)
+                with rows.fill() as stage, memory.one_thread():
+                    products.scores(stage, Q_i, K)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
                 k.note("O += P V of the tile before, S = Q K^T")
+                V, K = products.operand(value.v), products.operand(key.k.T)
                 for Q_i in Q:
-                    with rows.fill() as stage:
-                        products.outputs(stage, value, has_sums != 0)
-                        products.scores(stage, Q_i, key)
+                    with rows.fill() as stage, memory.one_thread():
+                        products.outputs(stage, V, has_sums != 0)
+                        products.scores(stage, Q_i, K)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")
+            V = products.operand(value.v)
             for _ in Q:
-                with rows.fill() as stage:
-                    products.outputs(stage, value, has_sums != 0)
+                with rows.fill() as stage, memory.one_thread():
+                    products.outputs(stage, V, has_sums != 0)

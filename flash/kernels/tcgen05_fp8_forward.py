@@ -20,7 +20,7 @@ from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.blackwell import TensorStage
-from ptxgen.dsl.hopper import Operand, Stage
+from ptxgen.dsl.hopper import BoxTile, Operand
 
 
 def tcgen05_fp8_attention_forward(config: KernelConfig, t: Tcgen05Fp8Tiling) -> ir.Module:
@@ -47,14 +47,12 @@ class Fp8Products(Products):
         k.fence_proxy_async(space="shared::cta")
         k.bar_warp_sync(-1)
 
-    def scores(self, stage: TensorStage, Q: Operand, key: Stage) -> None:
+    def operand(self, of: BoxTile | Operand) -> Operand:
         """See `Products`."""
-        kind = self.pipeline.config.dtype.name
-        stage.s.mma(Q.as_fp8(kind), key.k.T.as_fp8(kind), use=False)
+        tile = of.part(0, of.rows) if isinstance(of, BoxTile) else of
+        return super().operand(tile.as_fp8(self.pipeline.config.dtype.name))
 
-    def outputs(self, stage: TensorStage, value: Stage, use: Value) -> None:
+    def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """See `Products`; the sum of the weights grows by its columns of ones."""
-        pipeline = self.pipeline
-        V = value.v.part(0, value.v.rows).as_fp8(pipeline.config.dtype.name)
-        stage.o.mma(stage.p, V, use=use)
-        stage.l.mma(stage.p, pipeline.ones.T.as_fp8(E4M3.name), use=use)
+        super().outputs(stage, V, use)
+        stage.l.mma(stage.p, self.pipeline.ones.T.as_fp8(E4M3.name), use=use)

@@ -34,9 +34,10 @@ def kernel_of(
 ) -> KernelConfig:
     """The kernel of a launch; `target` and `alignment` are as for `AttentionConfig.kernel`, `outputs` are
     those that it writes, by default the config's. If pack_gqa is "auto", heads are packed where that is
-    possible and saves CTAs. With pages, packing saves CTAs for every sequence of few queries, whatever the
-    longest one has. With several `splits` of the keys, the kernel writes partial O and LSE for each. A
-    scheduler that is "auto" is one for `device`, and tiles that are "auto" are those for the lengths
+    possible and saves CTAs, but no more than FEW_ROWS rows by kernels of another family. With pages, packing
+    saves CTAs for every sequence of few queries, whatever the longest one has. With several `splits` of the
+    keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`, and
+    tiles that are "auto" are those for the lengths
     (`flash/launch/tile_lengths.py`). If the config has a number of splits, all kernels compute a row as the
     config's own does, whatever the lengths, the batch and the device are (`flash/problem/row_bits.py`).
     """
@@ -64,13 +65,6 @@ def kernel_of(
         kernel = replace(kernel, tiling=by_rows(kernel.tiling))
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-    if packs is True:
-        unpacked = kernel.family.why_not(replace(config.tile_request, packs=True), of, alignment)
-        if unpacked and config.is_fp8 and config.pack_gqa == "auto":
-            packs = False  # a target has one kernel of fp8
-        elif unpacked:
-            kernel = config.kernel(target, alignment, without_wgmma=unpacked)
-            kernel = replace(kernel, tiling=by_rows(kernel.tiling)) if is_fixed else kernel
     features = replace(kernel.features, splits=divided)
     written = None if divided else kernel.written  # parts are f32, whatever the type of O
     kernel = replace(kernel, packed=packs is True, features=features, written=written)
@@ -80,7 +74,7 @@ def kernel_of(
 
 def refusals_of(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> dict[Family[Any], str]:
     """Why the families before that of the kernel of a launch do not take it, by family."""
-    request = replace(config.tile_request, packs=kernel.packed)
+    request = config.tile_request
     against = _against_maps(config, geometry, kernel.features.splits)
     return refusals(
         replace(request, without_wgmma=against or request.without_wgmma), kernel.target, kernel.alignment

@@ -40,11 +40,12 @@ class TensorOperand(TensorMatrix):
         self.dtype = dtype
         self.fp8 = fp8
 
-    def store(self, values: Sequence[Value], first: int = 0) -> None:
+    def store(self, values: Sequence[Value], first: int = 0, *, waits: bool = True) -> None:
         """Round f32 values to the type of the operand and store them to this thread's `row`, from column
         `first` on, and wait until they are there; `first` and the number of values are multiples of the
         elements in a column. All threads of whole warpgroups come here. Numbers beyond those of fp8 become
-        the largest one.
+        the largest one. With `waits=False` they are there after the next store that waits: while it is under
+        way, the thread can compute the values of other columns.
 
         Raises `ConfigError` for other columns, and `TypeMismatchError` for other values, and where some
         threads are absent (PTX ISA, "tcgen05.st").
@@ -59,4 +60,5 @@ class TensorOperand(TensorMatrix):
         require_f32(caller, values)
         at, k = self.use_by_threads(caller, first // step), self.memory.k
         with k.placed():
-            store_row(k, at, packed_fp8(k, values, self.fp8) if self.fp8 else packed(k, values, self.dtype))
+            words = packed_fp8(k, values, self.fp8) if self.fp8 else packed(k, values, self.dtype)
+            store_row(k, at, words, waits=waits)
