@@ -35,8 +35,9 @@ class RowSoftmax(OverlappedSoftmax):
         sinks: Sequence[FirstTerms] = (NO_TERMS,),
         *,
         by_polynomial: int = 0,
+        sinks_last: bool = False,
     ) -> None:
-        super().__init__(k, 1, [], scale, slack, sinks)
+        super().__init__(k, 1, [], scale, slack, sinks, sinks_last=sinks_last)
         self._by_polynomial = by_polynomial
         self._terms_of_exponent: tuple[Var, Var] | None = None
         self._totals: list[Pair] = []
@@ -96,6 +97,8 @@ class RowSoftmax(OverlappedSoftmax):
                 for exponent, score in zip(exponents.halves(), scores, strict=True):
                     k.ex2(exponent, ftz=True, into=score)
                 weights = k.pair(*scores)
+            if not self.keeps_sums:
+                continue
             if len(totals) < _CHAINS // _PAIR:
                 totals.append(weights)
             else:
@@ -104,5 +107,6 @@ class RowSoftmax(OverlappedSoftmax):
     @marked("row softmax: sum")
     def add(self) -> None:
         """Add the weights of a tile to the sum of the row."""
-        low, high = functools.reduce(Pair.__add__, self._totals).halves()
-        self.row_sum[0].set(self.row_sum[0] + (low + high))
+        if self.keeps_sums:
+            low, high = functools.reduce(Pair.__add__, self._totals).halves()
+            self.row_sum[0].set(self.row_sum[0] + (low + high))

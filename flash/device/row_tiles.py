@@ -14,6 +14,7 @@ from flash.device.tile_scores import TileScores
 from flash.device.warpgroup_roles import SLACK, has_tiles
 from flash.device.work_tiles import WorkTile
 from flash.families.tcgen05 import TCGEN05_ROWS, by_polynomial
+from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, SharedTile, Value, Var, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
 from ptxgen.types import f32, u32
@@ -50,9 +51,13 @@ class RowTiles:
                 begin = first if isinstance(first, int) else -first
                 with k.loop(-end, begin) as n, if_seen(k, self._sees(n)), self.rows.drain() as stage:
                     self._weigh(stage, n, masking)
+        self._end()
+
+    def _end(self) -> None:
+        """Write the outputs of the row besides O, and have O divided by the sum of the weights."""
         inverse = self._finish()
-        with k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
-            k.note("the correction multiplies O by 1 / sum")
+        with self.k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
+            self.k.note("the correction multiplies O by 1 / sum")
             self._send(stage, inverse)
 
     @marked("row tiles: weights")
@@ -62,14 +67,13 @@ class RowTiles:
         plain = self.cta.scoring is None and not masking.hides
         row, top = stage.s.load_with_largest() if plain else (stage.s.load(), None)
         S, top = Fragment.of([row]), None if top is None else k.var(f32, top)
-        if self.cta.scoring is None:
-            self._take_sign(S, top)
+        scoring = self._scoring(S, n, top)
         coordinates = []
         for first, scores in self._pieces():
             if first:
                 k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
             piece = S.part(slice(None), slice(first, first + len(scores.keys)))
-            coordinates.append((piece, scores.finish(piece, n, masking, self.cta.scoring)))
+            coordinates.append((piece, scores.finish(piece, n, masking, scoring)))
         self.softmax.move_shifts(S, top)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
@@ -84,6 +88,14 @@ class RowTiles:
                 self.scores.drop(piece, of_piece)
             stage.p.store(P.row(0), first, waits=first + step >= S.columns)
         self.softmax.add()
+
+    def _scoring(self, S: Fragment, n: Value, top: Var | None) -> Scoring | None:  # noqa: ARG002
+        """The scoring of the products of the tile with -n - 1 tiles before it, of which `top` is the largest
+        if it is known; without a scoring, they are negated if the scale is negative.
+        """
+        if self.cta.scoring is None:
+            self._take_sign(S, top)
+        return self.cta.scoring
 
     @marked("row tiles: sign")
     def _take_sign(self, S: Fragment, top: Var | None) -> None:

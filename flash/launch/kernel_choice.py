@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flash.device.grouped_heads import FEW_ROWS, packing_saves_ctas
+from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, refusals
 from flash.families.family import Family
 from flash.launch.checks import Geometry
@@ -52,9 +52,6 @@ def kernel_of(
             return config.kernel(of).tiling
         return by_rows(config.kernel(of, alignment, without_wgmma=against).tiling)
 
-    if packs == "auto" and geometry.group > 1 and (is_fixed or geometry.packed_rows > FEW_ROWS):
-        family = config.kernel(of, alignment, without_wgmma=against).family
-        packs = False if family.why_not(replace(config.tile_request, packs=True), of, alignment) else packs
     if geometry.pages:
         packs = packs is True or (packs == "auto" and fits and geometry.group > 1)
         rows = geometry.packed_rows if packs else geometry.longest_q

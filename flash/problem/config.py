@@ -60,9 +60,10 @@ class AttentionConfig(ScoreSettings):
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
         cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
-        (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, float32 [batch,
-        kv_heads], by which numbers of Q, K and V are multiplied (`flash/families/wgmma_fp8.py` says which
-        tiles there are); with `scale_block` each block of rows of a head has scales of its own.
+        (target="sm_90a", if you give none) and Blackwell ("sm_100a", "sm_103a"), and launches then give
+        `q_scale`, `k_scale` and `v_scale`, float32 [batch, kv_heads], by which numbers of Q, K and V are
+        multiplied (`flash/families/wgmma_fp8.py` and `tcgen05_fp8.py` say which tiles there are); with
+        `scale_block` each block of rows of a head has scales of its own.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact

@@ -17,7 +17,8 @@ from ptxgen.types import bf16, f16, f32, u8, u32
 
 SUMS = (
     "tensor_memory.ring: expected matrix 'c' as (128, columns) for sums, in multiples of 8 columns up to "
-    "256, or as ((128, columns), f16 or bf16) for an operand, in multiples of 16; got "
+    "256, or as ((128, columns), f16 or bf16 or 'e4m3' or 'e5m2') for an operand, in multiples of 16 "
+    "columns, of fp8 of 32; got "
 )
 
 
@@ -396,8 +397,8 @@ def test_refused_uses_by_threads() -> None:
         with refused(TypeMismatchError, used):
             result.c.load(0, 32)
         even = (
-            "operand.store: expected an even first column and an even number of values, among the 64 columns "
-            "of matrix 'p', got first 1 and 1 values"
+            "operand.store: expected a first column and a number of values in multiples of 2, among the 64 "
+            "columns of matrix 'p', got first 1 and 1 values"
         )
         with of.weights.write() as stage, refused(ConfigError, even):
             stage.p.store([k.mov(0.0, type=f32)], 1)

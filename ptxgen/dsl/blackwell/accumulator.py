@@ -106,7 +106,8 @@ class Accumulator(TensorMatrix):
             second = right.moved(b.layout.step(step * number, transposed=product.n_major))
             if isinstance(a, TensorOperand):
                 first: Pointer | Value = columns_after(a.at, number * STEP_BYTES // CELL)
-                k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind="kind::f16")
+                kind = f"kind::{product.kind}"
+                k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind=kind)
                 continue
             assert left is not None  # a is in shared memory
             first = left.moved(a.layout.step(step * number, transposed=product.m_major))

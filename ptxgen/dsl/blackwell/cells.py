@@ -160,6 +160,15 @@ def packed(k: Roles, values: Sequence[Value], dtype: ScalarType) -> list[Value]:
     ]
 
 
+def packed_fp8(k: Roles, values: Sequence[Value], fp8: str) -> list[Value]:
+    """Neighbouring f32 values, rounded to e4m3 or e5m2 as `fp8` says and limited to its largest number, four
+    in 32 bits, the first one lowest.
+    """
+    of: Any = f"{fp8}x2"
+    pairs = [k.cvt_narrow(high, low, dtype=of) for low, high in zip(values[::2], values[1::2], strict=True)]
+    return [k.pack(list(two)).as_(u32) for two in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
 def require_f32(caller: str, values: Sequence[object]) -> None:
     """Raise `TypeMismatchError` unless all values are f32."""
     for value in values:
