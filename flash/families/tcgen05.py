@@ -40,8 +40,9 @@ WIDEST: Final = 256  # columns of Q and K, and of V
 # products read Q so often that shared memory takes longer than one row tile waits.
 _LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
-# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more than
-# `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, and to gather rows.
+# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more
+# than `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, and to
+# gather rows.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
@@ -204,12 +205,12 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles: tuple[int, ...] = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
+        tiles = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
         if request.has_planes:
             tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
         if request.block_q == "auto":
             one, two = TCGEN05_BLOCKS_Q
-            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, *tiles)]
+            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, max(tiles))]
             sizes += [(one, n) for n in tiles]
         else:
             sizes = [(int(request.block_q), n) for n in tiles]

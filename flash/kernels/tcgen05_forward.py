@@ -35,7 +35,7 @@ from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
-from ptxgen.dsl.hopper import BoxTile, Operand
+from ptxgen.dsl.hopper import Operand
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
@@ -74,13 +74,9 @@ class Products:
     def begin(self) -> None:
         """Prepare operands, by all threads of the role, before the first work tile."""
 
-    def operand(self, of: BoxTile | Operand) -> Operand:
-        """A tile, or a part or a transpose of one, as an operand of products, for the warp of the thread."""
-        return self.pipeline.memory.operand(of)
-
-    def scores(self, stage: TensorStage, Q: Operand, K: Operand) -> None:
-        """Start S = Q Kᵀ."""
-        stage.s.mma(Q, K, use=False)
+    def operand(self, tile: object) -> Operand:
+        """A tile of Q, K or V, or a part or a transpose of one, as an operand of products."""
+        return self.pipeline.memory.operand(tile)
 
     def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """Start O += P V, or O = P V where `use` does not hold."""
@@ -176,7 +172,7 @@ def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, product
             K = products.operand(key.k.T)
             for Q_i in Q:
                 with rows.fill() as stage, memory.one_thread():
-                    products.scores(stage, Q_i, K)
+                    stage.s.mma(Q_i, K, use=False)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
@@ -185,7 +181,7 @@ def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, product
                 for Q_i in Q:
                     with rows.fill() as stage, memory.one_thread():
                         products.outputs(stage, V, has_sums != 0)
-                        products.scores(stage, Q_i, K)
+                        stage.s.mma(Q_i, K, use=False)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")
