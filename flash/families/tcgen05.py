@@ -40,8 +40,8 @@ WIDEST: Final = 256  # columns of Q and K, and of V
 _LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
 # two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more than
-# `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, to gather rows, and for CTAs that take several
-# blocks of queries.
+# `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, to gather rows,
+# and for CTAs that take several blocks of queries.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128

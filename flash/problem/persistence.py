@@ -11,7 +11,8 @@ With causality the parts with the most keys come first (`flash/device/cta_order.
 has had a long part of one round has a short one of the next.
 
 The last three are offered for f16 and bf16 with `wgmma` and head_dim up to 256, static and mirrored ones also
-with `tcgen05` where there are no arrays with an element for each score, but not for a cache or for splits of the keys. What is not offered is computed with a grid, and `explain` says why.
+with `tcgen05` where there are no arrays with an element for each score, but not for a cache or for splits of
+the keys. What is not offered is computed with a grid, and `explain` says why.
 """
 
 from __future__ import annotations

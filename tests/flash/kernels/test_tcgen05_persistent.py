@@ -23,7 +23,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "causal": {"causal": True},
     "window": {"window": (30, 25), "softcap": 1.5},
-    "alibi": {"sink": True, "alibi": True, "dropout": 0.3, "causal": "top_left"},
+    "alibi": {"sink": True, "alibi": True, "causal": "top_left"},
     "packed": {"pack_gqa": True, "causal": True, "block_q": 128},
 }
 
