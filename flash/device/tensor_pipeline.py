@@ -137,11 +137,10 @@ class TensorPipeline(TmaPipeline):
     def _rotate(self, cta: Cta, tile: BoxTile) -> None:
         """Rotate the queries in their tile, by all threads that load."""
         appended = AppendedKV.of(self.k, self.config, self.parameters, cta)
-        assert appended is not None  # of kernels that rotate
+        assert appended is not None
+        assert appended.rotation is not None  # of kernels that rotate
         # Proofs follow a loop of so many pairs of columns.
-        rotation = self.config.features.rotation
-        assert rotation is not None  # the kernel rotates
-        pairs = rotation.rotary_dim // 2
+        pairs = appended.rotation.rotary_dim // 2
         count = max(_ROTATED // pairs // SWIZZLE_ROWS, 1) * SWIZZLE_ROWS
         for first in range(0, tile.rows, count):
             appended.rotate_queries(tile.pointer, Team(self.producer), first, min(count, tile.rows - first))

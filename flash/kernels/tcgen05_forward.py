@@ -53,11 +53,12 @@ class Roles:
     loading: Role
 
     @classmethod
-    def of(cls, k: KernelBuilder, t: Tcgen05Tiling) -> Roles:
+    def of(cls, k: KernelBuilder, config: KernelConfig, t: Tcgen05Tiling) -> Roles:
         """Give the warps of a kernel their roles."""
-        to_copy, to_compute = t.registers_of_roles(keeps_more=False)
+        more = config.is_persistent
+        to_copy, to_compute = t.registers_of_roles(keeps_more=more)
         softmax = k.warpgroup_role("softmax", warpgroups=t.row_tiles, registers=to_compute)
-        correction = k.warpgroup_role("correction", registers=t.correction_registers)
+        correction = k.warpgroup_role("correction", registers=t.correction_registers(keeps_more=more))
         others = k.warpgroup_role("others", registers=to_copy)
         multiplying = others.warp_role("multiplying")
         return cls(
@@ -115,7 +116,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
     short = not (config.packed or appends or config.features.rotation is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
-    roles = Roles.of(k, t)
+    roles = Roles.of(k, config, t)
     memory = k.tensor_memory(t.tensor_columns)
     S = TCGEN05_ROWS, t.tile
     sums = {name: (TCGEN05_ROWS, columns) for name, columns in of.sums}
