@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from flash.contract.gradients import GradientBuild, SumBuild, verified_gradient, verified_sum
+from flash.contract.gradients import (
+    GradientBuild,
+    SumBuild,
+    WideBuild,
+    verified_gradient,
+    verified_sum,
+    verified_wide,
+)
 from flash.families.request import natural_alignment
+from flash.families.wgmma import WGMMA_TARGET
 from flash.kernels.sum_terms import SumConfig
-from flash.operands.dtype_names import DTypeLike
-from flash.operands.dtypes import require_dtype
+from flash.kernels.widened_rows import WideConfig
+from flash.operands.dtype_names import DTypeLike, InputDTypeLike
+from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, DType, config_name, require_dtype
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, has_one_sweep
-from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, owners_of
+from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, WIDENED, owners_of
 from flash.scores.bias import Bias
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import target as find_target
@@ -27,6 +36,7 @@ def backward(
     dlse: bool = False,
     wanted: Iterable[str] = (),
     deterministic: bool = True,
+    dout_dtype: InputDTypeLike | None = None,
 ) -> GradientBuild:
     """The kernel of gradients whose CTAs own rows of `owner`: "queries" writes dQ, and D for the
     others; "keys" writes dK and dV; "scores" writes the gradient of a bias. The kernels of a call are
@@ -42,6 +52,9 @@ def backward(
     `sum_terms` sums: "alibi_slopes" and "sink" with owner "queries", "key_bias" with owner "keys", where
     the config has them; in one sweep "sink" with "deltas" and the others with "keys". "bias" is what
     owner "scores" is for. All kernels of a call can be given the same options.
+
+    With Q, K and V of fp8 kernels take dO of `dout_dtype`, "e4m3" or "e5m2", by default of their type, and
+    what kernels of `widened_rows` wrote.
 
     Raises `ConfigError` for what has no such kernel, `VerifyError` for a fault of the generator.
     """
@@ -93,8 +106,55 @@ def backward(
             wanted=tuple(name for name in known if name in names),
             caller=caller,
             one_sweep=not deterministic,
+            dout_dtype=_gradient_dtype(caller, config, dout_dtype),
         )
     )
+
+
+def widened_rows(
+    config: AttentionConfig, matrix: str, *, dout_dtype: InputDTypeLike | None = None
+) -> WideBuild:
+    """The kernel that writes the rows of a `matrix` of fp8, "Q", "K" or "dO", in bf16, each number times its
+    scale: what kernels of `backward` read as "Q_wide", "K_wide" and "dO_wide". A call launches all three
+    first. `dout_dtype` is as in `backward`.
+
+    Raises `ConfigError` for a config that is not of fp8, or another matrix, `VerifyError` for a fault of the
+    generator.
+    """
+    caller = "widened_rows"
+    if not config.is_fp8:
+        raise ConfigError(
+            f"{caller}: config must be one with Q, K and V of fp8, got dtype={config.dtype!r}; kernels of "
+            "gradients of this type read its rows as they are"
+        )
+    if matrix not in WIDENED:
+        raise ConfigError(
+            f"{caller}: matrix must be one of {', '.join(map(repr, WIDENED))}, got {shown(matrix)}"
+            f"{did_you_mean(matrix, WIDENED)}"
+        )
+    target = find_target(config.target or WGMMA_TARGET)
+    dtype, columns = config.element, config.head_dim
+    if matrix == "dO":
+        dtype, columns = _gradient_dtype(caller, config, dout_dtype) or dtype, config.value_dim
+    return verified_wide(WideConfig(target, dtype, columns, config.scale_block or 0))
+
+
+def _gradient_dtype(caller: str, config: AttentionConfig, dout_dtype: object) -> DType | None:
+    """The type of dO of fp8; None if it is that of Q. Raises `ConfigError` for another `dout_dtype`."""
+    name = config_name(dout_dtype)
+    if name is None:
+        return None
+    if not config.is_fp8:
+        raise ConfigError(
+            f"{caller}: dout_dtype is for Q, K and V of fp8, else dO is of the type of O, got "
+            f"{shown(dout_dtype)} with dtype={config.dtype!r}; leave it out"
+        )
+    if name not in FP8_DTYPES:
+        raise ConfigError(
+            f"{caller}: dout_dtype must be {FP8_NAMES}, got {shown(dout_dtype)}"
+            f"{did_you_mean(name, FP8_DTYPES)}"
+        )
+    return FP8_DTYPES[str(name)]
 
 
 def sum_terms(dtype: DTypeLike = "f32", *, target: str | None = None) -> SumBuild:

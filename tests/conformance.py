@@ -101,8 +101,8 @@ _OF_SPLIT: Final[tuple[Dims, ...]] = (
     *((72, 40), (96, 124), (64, 128), (128, 20)),
 )
 _OF_TCGEN05: Final[tuple[Dims, ...]] = (
-    *((8, 8), (64, 64), (96, 96), (128, 128)),
-    *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64)),
+    *((8, 8), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
+    *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64), (192, 128), (40, 136), (128, 256), (256, 128)),
 )
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
@@ -162,10 +162,8 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
 
 def has(kind: str, feature: str) -> bool:
     """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
-    blocks of rows have scales; none of tcgen05 packs heads.
+    blocks of rows have scales.
     """
-    if KINDS[kind].family is TCGEN05:
-        return "pack_gqa" not in FEATURES[feature]
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
     return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
 

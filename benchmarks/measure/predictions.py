@@ -115,6 +115,8 @@ def cases() -> Iterator[Case]:
         yield Case(AttentionConfig(d, dtype="f16", target=on), on)
     for on, d, owner in product(_GRADIENT_TARGETS, (64, 128), OWNERS):
         yield Case(AttentionConfig(d, dtype="f16"), on, owner)
+    for d, owner in product((64, 128), OWNERS):
+        yield Case(AttentionConfig(d, dtype="e4m3", target=hopper), hopper, owner)
     for on, d, causal in product(_TCGEN05_TARGETS, (64, 128), (False, True)):
         yield Case(AttentionConfig(d, dtype="bf16", causal=causal, target=on), on)
 

@@ -21,8 +21,11 @@ from flash.contract.launches import (
     sizes_of_heads,
 )
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
+from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.operands.declared import Number, Operand
 from flash.operands.dtypes import F32
+from flash.problem.features import Features
+from flash.problem.gradient_arrays import gradient_arrays, gradient_matrices
 from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import (
     BEGUN_CTAS,
@@ -34,10 +37,10 @@ from flash.problem.gradients import (
     SUM_BLOCKS,
     SUMS,
     SUMS_OF_QUERIES,
+    WIDE,
     GradientConfig,
-    gradient_arrays,
 )
-from flash.problem.limits import MAX_CTAS, max_seq
+from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product
 
 _FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
@@ -63,7 +66,7 @@ def of_gradients(config: GradientConfig) -> Launch:
         arrays=[_explained(config, array) for array in gradient_arrays(config)],
         scalars=(*_scalars(config),),
         ctas=_ctas(config),
-        equal={"heads": HEADS},
+        equal={"heads": HEADS} | _scale_blocks(config.features),
         maps=gradient_maps(config),
         constraints=_constraints(config),
         more={
@@ -73,6 +76,11 @@ def of_gradients(config: GradientConfig) -> Launch:
         },
         of_hosts=_OF_BIAS if config.owner == SCORES else _sum_blocks(config),
     )
+
+
+def _scale_blocks(features: Features) -> dict[str, Expression]:
+    """The numbers of blocks of rows with a scale, if they have scales of their own."""
+    return {name: {CEIL_DIV: [rows, features.scale_block]} for name, rows in features.scale_blocks.items()}
 
 
 def _sum_blocks(config: GradientConfig) -> dict[str, Expression]:
@@ -99,6 +107,8 @@ def _scalars(config: GradientConfig) -> Iterator[Number]:
         "that of the forward launch",
     )
     yield from config.numbers
+    for name in features.scale_blocks:
+        yield size(name, -(-longest // features.scale_block), least=0)
 
 
 def _explained(config: GradientConfig, array: Operand) -> Operand:
@@ -158,6 +168,9 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
             f"{_FROM_FORWARD[owner]} what a forward launch with the same arrays and numbers wrote, by a "
             "kernel of the same options with return_lse"
         )
+    if config.is_fp8:
+        wide = [array.name for array in gradient_matrices(config) if array.name.endswith(WIDE)]
+        yield f"{listed(wide)} are what launches of the kernel of widened rows, that have ended, wrote as W"
     yield from _order(config)
     terms = [term.name for term in config.terms]
     if terms and features.varlen:
@@ -227,4 +240,26 @@ def of_sums(config: SumConfig) -> Launch:
                 "along the axes that the array does not have or was broadcast along"
             )
         },
+    )
+
+
+def of_widening(config: WideConfig) -> Launch:
+    """The launches of the kernel that writes rows of fp8 in bf16."""
+    longest, rows = MAX_SEQ, config.scale_block
+    scalars = [
+        size("group", MAX_CTAS, "heads that share a scale: heads / kv_heads, a whole number"),
+        size("rows", longest, "rows of each head"),
+        *(size(name, MAX_CTAS) for name in ("batch", "kv_heads")),
+        size("heads", MAX_CTAS, "heads of X"),
+        *([size("blocks", -(-longest // rows))] if rows else []),
+    ]
+    return Launch(
+        kind="widen",
+        computes={"dtype": config.dtype.name, "columns": config.columns},
+        arrays=config.arrays,
+        scalars=scalars,
+        ctas=product({CEIL_DIV: ["rows", ROWS]}, "heads", "batch"),
+        equal={"heads": HEADS} | ({"blocks": {CEIL_DIV: ["rows", rows]}} if rows else {}),
+        constraints=(*constraints_of_arrays(config.arrays), WHOLE_GROUPS, EXACTLY),
+        more={"layout": "the last dimension of X and W is dense; the strides of the others are parameters"},
     )

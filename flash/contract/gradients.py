@@ -15,9 +15,11 @@ from flash.kernels.sum_terms import SumConfig, sum_kernel
 from flash.kernels.wgmma_gradient_keys import wgmma_gradient_of_keys
 from flash.kernels.wgmma_gradient_queries import wgmma_gradient_of_queries
 from flash.kernels.wgmma_rounded_sums import wgmma_rounded_sums
+from flash.kernels.widened_rows import WideConfig, widened_rows
 from flash.operands.declared import Operand
+from flash.problem.gradient_arrays import gradient_arrays
 from flash.problem.gradient_maps import gradient_maps
-from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, gradient_arrays
+from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.collector import uncollected
@@ -121,5 +123,43 @@ def sum_build(config: SumConfig) -> SumBuild:
     `VerifyError` for a fault of the generator's.
     """
     kernel = verified_sum(config)
+    kernel.require_proved()
+    return kernel
+
+
+class WideBuild(BuiltKernel):
+    """A verified kernel that writes rows of fp8 in bf16."""
+
+    config: WideConfig
+
+    def _emitted(self) -> ir.Module:
+        return widened_rows(self.config)
+
+    @property
+    def arrays(self) -> tuple[Operand, ...]:
+        """The rows, their scales and what is written."""
+        return self.config.arrays
+
+    @property
+    def launches(self) -> Launch:
+        """The declaration of the kernel's launches."""
+        from flash.contract.gradient_launches import of_widening
+
+        return of_widening(self.config)
+
+
+@lru_cache(maxsize=16)
+def verified_wide(config: WideConfig) -> WideBuild:
+    """The kernel that widens rows. Raises `VerifyError` for a fault of the generator's."""
+    module = widened_rows(config)
+    require_valid(module)
+    return WideBuild(config, module)
+
+
+def wide_build(config: WideConfig) -> WideBuild:
+    """The kernel that widens rows, for a launch: no fault is known in its accesses to memory. Raises
+    `VerifyError` for a fault of the generator's.
+    """
+    kernel = verified_wide(config)
     kernel.require_proved()
     return kernel

@@ -18,7 +18,7 @@ from flash.calls.memory import Memory
 from flash.calls.step import Step, aligned, launch_step
 from flash.contract.cache_builds import append_build
 from flash.contract.catalogue import proved_build
-from flash.device.grouped_heads import FEW_ROWS, packing_saves_ctas
+from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, choose_launch_tiling, choose_tiling, gathers_rows
 from flash.families.request import natural_alignment
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
@@ -179,10 +179,10 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     config, rows = call.config, call.q.shape[2] * call.group
     if not same_bits:
         config = config.for_rows(rows, lambda config: config.kernel(target).tiling)
-    has_small_tile = _has_small_tile(call, _tiling(call, config, target, alignment, merged, same_bits))
+    has_small_tile = _has_small_tile(call, _tiling(call, config, target, alignment, merged))
 
     def tiling_of(config: AttentionConfig) -> AnyTiling:
-        tiling = _tiling(call, config, target, alignment, merged, same_bits, small=has_small_tile)
+        tiling = _tiling(call, config, target, alignment, merged, small=has_small_tile)
         return by_rows(tiling) if same_bits else tiling
 
     if same_bits:
@@ -203,14 +203,6 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     packs = config.pack_gqa is True or (
         config.pack_gqa == "auto" and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
-    unpacked = kernel.family.why_not(replace(config.tile_request, packs=True), target) if packs else ""
-    if unpacked and config.pack_gqa == "auto" and rows > FEW_ROWS:
-        packs, unpacked = False, ""
-    if unpacked:
-        tiling = _tiling(
-            call, config, target, alignment, merged, same_bits, small=has_small_tile, against=unpacked
-        )
-        kernel = replace(kernel, tiling=by_rows(tiling) if same_bits else tiling)
     kernel = replace(kernel, features=features, packed=packs)
     appended, rotation = _appended_by(call, kernel), None if "k_new" in call.operands else call.rotation
     return replace(kernel, features=replace(features, appended=appended, query_rotation=rotation))
@@ -222,23 +214,18 @@ def _tiling(
     target: Target,
     alignment: int,
     merged: bool,
-    same_bits: bool,
     *,
     small: bool = False,
-    against: str = "",
 ) -> AnyTiling:
-    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys. `against` is a
-    reason against families with tensor maps. With `same_bits` calls with new rows, whose queries are rotated,
-    have a tiling of the same family.
-    """
+    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys."""
     in_pages = call.page_size > 0
     request = replace(
         config.tile_request,
         looks_up=in_pages or config.mask,
         in_pages=in_pages,
         gathers=_gathers(call),
-        rotates=same_bits or "k_new" in call.operands or call.rotation is not None,
-        without_wgmma=against or _without_wgmma(call, merged),
+        rotates="k_new" in call.operands or call.rotation is not None,
+        without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
         request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)

@@ -12,15 +12,8 @@ from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.families.request import natural_alignment
 from flash.operands.dtypes import F32, F32_BYTES
-from flash.problem.gradients import (
-    SUM_BLOCKS,
-    AnyGradientTiling,
-    GradientConfig,
-    gradient_matrices,
-    order_of_sums,
-    row_numbers,
-    sums_of_queries,
-)
+from flash.problem.gradient_arrays import gradient_matrices, order_of_sums, row_numbers, sums_of_queries
+from flash.problem.gradients import SUM_BLOCKS, AnyGradientTiling, GradientConfig
 from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.dsl.source_regions import marked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from flash.device.head_scores import HeadScores
@@ -20,7 +20,8 @@ from ptxgen.dsl.source_regions import marked
 @dataclass(frozen=True)
 class ScoreGradients:
     """From scores to their gradients, for one head. Fragments have a row for each query; `scale` is
-    softmax_scale.
+    softmax_scale, times the scales of Q and K if they have some. `product_scale` is that of products of dO
+    and V; None: 1.
     """
 
     k: KernelBuilder
@@ -30,6 +31,7 @@ class ScoreGradients:
     dropping: tuple[Applied, ...]
     by_rows: tuple[tuple[str, Applied], ...]  # those with numbers by rows that are wanted, by argument
     bends: bool  # whether scores have derivatives other than 1 by scaled products
+    product_scale: Value | None = None
 
     @classmethod
     def of(
@@ -60,6 +62,18 @@ class ScoreGradients:
         """The factor of weights that dropout keeps; None without dropout."""
         result = [f for feature in self.dropping if (f := feature.output_factor) is not None]
         return result[0] if result else None
+
+    def scaled(self, of_scores: Value, of_products: Value) -> ScoreGradients:
+        """The same for products of Q and K, and of dO and V, whose numbers are multiplied by these scales."""
+        scoring = None if self.scoring is None else self.scoring.times(of_scores)
+        return replace(self, scale=self.scale * of_scores, scoring=scoring, product_scale=of_products)
+
+    def _product_factor(self) -> Value | None:
+        """The factor of products of dO and V; None if it is 1."""
+        factor, scale = self.factor, self.product_scale
+        if factor is None or scale is None:
+            return scale if factor is None else factor
+        return factor * scale
 
     def begin_loops(self) -> None:
         """Emit what the tiles of several loops share, before the first of these."""
@@ -122,7 +136,7 @@ class ScoreGradients:
         """Turn scores into weights P, of which dropped ones are 0, and products of dO and V into dS,
         the gradients of scores. `rows(i)` gives of row i the shift, in units of log2, and D.
         """
-        factor, scale_log2 = self.factor, self._scale_log2()
+        factor, scale_log2 = self._product_factor(), self._scale_log2()
         deltas: list[Value] = []
         for i in range(S.rows):
             shift, delta = rows(i)
@@ -154,7 +168,7 @@ class ScoreGradients:
         results of `weigh`. `deltas` are D of the rows. If the mask `hides` some scores, whose weights are 0,
         so are their gradients, whatever the products are.
         """
-        factor = self.factor
+        factor = self._product_factor()
         for delta, gradients, weights in zip(deltas, dP, P, strict=True):
             for gradient, weight in zip(gradients, weights, strict=True):
                 self._differentiate(gradient, weight, delta, factor)

@@ -34,18 +34,20 @@ def sum_rows(
     saved: SharedTile | None,
     also: Callable[[Value, Value, Value], None],
     team: Team = WHOLE_CTA,
+    gradient_dtype: ScalarType | None = None,
 ) -> None:
     """Write D of the `rows` rows from `first_row` on to global memory and, unless it is None, into the tile
     `saved`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that sees no
     key has D 0, whatever O and its gradient hold. Neighbouring lanes of a row take neighbouring elements.
     `also(row, lse, delta)` emits the further code for a row, run by one lane. The threads of
-    `team` do it.
+    `team` do it. Elements of O have `dtype`, those of dO `gradient_dtype`, of as many bytes; None: that of O.
     """
     LSE, D, dLSE = (of_rows.get(name) for name in ("LSE", "D", "dLSE"))
     assert LSE is not None
     assert D is not None
     accesses = O.columns // O.width
     lanes = min(WARP_SIZE, 1 << (accesses - 1).bit_length())
+    types = dtype, gradient_dtype or dtype
     thread = team.thread(k)
     nth, lane = thread // lanes, thread % lanes
     with k.loop(nth, rows, step=team.threads(k) // lanes) as down:
@@ -57,7 +59,10 @@ def sum_rows(
                 some = lane < accesses - first if first + lanes > accesses else None
                 with nullcontext() if some is None else k.when(some):
                     offset = k.cvt((lane + first) * (O.width * dtype.nbytes), dtype=u64)
-                    a, b = (_elements(k, start + offset, O.width, dtype) for start in starts)
+                    a, b = (
+                        _elements(k, start + offset, O.width, of)
+                        for start, of in zip(starts, types, strict=True)
+                    )
                     for x, y in zip(a, b, strict=True):
                         k.fma(x, y, total, into=total)
         distances = [1 << n for n in range(lanes.bit_length() - 1)]

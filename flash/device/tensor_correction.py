@@ -33,6 +33,7 @@ class Correction:
         self.row = k.thread_id() % TCGEN05_ROWS
         self.factor_at = factors.pointer(0, self.row)
 
+    @marked("correction: tiles")
     def run(self) -> None:
         """Rescale O before each tile of keys but the first, and store it after the last."""
         k, pipeline = self.k, self.work.pipeline
@@ -48,8 +49,12 @@ class Correction:
                 self._write(cta, stage, i, inverse)
         with k.otherwise():
             self._write_zeros(cta)
+        if self.work.config.is_persistent:
+            k.bar_warp_sync(-1)  # the wait that follows is a loop, and else would be one with where both meet
         self._store(cta)
+        self.work.pipeline.free_queries()
 
+    @marked("correction: row tile")
     def _each(self) -> Iterator[tuple[TensorStage, Value]]:
         """Each row tile, when the softmax has handed it on, with the factor of this thread's row."""
         for i in range(self.row_tiles):

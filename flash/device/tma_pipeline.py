@@ -134,6 +134,18 @@ class TmaPipeline:
             self.load_values(cta, row, self.follows(cta, n))
         self.end_loads(cta)
 
+    @marked("persistent rings: fill")
+    def load_after_first_keys(self, cta: Cta) -> None:
+        """Load all tiles of a persistent CTA's work tile but Q and the first tile of K."""
+        k = self.k
+        self.load_values(cta, self.first_key(-cta.tiles))
+        with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+            row = self.first_key(n)
+            with if_seen(k, cta.mask.sees_tile(row)):
+                self.load_keys(cta, row)
+                self.load_values(cta, row, follows=True)
+        self.end_loads(cta)
+
     @contextmanager
     @marked("wgmma rings: fill")
     def each_tile(self, cta: Cta, after: int = 0) -> Iterator[tuple[Value, Value]]:
@@ -250,10 +262,4 @@ class PersistentPipeline(TmaPipeline):
                 self.load_keys(cta, self.first_key(-cta.tiles))
             self.load_queries(cta)
             with k.when(has_tiles, uniform=True):
-                self.load_values(cta, self.first_key(-cta.tiles))
-                with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-                    row = self.first_key(n)
-                    with if_seen(k, cta.mask.sees_tile(row)):
-                        self.load_keys(cta, row)
-                        self.load_values(cta, row, follows=True)
-                self.end_loads(cta)
+                self.load_after_first_keys(cta)

@@ -20,6 +20,7 @@ from flash.problem.gradients import GradientConfig
 from flash.problem.tensor_maps import map_name
 from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.hopper import Accumulator, BoxTile, Corner, Layout, TensorParameter
+from ptxgen.dsl.hopper.products import Operand, Product
 from ptxgen.dsl.hopper.stage import Stage
 from ptxgen.target import WARP_SIZE
 
@@ -31,7 +32,8 @@ class GradientPipeline:
     with the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks
     over, and the tiles in `stored`, to which the threads of the producer store. Where a score may be hidden,
     they also set NaN and infinity in walked tiles to 0 (`clears`), before the consumer has these, and in one
-    sweep in the keys that the CTA owns (`clears_owned`).
+    sweep in the keys that the CTA owns (`clears_owned`). Of fp8, factors of the products that sum gradients
+    have tiles of bf16 besides.
     """
 
     @marked("gradient pipeline: declarations")
@@ -60,6 +62,14 @@ class GradientPipeline:
         how: dict[str, Any] = {"reworked": self.clears, "stored": tuple(stored or ())}
         how["at_once"] = self.clears or stored is not None
         self.walked = k.tma.ring(config.wgmma.stages, self.producer, self.consumer, **how, **tiles[1])
+        written = [name for name, boxes in gradient_maps(config).items() if boxes.stores]
+        self.results = {name: self._result(name, None) for name in written} if config.is_fp8 else {}
+
+    def _result(self, name: str, over: BoxTile | None) -> BoxTile:
+        """The tile of a gradient, in the memory of the tile `over` if that is not None."""
+        layout = gradient_layout(self.config, name)
+        of = layout.shape, layout.dtype
+        return self.k.tma.tile(f"{name}_tile", *of, swizzle=layout.swizzle, over=over)
 
     @marked("gradient pipeline: loads")
     def load(
@@ -83,7 +93,21 @@ class GradientPipeline:
         for name in names:
             tile: BoxTile = getattr(stage, name.lower())
             for at in tile.chunks(producer.thread, producer.threads):
-                clear_together(k, self.config.dtype.scalar, (at,), lambda: None)
+                clear_together(k, self.config.factor_type.scalar, (at,), lambda: None)
+
+    def product(self, rows: Operand, of_rows: str, others: Operand, of_others: str) -> Product:
+        """The product of rows of the matrix `of_rows` and a transposed tile of `of_others`."""
+        if self.config.is_fp8:
+            rows, others = (
+                tile.as_fp8(self.config.type_of(name).name)
+                for tile, name in ((rows, of_rows), (others, of_others))
+            )
+        return rows @ others
+
+    def factor(self, stage: Stage, of: str) -> BoxTile:
+        """The tile of a stage from which the products that sum gradients read the matrix `of`."""
+        tile: BoxTile = getattr(stage, self.config.factor_of(of).lower())
+        return tile
 
     @marked("gradient pipeline: results")
     def store(
@@ -97,20 +121,13 @@ class GradientPipeline:
         first_row: Value,
     ) -> None:
         """Write the rows of a gradient that the CTA owns, rounded, through the tile of the owned matrix `of`,
-        which all consumers have read.
+        which all consumers have read. Of fp8 that is too small: gradients have tiles of their own.
         """
         k = self.k
-        layout = gradient_layout(self.config, name)
-        out = k.tma.tile(
-            f"{name}_tile",
-            layout.shape,
-            layout.dtype,
-            swizzle=layout.swizzle,
-            over=self.owned.tile(of.lower()),
-        )
+        out = self.results[name] if self.config.is_fp8 else self._result(name, self.owned.tile(of.lower()))
         t = self.config.wgmma
         if t.splits_columns:
-            columns = t.summed_columns(layout.columns)
+            columns = t.summed_columns(out.columns)
             sums.write(out.from_column(self.group() * columns, columns))
         else:
             sums.write(out, self.group_row())
@@ -128,6 +145,11 @@ class GradientPipeline:
         """The first row, counted in the CTA, of this warpgroup of the consumer."""
         return 0 if self.config.wgmma.splits_columns else self.group() * WGMMA_ROWS
 
+    def first_row(self, first: Value) -> Value:
+        """The first row of this warpgroup of the consumer in a CTA whose first row is `first`, s32."""
+        row = self.group_row()
+        return first if isinstance(row, int) else first + self.k.signed(row)
+
     def thread_row(self, sums: Accumulator) -> Value:
         """The first row of `sums` that this thread has, counted in the CTA, s32."""
         k = self.k
@@ -138,7 +160,7 @@ class GradientPipeline:
 
 def map_of(k: KernelBuilder, config: GradientConfig, name: str) -> TensorParameter:
     """Declare the tensor map of a matrix."""
-    return k.tma.tensor_map(map_name(name), config.dtype.scalar, gradient_rank(config))
+    return k.tma.tensor_map(map_name(name), config.type_of(name).scalar, gradient_rank(config))
 
 
 def corner_of(

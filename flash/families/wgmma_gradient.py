@@ -49,7 +49,9 @@ class WgmmaGradientTiling:
     `splits_columns`, the warpgroups own the same keys, of which each computes all scores, and each sums half
     of the columns: the registers of one do not hold more. One that `adds_queries` also adds to sums of dQ in
     global memory, of which each warpgroup makes half of the columns; `in_order` is whether the CTAs of a head
-    add to a sum from the last keys to the first, so that its bits do not depend on which CTA is when.
+    add to a sum from the last keys to the first, so that its bits do not depend on which CTA is when. One
+    that is `narrow` has Q, K, V and dO of fp8, and of the factors of the products that sum gradients tiles of
+    bf16, too; its gradients have tiles of their own.
     """
 
     head_dim: int
@@ -61,6 +63,7 @@ class WgmmaGradientTiling:
     splits_columns: bool = False
     adds_queries: bool = False
     in_order: bool = False
+    narrow: bool = False
 
     operands: ClassVar[Operands] = HALF
     warps: ClassVar[int] = (1 + CONSUMERS) * WARPGROUP // WARP_SIZE
@@ -114,14 +117,16 @@ class WgmmaGradientTiling:
 
     def tile_of(self, array: str) -> tuple[int, int]:
         """The rows and columns of the tile of a matrix in shared memory."""
-        of_keys = array in ("K", "V", "dK", "dV")
+        of_keys = array in ("K", "V", "dK", "dV", "K_wide")
         of_scores, of_weights = self.widths
         rows = self.block if of_keys == self.by_keys else self.tile
-        return rows, of_weights if array in ("V", "dV", "dO", "O") else of_scores
+        return rows, of_weights if array in ("V", "dV", "dO", "O", "dO_wide") else of_scores
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA, in bytes, at most."""
+        if self.narrow:
+            return self._narrow_bytes
         elements = sum(self.widths) * (self.block + self.stages * self.tile)
         nbytes = elements * HALF.nbytes + _OTHER_STEPS * _STEP_BYTES
         if self.adds_queries:  # the ring of dS, and a tile of dQ
@@ -129,6 +134,19 @@ class WgmmaGradientTiling:
                 LEAST_STAGES * self.block * self.tile * HALF.nbytes + self.tile * self.widths[0] * F32_BYTES
             )
         return nbytes
+
+    @property
+    def _narrow_bytes(self) -> int:
+        """`shared_bytes` of a kernel of fp8: a byte of each element of Q, K, V and dO, and two of each of the
+        factors and of the gradients.
+        """
+        of_scores, of_weights = self.widths
+        written = of_factors = of_scores  # dQ, and K
+        if self.by_keys:
+            written = of_factors = of_scores + of_weights  # dK and dV, and Q and dO
+        elements = self.block * written + self.stages * self.tile * of_factors
+        narrow = (of_scores + of_weights) * (self.block + self.stages * self.tile)
+        return narrow + elements * HALF.nbytes + _OTHER_STEPS * _STEP_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from flash.calls.known import Known
@@ -20,9 +21,9 @@ from flash.launch.arguments import (
     written_problems,
 )
 from flash.launch.checks import Geometry, check, check_addresses
-from flash.launch.operands import Operands
+from flash.launch.operands import Operands, scale_problems
 from flash.launch.shapes import PACKED, matrices
-from flash.operands.dtypes import F32
+from flash.operands.dtypes import BF16, F16, F32, FP8_DTYPES, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -71,7 +72,7 @@ class Checks:
             checked = self._known.get(of, arrays)
         except TypeError:  # not hashable, so no valid layout: `check` refuses it
             checked = None
-        problems: list[str] = []
+        problems = list(scale_problems(operands)) if config.is_fp8 else []
         sizes = checked or _sizes(config, views, operands, layout, most, self._caller)
         check_addresses(sizes.geometry, (views["q"], views["k"], views["v"]), operands, caller)
         if checked is None:
@@ -117,6 +118,7 @@ def _sizes(
         None,
         layout=layout,
         operands=operands,
+        features=config.gradient_features,
         max_seqlen_q=most_q,
         caller=caller,
     )
@@ -136,11 +138,17 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
     """The declarations of all arrays but those of scores, in the order in which they are checked."""
     layout = PACKED if config.varlen else layout
     declared = {a.name: a for a in matrices(config, layout, rank, caller.source_words("as q is"))}
+    if config.is_fp8:
+        of_out = (config.output,) if caller.has_config else (BF16, F16)
+        declared["out"] = replace(declared["out"], dtypes=of_out, why="as attention of fp8 returns it")
     arguments = [declared[name] for name in ("q", "k", "v", "out")]
-    of = {"dout": "out", **WRITTEN}
-    arguments += [
-        Argument(name, declared[like].axes, (config.element,), f"as {like} is") for name, like in of.items()
-    ]
+    for name, like in {"dout": "out", **WRITTEN}.items():
+        dtypes: tuple[DType, ...] = (config.output,)
+        why = f"as {like} is"
+        if config.is_fp8:
+            of_rows = name == "dout"
+            dtypes, why = (tuple(FP8_DTYPES.values()), "") if of_rows else (dtypes, "as out is")
+        arguments.append(Argument(name, declared[like].axes, dtypes, why))
     rows = {
         "bhsd": declared["q"].axes[:-1],
         "bshd": ("batch", "heads", "seq_q"),
@@ -153,4 +161,4 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
 def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:
     """The alignment, in bytes, of the kernels for these arrays: 16, 8, 4 or 2."""
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
-    return math.gcd(natural, *[aligned(views[name], config.element.nbytes) for name in MATRICES])
+    return math.gcd(natural, *[aligned(views[n], OF_ARRAYS[views[n].dtype].nbytes) for n in MATRICES])

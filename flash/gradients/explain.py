@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.forward import CAUSAL
-from flash.contract.gradients import GradientBuild
+from flash.contract.gradients import GradientBuild, WideBuild
 from flash.contract.resources import size_text
 from flash.families.precision import FMA
 from flash.gradients.resources import GradientResources
@@ -82,7 +82,7 @@ def _sweeps(sweeps: Sweeps) -> str:
 
 def _kernel(kernel: BuiltKernel, ctas: int, call: GradientCall, target: Target) -> Iterator[tuple[str, str]]:
     """The lines about a launch: kernel and CTAs, tiles, products, proofs, resources and runs on GPUs."""
-    role = "sums terms"
+    role = "writes numbers of fp8 in bf16" if isinstance(kernel, WideBuild) else "sums terms"
     if isinstance(kernel, GradientBuild):
         role = f"writes {_OWNED[kernel.config.owner]}"
     yield "kernel", f"{kernel.header.name} for {kernel.target}, verified, {role}, {ctas} CTAs"
@@ -143,7 +143,7 @@ def _memory(call: GradientCall, target: Target) -> str:
     of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
     arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
     of_kernels = {
-        name: math.prod(memory.shape) * F32_BYTES
+        name: math.prod(memory.shape) * memory.dtype.nbytes
         for name, memory in memory_of(call, target, "AttentionGradient").items()
     }
     lengths, heads = _lengths(call), call.checked.geometry.heads

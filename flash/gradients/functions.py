@@ -11,13 +11,13 @@ from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, readable_views
+from flash.launch.signature import BackwardArguments, GradientNarrowArguments
 from flash.no_columns import problems_of_rows
 from flash.operands.dtype_names import A, AnyArray, Backend, Causal, Layout, Precision
-from flash.operands.dtypes import OF_ARRAYS
+from flash.operands.dtypes import BF16, DTYPES, F16, FP8_DTYPES, INPUT_DTYPES, OF_ARRAYS
 from flash.problem.config import config_of_call
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
-    ScoreArguments,
     VarlenArguments,
     named_settings,
     of_launch,
@@ -66,11 +66,13 @@ class _GradientsOfNoColumns(AttentionGradient):
         raise_problems([*problems_of_rows({n: views[n] for n in "kv"}), *problems], caller)
         like = views["q"]
         handle = None if stream is None else streams.stream_handle(stream, caller)
-        zeros = self._empty(like, like, handle)
-        self._gradient.clear([view(zeros, "dout")], stream_of(like, handle))
-        rows: Any = results.deliver(zeros, like)  # in place of out and dout, with k in place of v
-        gradients = super().launch(rows, q, k, k, rows, lse, stream=stream, wanted=wanted, **how)
-        written: Any = results.deliver(self._empty(views["v"], like, handle), like) if dv is None else dv
+        # In place of dout and out, with k in place of v. They are one array, but of fp8.
+        of = [views["dout"], views["out"]] if self.config.is_fp8 else [like]
+        zeros = [self._empty(like, typed, handle) for typed in of]
+        self._gradient.clear([view(array, "dout") for array in zeros], stream_of(like, handle))
+        rows: list[Any] = [results.deliver(array, like) for array in zeros]
+        gradients = super().launch(rows[0], q, k, k, rows[-1], lse, stream=stream, wanted=wanted, **how)
+        written: Any = results.deliver(self._empty(views["v"], of[-1], handle), like) if dv is None else dv
         return gradients._replace(dv=written)
 
     def _empty(self, shaped: ArrayView, like: ArrayView, stream: int | None) -> object:
@@ -103,7 +105,7 @@ class _VarlenOfNoColumns(_GradientsOfNoColumns):
     _caller = _OfVarlen._caller
 
 
-@takes(ScoreArguments)
+@takes(BackwardArguments)
 def attention_backward(
     dout: AnyArray,
     q: A,
@@ -124,7 +126,7 @@ def attention_backward(
     stream: object = None,
     backend: Backend = AUTO,
     layout: Layout = "bhsd",
-    **scores: Unpack[ScoreArguments],
+    **arguments: Unpack[BackwardArguments],
 ) -> Gradients[A]:
     """The gradients of `attention`, with kernels made for these arrays and kept.
 
@@ -139,6 +141,10 @@ def attention_backward(
 
     float32 without a `precision` is computed as with "ieee": products are exact and summed in f32. With
     "f32_grade" the kernels use tensor cores, with an error near that of f32.
+
+    q, k and v of fp8 come with the `q_scale`, `k_scale`, `v_scale` and `scale_block` of the forward call, and
+    with a dout of fp8 whose scales, `dout_scale`, have the shape of `q_scale`. out and the gradients are of
+    bfloat16 or float16. The kernels are for a Hopper GPU.
     """
     arrays = {
         "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
@@ -147,9 +153,9 @@ def attention_backward(
     return _launch(
         (_OfAttention, _AttentionOfNoColumns),
         attention_backward,
-        ScoreArguments,
+        BackwardArguments,
         (deterministic, causal, precision, ()),
-        scores,
+        arguments,
         arrays,
         wanted=wanted,
         stream=stream,
@@ -228,25 +234,37 @@ def _launch(
     arrays: dict[str, Any],
     **options: Any,
 ) -> Gradients[Any]:
-    """The gradients of a call of `function`, whose arguments of scores are `known`, by kernels of the first
-    of `kinds`, or of the second for values without columns. `choices` are deterministic, causal, precision
-    and `used` as `_kernel` takes it.
+    """The gradients of a call of `function`, whose arguments of scores and of fp8 are `known`, by kernels of
+    the first of `kinds`, or of the second for values without columns. `choices` are deterministic, causal,
+    precision and `used` as `_kernel` takes it.
     """
     caller = kinds[0]._caller.name
     require_known(caller, scores, known, function)
+    scores = dict(scores)
+    narrow = {name: scores.pop(name) for name in GradientNarrowArguments.__annotations__ if name in scores}
+    scale_block = narrow.pop("scale_block", None)
     scores = with_captured(caller, scores)
     columns, of_v = last_dimension(caller, arrays["q"], "q"), last_dimension(caller, arrays["v"], "v")
     deterministic, *others = choices
+    dtype = dtype_of(caller, arrays["q"], known=DTYPES if others[-1] else INPUT_DTYPES)
+    out_dtype = _output_of(caller, arrays["out"]) if dtype in FP8_DTYPES else None
     kernel = _kernel_for(
         kinds[0 if of_v else 1],
         flag(caller, "deterministic", deterministic),
         columns,
         of_v or columns,
-        dtype_of(caller, arrays["q"]),
+        dtype,
         *others,
+        (out_dtype, scale_block),
         *settings_of_call(scores, functools.partial(dtype_of, caller)),
     )
-    return kernel.launch(**arrays, **options, **of_launch(scores))
+    return kernel.launch(**arrays, **options, **narrow, **of_launch(scores))
+
+
+def _output_of(caller: str, out: AnyArray) -> str | None:
+    """The out_dtype of a config with Q, K and V of fp8 whose O is `out`; None for a type that it has not."""
+    dtype = OF_ARRAYS.get(readable_views({"out": out}, caller)["out"].dtype)
+    return dtype.name if dtype in (BF16, F16) else None
 
 
 def _kernel_for(*choices: Any) -> AttentionGradient:
@@ -266,11 +284,14 @@ def _kernel(
     causal: Causal,
     precision: Precision | None,
     used: tuple[bool, ...],
+    narrow: tuple[str | None, object],
     *scores: Any,
 ) -> AttentionGradient:
     """The object that computes gradients of calls with these choices. `used` says whether a call has
-    seqused_q and seqused_k, and is empty for sequences that are not packed.
+    seqused_q and seqused_k, and is empty for sequences that are not packed; `narrow` are out_dtype and
+    scale_block.
     """
+    out_dtype, scale_block = narrow
     of_q, of_k = used or (False, False)
     config = config_of_call(
         kind._caller.name,
@@ -282,6 +303,8 @@ def _kernel(
         varlen=bool(used),
         seqused_q=of_q,
         seqused_k=of_k,
+        out_dtype=out_dtype,
+        scale_block=scale_block,
         **named_settings(scores),
     )
     return kind(config, deterministic=deterministic)

@@ -20,7 +20,7 @@ from flash.host import results
 from flash.host.caller import Caller
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
-from flash.launch.signature import ExplainArguments, LaunchArguments
+from flash.launch.signature import GradientExplainArguments, GradientLaunchArguments
 from flash.operands.dtype_names import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, require_sweeps
@@ -40,8 +40,9 @@ _NAME: Final = "AttentionGradient"
 
 
 class Gradients(NamedTuple, Generic[A]):
-    """The gradients of a call: of q, k and v, in their shapes and types, and by the names of their
-    arguments those of the arrays of scores that were wanted, of the types and shapes of these arguments.
+    """The gradients of a call: of q, k and v, in their shapes and types (with fp8 in the type of out), and by
+    the names of their arguments those of the arrays of scores that were wanted, of the types and shapes of
+    these arguments.
     """
 
     dq: A
@@ -66,6 +67,9 @@ class AttentionGradient:
     of its process. Tiles are those of `GRADIENT_TILES` and `WGMMA_GRADIENT_TILES` in
     `flash/problem/gradient_choice.py`: `block_q`, `tile` and the like in the config, and pack_gqa, are of the
     forward pass alone.
+
+    With Q, K and V of fp8, dO is of fp8, too, and has scales; the kernels, for Hopper, make two sweeps after
+    launches that write Q, K and dO in bf16, and dq, dk and dv have the type of out.
 
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
     and summed in f32. They need sm_80 or later. On a Hopper GPU those of f16 and bf16 use `wgmma`, in one
@@ -96,10 +100,11 @@ class AttentionGradient:
                 f"{_NAME}: config must be one without pages, got page_size={config.page_size}; keys in "
                 "pages have no gradients, pass them packed"
             )
-        if config.is_fp8:
+        if config.is_fp8 and config.varlen:
             raise ConfigError(
-                f"{_NAME}: config must be of f32, f16 or bf16, whose gradients there are, got "
-                f"dtype={config.dtype!r}"
+                f"{_NAME}: config must be one of batches, because packed sequences of fp8 have no gradients, "
+                f"got dtype={config.dtype!r} with varlen=True; use a batch for each length, or convert Q, K "
+                "and V to 'bf16'"
             )
         if config.shared_kv:
             raise ConfigError(
@@ -136,8 +141,9 @@ class AttentionGradient:
     def builds(self) -> dict[str, GradientBuild]:
         """The kernels by the names of what their CTAs own: "queries" and "keys", or in one sweep "deltas",
         "keys" and "sums"; for the config's target, by default sm_80, and for arrays with the largest
-        alignment that head_dim allows, without the gradient of LSE and those of arrays of scores. Raises
-        `ConfigError` if no kernel computes the config.
+        alignment that head_dim allows, without the gradient of LSE and those of arrays of scores; with fp8
+        for dO of the type of q, and without those that write rows in bf16. Raises `ConfigError` if no kernel
+        computes the config.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
         config = self.config
@@ -161,7 +167,7 @@ class AttentionGradient:
         """The resources of `builds`, with registers by the assembler where one is installed."""
         return {owner: GradientResources.of(build) for owner, build in self.builds.items()}
 
-    @takes(LaunchArguments)
+    @takes(GradientLaunchArguments)
     def launch(
         self,
         dout: AnyArray,
@@ -181,7 +187,7 @@ class AttentionGradient:
         layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         max_seqlen_k: int | None = None,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[GradientLaunchArguments],
     ) -> Gradients[A]:
         """The gradients of a number for q, k and v, and for arrays of scores, from its gradients
         `dout` for out and `dlse` for lse.
@@ -193,13 +199,17 @@ class AttentionGradient:
         v, the layouts, varlen with its arrays of lengths, and the arrays of scores are as in
         `AttentionKernel.launch`. A row whose lse is -inf adds 0 to every gradient.
 
-        Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, and a dict
-        of the gradients of those arrays of scores whose names are `wanted`, among "alibi_slopes",
-        "bias", "key_bias" and "sink", in the shapes and types of the arguments: sums over all elements that
-        an element was broadcast to. Gradients of keys and values are sums over the heads that share them.
-        `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides whose last
-        dimension is dense; they share no memory with each other or the inputs. With varlen, rows of no
-        sequence are 0 in new arrays, and not written in given ones.
+        With fp8, as the config says, dout is of "e4m3" or "e5m2", whichever q is, and `q_scale`, `k_scale`,
+        `v_scale` and `dout_scale` are what the numbers of q, k, v and dout are multiplied with: the first
+        three those of the forward pass, the last of the shape of `q_scale`.
+
+        Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, with fp8 of the
+        type of out, and a dict of the gradients of those arrays of scores whose names are `wanted`, among
+        "alibi_slopes", "bias", "key_bias" and "sink", in the shapes and types of the arguments: sums over all
+        elements that an element was broadcast to. Gradients of keys and values are sums over the heads that
+        share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides
+        whose last dimension is dense; they share no memory with each other or the inputs. With varlen, rows
+        of no sequence are 0 in new arrays, and not written in given ones.
 
         Sums run in an order that only the config, the shapes and the device determine: the same call
         gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`
@@ -222,7 +232,7 @@ class AttentionGradient:
         `BackendError` if the backend fails.
         """
         caller = self._caller
-        require_known(caller.name, arguments, LaunchArguments, AttentionGradient.launch)
+        require_known(caller.name, arguments, GradientLaunchArguments, AttentionGradient.launch)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         scale, numbers = self._scalars(softmax_scale, arguments)
         named = {
@@ -245,7 +255,7 @@ class AttentionGradient:
         of_scores = {n: returned[sum_name(n)] for n in names}
         return Gradients(returned["dq"], returned["dk"], returned["dv"], of_scores)
 
-    @takes(ExplainArguments)
+    @takes(GradientExplainArguments)
     def explain(
         self,
         dout: AnyArray,
@@ -263,7 +273,7 @@ class AttentionGradient:
         backend: Backend = AUTO,
         layout: Layout = "bhsd",
         max_seqlen_k: int | None = None,
-        **arguments: Unpack[ExplainArguments],
+        **arguments: Unpack[GradientExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text: the kernels with their tiles,
         proofs, registers and occupancy, the arithmetic and the memory. Nothing is launched; the
@@ -271,7 +281,7 @@ class AttentionGradient:
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        require_known(f"{_NAME}.explain", arguments, ExplainArguments, AttentionGradient.explain)
+        require_known(f"{_NAME}.explain", arguments, GradientExplainArguments, AttentionGradient.explain)
         named = {
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,

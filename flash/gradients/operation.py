@@ -42,7 +42,7 @@ class Gradient(Operation[GradientCall]):
         super().__init__(gpu, caller, config.target)
         self.config = config
         self.checks = Checks(config, caller)
-        self._operands = tuple([operand.name for operand in config.features.operands])
+        self._operands = tuple([operand.name for operand in config.gradient_features.operands])
         self._has_kernels: set[tuple[int | None, Target]] = set()
         self._sweeps: dict[Target, Sweeps] = {}
         self._asked_sweeps = sweeps, deterministic
@@ -56,7 +56,7 @@ class Gradient(Operation[GradientCall]):
         arguments that are no arrays, and operands that are missing or not allowed.
         """
         operands = {**dict.fromkeys(self._operands), **scores}
-        require_operands(self.config.features, operands, self.caller)
+        require_operands(self.config.gradient_features, operands, self.caller)
         arrays = {name: array for name, array in named.items() if array is not None or name not in _OPTIONAL}
         read = self.read({**arrays, **{name: operands[name] for name in self._operands}}, stream)
         self.require_located(read.values())
@@ -68,7 +68,7 @@ class Gradient(Operation[GradientCall]):
         """The new arrays for the results of a call."""
         for name, of in WRITTEN.items():
             if name not in views:
-                yield Result(name, views[of], views[of].shape, self.config.element)
+                yield Result(name, views[of], views[of].shape, self.config.output)
         for name in wanted:
             array = operands[name]
             yield Result(sum_name(name), array, array.shape, OF_ARRAYS[array.dtype])

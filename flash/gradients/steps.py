@@ -11,19 +11,22 @@ import numpy as np
 
 from flash.calls.step import Step, launch_step, outer_strides, require_grid
 from flash.contract.built_kernel import BuiltKernel
-from flash.contract.gradients import GradientBuild, gradient_build, sum_build
+from flash.contract.gradients import GradientBuild, gradient_build, sum_build, wide_build
 from flash.cpu.engine import Engine
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.families.wgmma_gradient import CONSUMERS
 from flash.gradients.checks import Checked, alignment
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
+from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.launch.kernel_choice import against_map
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
-from flash.operands.dtypes import F32, I32, OF_ARRAYS, DType
+from flash.operands.dtypes import BF16, F32, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
+from flash.problem.features import GRADIENT_SCALE
+from flash.problem.features import SCALES as SCALE_ARRAYS
 from flash.problem.gradient_choice import against_wgmma, gradient_config
 from flash.problem.gradients import (
     BEGUN_CTAS,
@@ -32,11 +35,14 @@ from flash.problem.gradients import (
     SCORES,
     SUM_BLOCKS,
     SUMS_OF_QUERIES,
+    WIDE,
+    WIDENED,
     GradientConfig,
     owners_of,
     term_of,
 )
 from flash.problem.sequences import each_sequence
+from flash.reference import scaled_numbers
 from flash.scores.aux_arrays import gathered
 from flash.scores.feature import ScoreFeature, summed_to
 from ptxgen.arrays.dlpack import dense_strides
@@ -51,6 +57,8 @@ _POINTERS = {
 }  # fmt: skip
 
 
+# Matrices of fp8 that kernels read in bf16, too, and the operands with their scales.
+_SCALES = dict(zip(WIDENED, (*SCALE_ARRAYS[:2], GRADIENT_SCALE), strict=True))
 _MAPPED = ("Q", "K", "V", "dO", "dQ", "dK", "dV")  # which kernels with `wgmma` copy by tensor maps
 
 
@@ -70,6 +78,11 @@ class GradientCall(NamedTuple):
     one_sweep: bool = False  # as `gradient_config` takes it
     in_order: bool = False  # likewise
 
+    @property
+    def dout_dtype(self) -> DType:
+        """The type of dO."""
+        return OF_ARRAYS[self.arrays["dout"].dtype]
+
 
 class Memory(NamedTuple):
     """An array that the launches of a call need. Before the first launch its elements are 0 if it
@@ -88,6 +101,9 @@ def memory_of(call: GradientCall, target: Target, caller: str) -> dict[str, Memo
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     rows = tuple(call.arrays["lse"].shape)
     memory = {"D": Memory(rows)}
+    if config.is_fp8:
+        arrays = _in_order(call)
+        memory |= {f"{name}{WIDE}": Memory(tuple(arrays[name].shape), dtype=BF16) for name in _SCALES}
     if call.one_sweep:
         sums = Memory(_shape_of_sums(call, target, rows, caller), is_cleared=True)
         memory[SUMS_OF_QUERIES] = sums
@@ -147,6 +163,7 @@ def _kernel(call: GradientCall, owner: str, target: Target, caller: str) -> Grad
         one_sweep=one_sweep,
         in_order=call.in_order,
         without_wgmma=against,
+        dout_dtype=call.dout_dtype,
     )
 
 
@@ -200,6 +217,8 @@ def steps_of(
         **call.numbers,
     }
     views = arrays_of(call, memory)
+    if config.is_fp8:
+        yield from _widening_steps(call, target, views, values, caller)
     for owner in owners_of(one_sweep=call.one_sweep):
         kernel = build(_kernel(call, owner, target, caller))
         t = kernel.config.tiling
@@ -224,6 +243,26 @@ def steps_of(
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
             yield from sum_steps(feature, views[terms], views[into], target, caller)
+
+
+def _widening_steps(
+    call: GradientCall,
+    target: Target,
+    views: Mapping[str, ArrayView],
+    values: Mapping[str, int | float],
+    caller: str,
+) -> Iterator[Step]:
+    """The launches that write matrices of fp8 in bf16, for kernels that read them so. Raises `ConfigError` if
+    the arrays have no such kernels.
+    """
+    config, g = call.config, call.checked.geometry
+    _kernel(call, KEYS, target, caller)  # which takes arrays that have the alignment of these
+    for name, scale in _SCALES.items():
+        X, (rows, heads) = views[name], (g.seq_k, g.kv_heads) if name == "K" else (g.seq_q, g.heads)
+        kernel = wide_build(WideConfig(target, OF_ARRAYS[X.dtype], X.shape[-1], config.scale_block or 0))
+        of_kernel = {**values, "rows": rows, "heads": heads, "group": heads // max(g.kv_heads, 1)}
+        arrays = {"X": X, "scale": views[scale], "W": views[f"{name}{WIDE}"]}
+        yield from _step(kernel, arrays, of_kernel, -(-rows // ROWS) * heads * g.batch, caller)
 
 
 def why_without_wgmma(call: GradientCall, owner: str, target: Target) -> str:
@@ -313,6 +352,8 @@ def run_on_cpu(call: GradientCall, engine: Engine) -> None:
         in_order = {name: bhsd(a, call.layout) for name, a in arrays.items()}
         shape = in_order["q"].shape[:3]
         of_rows = {name: None if a is None else a.reshape(shape) for name, a in rows.items()}
+        if config.is_fp8:
+            in_order |= _scaled(call, in_order, operands)
         attend(**in_order, **of_rows, arrays=sums, **operands)
         return
     by_head = {name: a.swapaxes(0, 1)[None] for name, a in arrays.items()}
@@ -333,6 +374,23 @@ def run_on_cpu(call: GradientCall, engine: Engine) -> None:
         )
     for name, array in of_sequences.items():
         sums[name][...] = summed_to(array, sums[name].shape)
+
+
+def _scaled(call: GradientCall, arrays: Mapping[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
+    """Q, K, V and dO of fp8 as the numbers that they stand for, f32, whose scales are taken out of
+    `operands`.
+    """
+    config, g = call.config, call.checked.geometry
+    sizes = {"batch": g.batch, "heads": g.heads, "kv_heads": g.kv_heads}
+    features = config.gradient_features
+    sizes |= features.counts_of_scales({"seq_q": g.seq_q, "seq_k": g.seq_k})
+    result = {}
+    for operand in features.operands:
+        if operand.name in (*SCALE_ARRAYS, GRADIENT_SCALE):
+            scale = np.broadcast_to(operands.pop(operand.name), [sizes[axis] for axis in operand.axes])
+            name = operand.name.removesuffix("_scale")
+            result[name] = scaled_numbers(arrays[name], scale, config.scale_block, np.float32)
+    return result
 
 
 def bhsd(array: Any, layout: str) -> Any:

@@ -22,11 +22,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Final
 
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
 from flash.device.row_tiles import RowTiles
 from flash.device.tensor_correction import Correction
-from flash.device.tensor_pipeline import TensorPipeline
+from flash.device.tensor_pipeline import GatheredTensorPipeline, TensorPipeline
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Tiling
@@ -69,8 +70,9 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    # Proofs do not follow shifts and products through what packed heads divide.
-    short = not config.packed
+    # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
+    appends = config.features.appended is not None
+    short = not (config.packed or appends or config.features.rotation is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
     roles = Roles.of(k, t)
@@ -82,21 +84,26 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
         t.row_tiles, roles.multiplying, roles.softmax, then=roles.correction, dealt=True, s=S, p=P, o=O
     )
     factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
-    pipeline = TensorPipeline(k, config, t, roles, memory)
-    work_tiles = WorkTiles.of(k, config, parameters, (roles.loading, roles.softmax))
+    pipeline_of = GatheredTensorPipeline if t.gathers else TensorPipeline
+    pipeline = pipeline_of(k, config, t, roles, memory)
+    of_tiles = roles.loading, roles.softmax, roles.correction, roles.multiplying
+    work_tiles = WorkTiles.of(k, config, parameters, of_tiles)
 
     def work_of(parameters: Parameters, role: Role) -> WorkTile:
         return WorkTile(k, config, t, parameters, Cta.of(k, config, parameters), role, pipeline)
 
+    if appends:
+        AppendedKV.written(k, config, parameters, Cta.of(k, config, parameters))
     with roles.softmax, work_tiles.each() as parameters:
         RowTiles(work_of(parameters, roles.softmax), rows, factors).run()
-    with roles.correction, work_tiles.each() as parameters:
+    with roles.correction, pipeline.consumed(), work_tiles.each() as parameters:
         Correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
     with roles.others:
         with roles.multiplying, work_tiles.each() as parameters:
             multiply(work_of(parameters, roles.multiplying), rows, pipeline)
         with roles.loading, work_tiles.each() as parameters:
             cta = Cta.of(k, config, parameters)
+            pipeline.parameters = parameters
             pipeline.load_work_tile(cta, has_tiles(cta))
     return k.finish()
 
@@ -104,28 +111,34 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 @marked("tcgen05: products")
 def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline) -> None:
     """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
-    k, cta = work.k, work.cta
+    k, cta, memory = work.k, work.cta, pipeline.memory
     with ExitStack() as blocks:
-        blocks.enter_context(pipeline.memory.one_thread())
+        blocks.enter_context(memory.by_warp())
         blocks.enter_context(k.when(has_tiles(cta), uniform=True))
         query = blocks.enter_context(pipeline.queries.drain())
-        Q = [query.q.part(first, TCGEN05_ROWS) for first in range(0, work.t.block_q, TCGEN05_ROWS)]
+        Q = [
+            memory.operand(query.q.part(first, TCGEN05_ROWS))
+            for first in range(0, work.t.block_q, TCGEN05_ROWS)
+        ]
         with pipeline.keys.drain() as key:
             k.note("S = Q K^T")
+            K = memory.operand(key.k.T)
             for Q_i in Q:
-                with rows.fill() as stage:
-                    stage.s.mma(Q_i, key.k.T, use=False)
+                with rows.fill() as stage, memory.one_thread():
+                    stage.s.mma(Q_i, K, use=False)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
                 k.note("O += P V of the tile before, S = Q K^T")
+                V, K = memory.operand(value.v), memory.operand(key.k.T)
                 for Q_i in Q:
-                    with rows.fill() as stage:
-                        stage.o.mma(stage.p, value.v, use=has_sums != 0)
-                        stage.s.mma(Q_i, key.k.T, use=False)
+                    with rows.fill() as stage, memory.one_thread():
+                        stage.o.mma(stage.p, V, use=has_sums != 0)
+                        stage.s.mma(Q_i, K, use=False)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")
+            V = memory.operand(value.v)
             for _ in Q:
-                with rows.fill() as stage:
-                    stage.o.mma(stage.p, value.v, use=has_sums != 0)
+                with rows.fill() as stage, memory.one_thread():
+                    stage.o.mma(stage.p, V, use=has_sums != 0)

@@ -5,6 +5,10 @@ sweep it also adds to sums of dQ (`flash/device/wgmma_query_sums.py`).
 
 The scores are computed transposed, keys by queries, so that Pᵀ and dSᵀ are in the registers from which the
 next products read them. dV += Pᵀ dO starts before dS is computed, so that tensor cores work meanwhile.
+
+Of fp8, S and dP are products of fp8, which both read along the columns. The others read along rows, which
+`wgmma` of fp8 does not: their factors are those numbers times their scales, in bf16
+(`flash/kernels/widened_rows.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms, if_some
+from flash.device.gradient_scales import GradientScales
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import KeyTerms
 from flash.device.gradient_tiles import begun, shift_of, tamed
@@ -44,7 +49,8 @@ def wgmma_gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
     numbers = Layout.of("numbers", (2, config.wgmma.tile), f32, "none")
-    pipeline = GradientPipeline(k, config, ("K", "V"), ("Q", "dO"), stored={"numbers": numbers})
+    factors = ("Q_wide", "dO_wide") if config.is_fp8 else ()
+    pipeline = GradientPipeline(k, config, ("K", "V"), ("Q", "dO", *factors), stored={"numbers": numbers})
     sums = WgmmaQuerySums(k, config, pipeline) if config.wgmma.adds_queries else None
     number = _begun(k, parameters)
     if config.features.varlen:
@@ -144,7 +150,7 @@ class _Producer(_Walk):
         is_cut = functools.partial(_only, k, cut)
         with pipeline.walked.rework() as stage:
             with is_cut():
-                pipeline.clear(stage, walked)
+                pipeline.clear(stage, [self.config.factor_of(name) for name in ("Q", "dO")])
             # Not while tiles are cleared: the assembler would spill.
             lse, delta = self._load_numbers(head, first)
             if tames:
@@ -204,6 +210,11 @@ class _Consumer(_Walk):
         self.group = pipeline.group() if t.splits_columns else None
         self.group_row = pipeline.group_row()
         self.my_key = part.first_key + pipeline.thread_row(self.S)
+        self.scales: GradientScales | None = None
+        if config.is_fp8:
+            where = part.batch, self.first_head, part.kv_head
+            first_key = pipeline.first_row(part.first_key)
+            self.scales = GradientScales(k, config, part.parameters, where, first_key)
         self.in_quad = k.thread_id() % QUAD_LANES
 
     @marked("wgmma gradient of keys: loops")
@@ -241,11 +252,17 @@ class _Consumer(_Walk):
         its number and its first query.
         """
         head, n, first = tile
-        k, S, dP, dtype = self.k, self.S, self.dP, self.config.dtype.scalar
-        stage, seq_q = self.pipeline.walked.acquire(), self.part.parameters.seq_q
+        k, S, dP, dtype = self.k, self.S, self.dP, self.config.factor_type.scalar
+        if self.scales is not None:
+            gradients = self.scales.tile(gradients, (self.part.batch, head, self.part.kv_head), first)
+        pipeline = self.pipeline
+        stage, seq_q = pipeline.walked.acquire(), self.part.parameters.seq_q
+        queries, outputs = pipeline.factor(stage, "Q"), pipeline.factor(stage, "dO")
         k.note("S^T = K Q^T, dP^T = V dO^T")
-        S.set(self.owned.k.part(self.group_row, WGMMA_ROWS) @ stage.q.T)
-        dP.set(self.owned.v.part(self.group_row, WGMMA_ROWS) @ stage.do.T)
+        keys = self.owned.k.part(self.group_row, WGMMA_ROWS)
+        S.set(pipeline.product(keys, "K", stage.q.T, "Q"))
+        values = self.owned.v.part(self.group_row, WGMMA_ROWS)
+        dP.set(pipeline.product(values, "V", stage.do.T, "dO"))
         # Where scores are hidden or dropped, registers of that leave none for products under way.
         early = not (cut or gradients.dropping)
         shifts = self._numbers(stage, _SHIFTS)
@@ -257,7 +274,7 @@ class _Consumer(_Walk):
         gradients.weigh(by_query, shifts)
         if early:
             k.note("dV += P^T dO")
-            self.dV += S.packed(dtype) @ self._columns(stage.do)
+            self.dV += S.packed(dtype) @ self._columns(outputs)
         deltas = self._numbers(stage, _DELTAS)
         if early:
             k.wgmma.wait(1)
@@ -269,14 +286,14 @@ class _Consumer(_Walk):
         if self.sums is not None:
             self.sums.write(dP, self.part.parameters, self.part.batch)
         if not early:
-            self.dV += S.packed(dtype) @ self._columns(stage.do)
+            self.dV += S.packed(dtype) @ self._columns(outputs)
         dS = dP.packed(dtype)
         exchanged = None
         if self.sums is not None:
             k.note("dQ += dS K")
             exchanged = self.sums.multiply(self.owned.k)
         k.note("dK += dS^T Q")
-        self.dK += dS @ self._columns(stage.q)
+        self.dK += dS @ self._columns(queries)
         if self.sums is not None and exchanged is not None:
             k.wgmma.wait(1)
             exchanged.release()

@@ -1,6 +1,7 @@
 """The kernel for Hopper that writes dQ, and D for the other kernels: a CTA owns rows of Q, 64 for each
 warpgroup that computes, and walks over the keys that they see. `flash/device/gradient_tiles.py` has the
-formulas.
+formulas. Of fp8, K has the form in which it is a factor of dQ besides, and dO that in which it is one of D
+(`flash/kernels/wgmma_gradient_keys.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from flash.device.gradient_parts import QueriesPart, RowNumbers, Terms
+from flash.device.gradient_scales import GradientScales
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import RowTerms
 from flash.device.gradient_tiles import begun, shift_of, tamed
@@ -33,7 +35,8 @@ from ptxgen.types import f32
 def wgmma_gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, parameters = begun(config)
-    pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V"))
+    factors = ("K_wide",) if config.is_fp8 else ()
+    pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V", *factors))
     row_deltas = k.shared("row_deltas", (1, config.wgmma.block), f32)
     if config.features.varlen:
         QueriesPart.of(k, config, parameters)  # ends CTAs after their sequence
@@ -71,7 +74,7 @@ def _load(k: KernelBuilder, config: GradientConfig, pipeline: GradientPipeline, 
                 cut = tiles.is_cut(n)
                 is_cut = nullcontext() if isinstance(cut, bool) else k.when(cut, uniform=True)
                 with pipeline.walked.rework() as stage, is_cut:
-                    pipeline.clear(stage, walked[:1])
+                    pipeline.clear(stage, (config.factor_of("K"),))
 
 
 class _Consumer:
@@ -91,9 +94,10 @@ class _Consumer:
         t, of = config.wgmma, part.parameters
         numbers = RowNumbers.of(k, of, part.batch, part.head)
         self.to_terms = Terms.of(k, of, part.batch, part.head, longest)
-        O, dO = (of.rows(k, name, part.batch, part.head) for name in ("O", "dO"))
+        rounded, team = config.type_of("O").scalar, Team(pipeline.consumer)
+        O, dO = (of.rows(k, name, part.batch, part.head) for name in ("O", config.factor_of("dO")))
         where = part.first_row, t.block, numbers, row_deltas
-        sum_rows(k, O, dO, config.dtype.scalar, *where, self._write_first, Team(pipeline.consumer))
+        sum_rows(k, O, dO, rounded, *where, self._write_first, team, config.factor_type.scalar)
         pipeline.consumer.barrier.sync()  # D has been written by all
         self.S, self.dP = (k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False) for _ in range(2))
         self.dQ = k.wgmma.accumulator(WGMMA_ROWS, t.widths[0])
@@ -102,6 +106,11 @@ class _Consumer:
         self.my_query = part.first_row + row
         self.in_quad = k.thread_id() % QUAD_LANES
         self.gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
+        self.heads = part.batch, part.head, part.kv_head
+        self.scales: GradientScales | None = None
+        if config.is_fp8:
+            first_row = pipeline.first_row(part.first_row)
+            self.scales = GradientScales(k, config, of, self.heads, first_row)
         self.gradients.begin_loops()
         self.terms = RowTerms(k, self.gradients, ROWS)
         self.shifts, self.deltas = self._numbers(numbers, row_deltas, row)
@@ -151,11 +160,16 @@ class _Consumer:
     @marked("wgmma gradient of queries: tile")
     def _add_keys(self, first: Value, cut: bool) -> None:
         """Add to dQ the terms of the tile of keys that begins with `first`."""
-        k, dtype, gradients = self.k, self.config.dtype.scalar, self.gradients
-        stage = self.pipeline.walked.acquire()
+        k, dtype, gradients = self.k, self.config.factor_type.scalar, self.gradients
+        if self.scales is not None:
+            gradients = self.scales.tile(gradients, self.heads, first)
+        pipeline = self.pipeline
+        stage = pipeline.walked.acquire()
         k.note("S = Q K^T, dP = dO V^T")
-        self.S.set(self.owned.q.part(self.group_row, WGMMA_ROWS) @ stage.k.T)
-        self.dP.set(self.owned.do.part(self.group_row, WGMMA_ROWS) @ stage.v.T)
+        queries = self.owned.q.part(self.group_row, WGMMA_ROWS)
+        self.S.set(pipeline.product(queries, "Q", stage.k.T, "K"))
+        outputs = self.owned.do.part(self.group_row, WGMMA_ROWS)
+        self.dP.set(pipeline.product(outputs, "dO", stage.v.T, "V"))
         k.wgmma.wait(0 if cut else 1)
         S, dP = self.S.rows_of_thread, self.dP.rows_of_thread
         slopes, coordinates = gradients.score(
@@ -169,7 +183,7 @@ class _Consumer:
         self.terms.add(dP, coordinates)
         gradients.bend(dP, slopes)
         k.note("dQ += dS K")
-        self.dQ += self.dP.packed(dtype) @ stage.k
+        self.dQ += self.dP.packed(dtype) @ pipeline.factor(stage, "K")
         k.wgmma.wait()
         stage.release()
 

@@ -34,6 +34,7 @@ from flash.launch.operands import (
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
 from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
+from flash.problem.features import Features
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.outputs import Output
@@ -120,12 +121,13 @@ def check(
     *,
     layout: str = "bhsd",
     operands: Operands = MappingProxyType({}),
+    features: Features | None = None,
     max_seqlen_q: int | None = None,
     caller: Caller = LAUNCH,
 ) -> Geometry:
     """The geometry of a call; without `out`, the output is taken to be dense. Shapes are as in
-    `AttentionKernel.launch`. `operands` are the arrays of the config's features, `max_seqlen_q` is
-    the most queries of a packed sequence.
+    `AttentionKernel.launch`. `operands` are the arrays of `features`, by default the config's, `max_seqlen_q`
+    is the most queries of a packed sequence.
 
     Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
     """
@@ -164,14 +166,15 @@ def check(
     sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "kv_heads", "seq_q", "seq_k")}
     if of_pages:
         sizes["table_columns"] = operands["block_table"].shape[-1]
-    sizes |= config.features.counts_of_scales(sizes)
+    features = features or config.features
+    sizes |= features.counts_of_scales(sizes)
     sizes |= {"rotary_dim / 2": config.rotary_dim // 2}
-    problems += operand_problems(config.features.operands, operands, sizes)
+    problems += operand_problems(features.operands, operands, sizes)
     raise_problems(problems, caller.name)
     return replace(
         geometry,
-        operand_strides=operand_strides(config.features, operands),
-        operand_sizes=tuple(operand_sizes(config.features.operands, sizes).items()),
+        operand_strides=operand_strides(features, operands),
+        operand_sizes=tuple(operand_sizes(features.operands, sizes).items()),
     )
 
 

@@ -10,7 +10,7 @@ from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
 from flash.operands.dtypes import FP8_ARRAYS
-from flash.problem.features import ANGLES, MAX_POSITIONS, SCALES, Features
+from flash.problem.features import ANGLES, GRADIENT_SCALE, MAX_POSITIONS, SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError
@@ -25,7 +25,7 @@ _SETTINGS = {
     "seqused_q": "seqused_q=True",
     "seqused_k": "seqused_k=True",
     "block_table": "page_size=16",
-    **dict.fromkeys(SCALES, "dtype='e4m3'"),
+    **dict.fromkeys((*SCALES, GRADIENT_SCALE), "dtype='e4m3'"),
     **dict.fromkeys(ANGLES, "rotary_dim=64"),
 }
 
@@ -57,7 +57,7 @@ def _unasked(name: str, caller: Caller) -> str:
     """The problem of an operand that is given though no setting asks for it; a function takes its settings
     from arrays.
     """
-    if name in SCALES and not caller.has_config:
+    if name in (*SCALES, GRADIENT_SCALE) and not caller.has_config:
         return f"{name} is given, but q is no array of {FP8_ARRAYS}; leave it out"
     return f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"
 
@@ -96,10 +96,10 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
 
 
 def scale_problems(operands: Operands) -> Iterator[str]:
-    """Say that a scale of Q, K or V of fp8 is NaN or infinite. Only arrays on the host are read; their
+    """Say that a scale of fp8 is NaN or infinite. Only arrays on the host are read; their
     types were checked.
     """
-    for name in SCALES:
+    for name in (*SCALES, GRADIENT_SCALE):
         array = operands.get(name)
         if array is None or array.device != HOST:
             continue

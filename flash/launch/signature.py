@@ -43,6 +43,14 @@ class ScaleArguments(TypedDict, total=False):
     v_scale: AnyArray | None
 
 
+class GradientScaleArguments(ScaleArguments, total=False):
+    """`ScaleArguments` of gradients, with the factors of the fp8 elements of the gradient of O, as many as of
+    Q.
+    """
+
+    dout_scale: AnyArray | None
+
+
 class RotaryArrays(TypedDict, total=False):
     """The angles by which queries of keys in pages are rotated, for each position."""
 
@@ -65,6 +73,12 @@ class NarrowArguments(ScaleArguments, total=False):
     out_dtype: DTypeLike | None
 
 
+class GradientNarrowArguments(GradientScaleArguments, total=False):
+    """The arguments about Q, K, V and the gradient of O of fp8 in a call without a config; O has its type."""
+
+    scale_block: int | None
+
+
 class CommonKeywords(TypedDict, total=False):
     """The keyword arguments of every forward call that do not change what it returns."""
 
@@ -84,6 +98,10 @@ class CallKeywords(CommonKeywords, total=False):
 
 class AttentionArguments(ScoreArguments, NarrowArguments, total=False):
     """The arguments of `attention` that are given by name, in addition to `CallKeywords`."""
+
+
+class BackwardArguments(ScoreArguments, GradientNarrowArguments, total=False):
+    """The arguments of `attention_backward` that are given by name, in addition to those in its signature."""
 
 
 class AttentionVarlenArguments(VarlenArguments, NarrowArguments, RotaryArguments, total=False):
@@ -136,6 +154,14 @@ class ForwardExplainArguments(ExplainArguments, ScaleArguments, RotaryArrays, to
 
 class ForwardArguments(LaunchArguments, ScaleArguments, RotaryArrays, total=False):
     """`LaunchArguments` of the forward pass, which takes fp8 and rotates queries."""
+
+
+class GradientExplainArguments(ExplainArguments, GradientScaleArguments, total=False):
+    """`ExplainArguments` of gradients, which take fp8."""
+
+
+class GradientLaunchArguments(LaunchArguments, GradientScaleArguments, total=False):
+    """`LaunchArguments` of gradients, which take fp8."""
 
 
 class LaunchKeywords(ForwardArguments, CommonKeywords, total=False):

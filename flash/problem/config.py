@@ -310,7 +310,6 @@ class AttentionConfig(ScoreSettings):
             in_pages=self.page_size is not None,
             precision=self.precision,
             rotates=self.rotary_dim > 0,
-            packs=self.pack_gqa is True,
             shared_kv=self.shared_kv,
             scale_block=self.scale_block or 0,
         )
@@ -362,6 +361,11 @@ class AttentionConfig(ScoreSettings):
             scaled=self.is_fp8,
             scale_block=self.scale_block or 0,
         )
+
+    @property
+    def gradient_features(self) -> Features:
+        """The features of the problem of the gradients: of fp8 their output's has scales, too."""
+        return replace(self.features, scaled_gradient=self.is_fp8)
 
     def for_rows(
         self, rows: int, tiling_of: Callable[[AttentionConfig], AnyTiling], *, same_bits: bool = False

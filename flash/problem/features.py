@@ -20,6 +20,7 @@ MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 MAX_NEW_ROWS: Final = 16
 _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
 SCALES: Final = ("q_scale", "k_scale", "v_scale")  # the operands of Q, K and V of fp8
+GRADIENT_SCALE: Final = "dout_scale"  # the operand of the gradient of O, if that is of fp8
 ANGLES: Final = ("rotary_cos", "rotary_sin")  # the operands with the angles of a rotation
 Q_BLOCKS: Final = "q_blocks"  # how many blocks of rows with a scale each a head of Q has
 K_BLOCKS: Final = "k_blocks"  # how many blocks of rows with a scale each a head of K, or of V, has
@@ -135,6 +136,7 @@ class Features:
     query_rotation: Rotation | None = None  # the rotation of Q in a kernel that appends nothing
     scaled: bool = False  # whether Q, K and V have scales, for each head of K and V of each sequence
     scale_block: int = 0  # rows of a head of Q, K and V that share a scale; 0 if all of them do
+    scaled_gradient: bool = False  # whether the gradient of O has scales, too, as Q has
 
     @property
     def rotation(self) -> Rotation | None:
@@ -258,8 +260,10 @@ class Features:
 
     @property
     def _scales(self) -> Iterator[Operand]:
-        """The scales of Q, K and V."""
-        for what, name in zip("QKV", SCALES if self.scaled else (), strict=self.scaled):
+        """The scales of Q, K and V, and of the gradient of O."""
+        named = [*zip("QKV", SCALES, strict=True)] if self.scaled else []
+        named += [("dO", GRADIENT_SCALE)] if self.scaled_gradient else []
+        for what, name in named:
             if self.scale_block:
                 yield self._scale_of_blocks(what, name)
                 continue
@@ -272,11 +276,11 @@ class Features:
             )
 
     def _scale_of_blocks(self, what: str, name: str) -> Operand:
-        """The scales of blocks of rows of Q, K or V."""
+        """The scales of blocks of rows of Q, K, V or dO."""
         return Operand(
             name,
             F32,
-            ("batch", "heads", Q_BLOCKS) if what == "Q" else ("batch", "kv_heads", K_BLOCKS),
+            ("batch", "kv_heads", K_BLOCKS) if what in "KV" else ("batch", "heads", Q_BLOCKS),
             f"what the numbers of {what} are multiplied with, for each {self.scale_block} rows of a head, of "
             "which the last may be fewer",
         )

@@ -10,6 +10,7 @@ from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
 from flash.families.request import MAX_HEAD_DIM
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
+from flash.operands.dtypes import DType
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import (
     DELTAS,
@@ -169,6 +170,7 @@ _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues 
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64
 _WARPS_OF_ROWS: Final = 4
+_TILES_OF_BLOCKS: Final = (64, 32, 16)  # rows of a tile that divide each block of rows with a scale
 _UNSPLIT: Final = 128  # the most columns that a warpgroup with `wgmma` sums of its 64 keys
 _WITH_DROPOUT: Final = 3  # the `load` of `Tiles` and `WgmmaTiles` with dropout alone
 # The most columns of which a CTA makes all, by how elements are multiplied.
@@ -189,7 +191,7 @@ def has_one_sweep(config: AttentionConfig) -> bool:
 
 
 def _clocks_of_one_sweep(config: AttentionConfig) -> Clocks | None:
-    operands = operands_of(config.element, config.precision)
+    operands = None if config.is_fp8 else operands_of(config.element, config.precision)
     by_columns = CLOCKS_OF_ONE_SWEEP.get(operands.name, {}) if operands is not None else {}
     columns = max(config.head_dim, config.value_dim)
     return next((clocks for most, clocks in by_columns.items() if columns <= most), None)
@@ -249,11 +251,12 @@ def gradient_config(
     one_sweep: bool = False,
     in_order: bool = False,
     without_wgmma: str = "",
+    dout_dtype: DType | None = None,
 ) -> GradientConfig:
     """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
     config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ. Kernels with `wgmma` are
     taken where there are any, unless `without_wgmma` has a reason against them. CTAs add `in_order` where
-    nothing is `against_order`.
+    nothing is `against_order`. `dout_dtype` is the type of dO with Q, K and V of fp8, by default theirs.
 
     Raises `ConfigError`, which names `caller`, for what no kernel computes on the target.
     """
@@ -267,6 +270,10 @@ def gradient_config(
         raise ConfigError(
             f"{caller}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
             f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
+        )
+    if config.is_fp8:
+        return _of_fp8(
+            config, owner, target, alignment, (with_dlse, wanted), caller, without_wgmma, dout_dtype
         )
     by_wgmma = None
     if not (without_wgmma or against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
@@ -310,6 +317,58 @@ def gradient_config(
         >= _WANTED_WARPS
     ]
     return GradientConfig(owner, target, (together or fitting)[0], *of_problem)
+
+
+def _of_fp8(
+    config: AttentionConfig,
+    owner: str,
+    target: Target,
+    alignment: int,
+    of_call: tuple[bool, tuple[str, ...]],
+    caller: str,
+    without_wgmma: str,
+    dout_dtype: DType | None,
+) -> GradientConfig:
+    """The kernel with Q, K, V and dO of fp8. Raises `ConfigError`, which names `caller`, if there is none."""
+    against = without_wgmma or against_fp8(config, owner, target, alignment)
+    if against:
+        raise ConfigError(
+            f"{caller}: dtype={config.dtype!r} has no kernel of gradients here, because {against}; only "
+            "backend 'cpu' computes these gradients, or convert Q, K, V and dO to 'bf16'"
+        )
+    tiling = _wgmma_tiling(config, owner, one_sweep=False, in_order=False)
+    assert isinstance(tiling, WgmmaGradientTiling)  # there is no sweep with sums
+    rows = config.scale_block or 0
+    tile = next(n for n in (tiling.tile, *_TILES_OF_BLOCKS) if n <= tiling.tile and rows % n == 0)
+    return GradientConfig(
+        owner,
+        target,
+        replace(tiling, tile=tile, narrow=True),
+        str(config.causal or ""),
+        alignment,
+        config.element,
+        config.gradient_features,
+        *of_call,
+        dout_dtype=dout_dtype or config.element,
+        written=config.output,
+    )
+
+
+def against_fp8(config: AttentionConfig, owner: str, target: Target, alignment: int) -> str:
+    """Why no kernel of fp8 has CTAs that own rows of `owner`; the empty string if one does."""
+    if target.name != WGMMA_TARGET:
+        return f"wgmma, which multiplies it, is of {WGMMA_TARGET} alone"
+    if owner == SCORES:
+        return "the gradient of a bias has no kernel of fp8"
+    if owner not in OWNERS:
+        return f"CTAs that own {owner} have no kernel of fp8"
+    if max(config.head_dim, config.value_dim) > _UNSPLIT:
+        return f"head_dim and head_dim_v are at most {_UNSPLIT} in kernels of fp8"
+    if config.varlen:
+        return "kernels of fp8 take no packed sequences"
+    if alignment < MAP_ALIGN:
+        return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
+    return ""
 
 
 def against_order(config: AttentionConfig, target: str) -> str:

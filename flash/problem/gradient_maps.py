@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from flash.problem.gradients import GradientConfig, gradient_matrices
+from flash.problem.gradient_arrays import gradient_matrices
+from flash.problem.gradients import QUERIES, WIDE, GradientConfig
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
-_SLABS: Final = {"128B": 64, "64B": 32, "32B": 16}  # columns of 16 bits in a slab, by swizzle
-_BY_THREADS: Final = "O"  # read once, by threads that sum D
+_SLABS: Final = {"128B": 128, "64B": 64, "32B": 32}  # bytes of a row of a slab, by swizzle
 
 
 def gradient_layout(config: GradientConfig, array: str) -> Layout:
     """The layout of the tile of a matrix in shared memory, of which each warpgroup has whole slabs."""
-    t = config.mapped
-    swizzle = next(name for name, slab in _SLABS.items() if t.least_columns(array) % slab == 0)
-    return Layout.of(array, t.tile_of(array), config.dtype.scalar, swizzle)
+    t, dtype = config.mapped, config.type_of(array)
+    row_bytes = t.least_columns(array) * dtype.nbytes
+    swizzle = next(name for name, slab in _SLABS.items() if row_bytes % slab == 0)
+    return Layout.of(array, t.tile_of(array), dtype.scalar, swizzle)
 
 
 def gradient_rank(config: GradientConfig) -> int:
@@ -33,6 +34,8 @@ def gradient_maps(config: GradientConfig) -> Mapping[str, Boxes]:
     if not config.has_wgmma:
         return {}
     rank = gradient_rank(config)
+    # Read once, by threads that sum D.
+    by_threads = ("O", f"dO{WIDE}") if config.owner == QUERIES else ("O",)
     return {
         array.name: replace(
             gradient_layout(config, array.name).boxes(rank),
@@ -40,5 +43,5 @@ def gradient_maps(config: GradientConfig) -> Mapping[str, Boxes]:
             stores=array.is_written,
         )
         for array in gradient_matrices(config)
-        if array.name != _BY_THREADS
+        if array.name not in by_threads
     }

@@ -1,4 +1,4 @@
-"""The kernels of gradients: what their text depends on, and their arrays.
+"""The kernels of gradients: what their text depends on. `flash/problem/gradient_arrays.py` has their arrays.
 
 Two kernels make the gradients of a call (FlashAttention-2, section 3.1, in two sweeps, so that no two
 CTAs add to one number). The one by queries owns rows of dQ and walks over the keys that they see;
@@ -11,8 +11,8 @@ sums of dQ in global memory. One of deltas, which writes D, comes before it, and
 sums, which rounds dQ.
 
 The kernels by queries and by keys have two forms: with `mma.sync` or without tensor cores
-(`GradientTiling`), and with `wgmma` on Hopper for f16 and bf16 (`WgmmaGradientTiling`). In one sweep with the
-latter, the kernel of sums reads blocks in the order of threads (`WgmmaSumsTiling`).
+(`GradientTiling`), and with `wgmma` on Hopper for f16, bf16 and fp8 (`WgmmaGradientTiling`). In one sweep
+with the latter, the kernel of sums reads blocks in the order of threads (`WgmmaSumsTiling`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from flash.families.mma import MmaTiling
 from flash.families.precision import F32_GRADE, FMA, HALF, Operands
 from flash.families.request import natural_alignment
 from flash.families.simt import padded
-from flash.families.wgmma_gradient import CONSUMERS, WgmmaGradientTiling, WgmmaSumsTiling
+from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
-from flash.operands.dtypes import F32, I32, DType
+from flash.operands.dtypes import BF16, F32, DType
 from flash.problem.features import NO_FEATURES, Features
 from flash.scores.feature import ScoreFeature
 from flash.scores.window import Window
@@ -44,13 +44,8 @@ OWNERS_IN_ONE_SWEEP: Final = (DELTAS, KEYS, SUMS)
 SUMS_OF_QUERIES: Final = "dQ_sums"
 ORDER_OF_SUMS: Final = "dQ_order"
 BEGUN_CTAS: Final = "begun_ctas"
-_MATRICES: Final = {
-    QUERIES: ("Q", "K", "V", "dO", "O", "dQ"),
-    KEYS: ("Q", "K", "V", "dO", "dK", "dV"),
-    SCORES: ("Q", "K", "V", "dO"),
-    DELTAS: ("dO", "O"),
-    SUMS: ("dQ",),
-}
+WIDE: Final = "_wide"  # what the name of a matrix of fp8 in bf16 ends with
+WIDENED: Final = ("Q", "K", "dO")  # those that kernels of fp8 read in bf16, too
 _OF_ROWS: Final = (QUERIES, DELTAS, SUMS)  # whose CTAs own rows of Q
 OF_BIAS: Final = tuple(
     Number(name, u32, meaning, (1, 2**31 - 1))
@@ -228,6 +223,8 @@ class GradientConfig:
     features: Features = NO_FEATURES
     with_dlse: bool = False  # whether LSE has a gradient
     wanted: tuple[str, ...] = ()  # the arrays of scores whose gradients are wanted, by argument
+    dout_dtype: DType | None = None  # the type of dO, if that of Q, K and V is narrow
+    written: DType | None = None  # the type of O and of gradients likewise
 
     @property
     def mma(self) -> GradientTiling:
@@ -259,6 +256,29 @@ class GradientConfig:
     def has_wgmma(self) -> bool:
         """Whether the kernel is of those with `wgmma`, whose tiles are copied by TMA."""
         return not isinstance(self.tiling, GradientTiling)
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether Q, K, V and dO are of fp8, with scales."""
+        return self.dtype.is_narrow
+
+    @property
+    def factor_type(self) -> DType:
+        """The type of the factors of products that sum gradients."""
+        return BF16 if self.is_fp8 else self.dtype
+
+    def factor_of(self, matrix: str) -> str:
+        """The matrix with the numbers of `matrix` as factors of products that sum gradients."""
+        return f"{matrix}{WIDE}" if self.is_fp8 else matrix
+
+    def type_of(self, matrix: str) -> DType:
+        """The type of the elements of a matrix."""
+        if not self.is_fp8 or matrix in ("Q", "K", "V"):
+            return self.dtype
+        of_gradient = self.dout_dtype if matrix == "dO" else self.written
+        result = BF16 if matrix.endswith(WIDE) else of_gradient
+        assert result is not None  # a config of fp8 says both
+        return result
 
     @property
     def adds_in_order(self) -> bool:
@@ -373,122 +393,9 @@ class GradientConfig:
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["dlse"] if self.reads_dlse else []
+        for of, usual, word in ((self.dout_dtype, self.dtype, "dout_"), (self.written, BF16, "to_")):
+            words += [f"{word}{of.name}"] if of not in (None, usual) else []
         words += [f"d{term.name}" for term in self.terms]
         if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype):
             words.append(f"align{self.alignment}")
         return "_".join(words)
-
-
-def gradient_arrays(config: GradientConfig) -> tuple[Operand, ...]:
-    """The arrays of a kernel of gradients, in the order of its pointers."""
-    of_sums = (*sums_of_queries(config), *order_of_sums(config))
-    of_kernel = (*row_numbers(config), *of_sums, *config.terms)
-    return (*gradient_matrices(config), *of_kernel, *config.features.operands)
-
-
-def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
-    """The matrices of a kernel of gradients."""
-    t, features = config.tiling, config.features
-    rows_q, rows_k = features.row_counts
-    queries, keys = ("heads", rows_q), ("kv_heads", rows_k)
-    of_d, of_d_v = (t.head_dim, "head_dim"), (t.head_dim_v, "head_dim_v")
-    every = [
-        ("Q", queries, of_d, "the queries, read"),
-        ("K", keys, of_d, "the keys, read"),
-        ("V", keys, of_d_v, "the values, read"),
-        ("dO", queries, of_d_v, "the gradient of the output, read"),
-        ("O", queries, of_d_v, "the output, read"),
-        ("dQ", queries, of_d, "the gradient of the queries, written"),
-        ("dK", keys, of_d, "the gradient of the keys, written"),
-        ("dV", keys, of_d_v, "the gradient of the values, written"),
-    ]
-    matrices = [one for one in every if one[0] in _MATRICES[config.owner]]
-    return tuple(
-        Operand(
-            name,
-            config.dtype,
-            tuple({"batch": "batch", "head": heads, "row": rows}[step] for step in features.steps),
-            columns=columns,
-            last=last,
-            steps=features.steps,
-            role=role,
-            is_written=role.endswith("written"),
-            align=config.alignment,
-        )
-        for name, (heads, rows), (columns, last), role in matrices
-    )
-
-
-def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
-    """LSE, D, and the gradient of LSE if the kernel reads it: an f32 for each row of each head."""
-    if config.owner == SUMS:
-        return ()
-    writes = config.writes_deltas
-    roles = {
-        "LSE": "the log-sum-exp (natural logarithm) of each row's scaled scores, read",
-        "D": "the sum of O times its gradient over each row, less the gradient of LSE, "
-        + ("written" if writes else "read"),
-    }
-    if config.reads_dlse:
-        roles["dLSE"] = "the gradient of LSE, read"
-    axes = () if config.features.varlen else ("batch",)
-    return tuple(
-        Operand(
-            name,
-            F32,
-            (*axes, "heads", config.features.row_counts[0]),
-            role=role,
-            is_written=name == "D" and writes,
-            is_dense=True,
-        )
-        for name, role in roles.items()
-    )
-
-
-def sums_of_queries(config: GradientConfig) -> tuple[Operand, ...]:
-    """The sums of dQ in f32, before they are multiplied by the scale: a dense row of head_dim for each
-    row of each head; none in a kernel without them.
-    """
-    if config.owner != SUMS and not config.tiling.adds_queries:
-        return ()
-    axes = () if config.features.varlen else ("batch",)
-    rows, columns, last = config.features.row_counts[0], config.tiling.head_dim, "head_dim"
-    if config.sum_block is not None:
-        block_rows, block_columns = config.sum_block
-        rows, columns, last = SUM_BLOCKS.name, block_rows * block_columns, f"{block_rows} * {block_columns}"
-    return (
-        Operand(
-            SUMS_OF_QUERIES,
-            F32,
-            (*axes, "heads", rows),
-            columns=columns,
-            last=last,
-            role="the sums of the gradient of the queries before their scale, "
-            + ("read" if config.owner == SUMS else "added to"),
-            is_written=config.owner != SUMS,
-            is_dense=True,
-            align=natural_alignment(columns, columns, F32),
-        ),
-    )
-
-
-def order_of_sums(config: GradientConfig) -> tuple[Operand, ...]:
-    """The counters by which CTAs add to sums of dQ in a fixed order: of the CTAs that have added to each half
-    of a block, and of the CTAs that have begun; none in a kernel without an order.
-    """
-    if not config.adds_in_order:
-        return ()
-    axes = () if config.features.varlen else ("batch",)
-    role = "the CTAs that have added to each half of a block of sums, 0 before the launch, read and written"
-    of_blocks = Operand(
-        ORDER_OF_SUMS,
-        I32,
-        (*axes, "heads", SUM_BLOCKS.name),
-        columns=CONSUMERS,
-        last=str(CONSUMERS),
-        role=role,
-        is_written=True,
-        is_dense=True,
-    )
-    role = "the CTAs that have begun, 0 before the launch, read and written"
-    return of_blocks, Operand(BEGUN_CTAS, I32, ("1",), role=role, is_written=True, is_dense=True)

@@ -149,6 +149,32 @@ def test_refused_rings_of_tensor_memory() -> None:
         memory.ring(1, multiplying, roles(builder())[0], c=(ROWS, 64))
 
 
+def test_refused_steps_by_warp() -> None:
+    pair = builder(cluster=2).tensor_memory(64, cta_group=2)
+    message = (
+        "tensor_memory.by_warp: in a pair of CTAs one thread of the even one waits, got cta_group=2; use "
+        "tensor_memory.one_thread"
+    )
+    with refused(ConfigError, message), pair.by_warp():
+        pass
+    message = "tensor_memory.operand: a must be a tile in shared memory, such as stage.a or stage.a.T, got 3"
+    with refused(TypeMismatchError, message):
+        pair.operand(3)
+
+
+def test_roles_take_all_stages_of_a_dealt_ring() -> None:
+    k = builder(threads=320)
+    storing, multiplying = k.warpgroup_role("storing", warpgroups=2), k.warp_role("multiplying")
+    memory = k.tensor_memory(128)
+    sums = memory.ring(2, multiplying, storing, dealt=True, c=(ROWS, 64))
+    message = (
+        "ring 'tensor_ring_1': role 'multiplying' has taken 1 of 2 stages by fill, expected all in turn, "
+        "since the ring is made with dealt=True"
+    )
+    with refused(ConfigError, message), multiplying, memory.by_warp(), sums.fill():
+        pass
+
+
 def test_refused_scale_factors() -> None:
     memory = builder().tensor_memory(32)
     with refused(

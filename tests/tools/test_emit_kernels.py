@@ -23,8 +23,10 @@ SMALL = {
     "append": ["append", "--head-dim", "16"],
     "merge": ["merge", "--head-dim-v", "16"],
     "backward": ["backward", "--owner", "queries", "--head-dim", "16", "--dtype", "f16"],
+    "widen": ["widen", "--matrix", "Q", "--head-dim", "16", "--dtype", "e4m3", "--target", "sm_90a"],
     "sum": ["sum"],
 }
+_FP8 = ("--dtype", "e4m3", "--target", "sm_90a")
 OPTIONS = {
     "decode": [
         ["--head-dim-v", "8"],
@@ -93,7 +95,12 @@ OPTIONS = {
         ["--non-deterministic", "--owner", "deltas"],
         ["--non-deterministic", "--owner", "keys"],
         ["--non-deterministic", "--owner", "sums"],
+        [*_FP8],
+        [*_FP8, "--out-dtype", "f16"],
+        [*_FP8, "--scale-block", "64"],
+        [*_FP8, "--dout-dtype", "e5m2"],
     ],
+    "widen": [["--matrix", "dO", "--dout-dtype", "e5m2"], ["--head-dim", "32"], ["--scale-block", "64"]],
     "sum": [["--dtype", "f16"], ["--target", "sm_90"]],
 }
 
@@ -210,7 +217,8 @@ def test_accesses_are_proved(kernel: str, options: str, call: Command) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kernel", "count"), [("decode", 5), ("append", 3), ("merge", 2), ("backward", 6), ("sum", 2)]
+    ("kernel", "count"),
+    [("decode", 5), ("append", 3), ("merge", 2), ("backward", 6), ("widen", 2), ("sum", 2)],
 )
 def test_help_shows_examples_that_work(
     kernel: str, count: int, tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
@@ -407,7 +415,7 @@ def test_what_cannot_be_is_3(argv: list[str], message: str, tmp_path: Path, call
     [
         (
             ["deocde", "--head-dim", "16"],
-            "the kernels are forward, decode, append, merge, backward, sum, got "
+            "the kernels are forward, decode, append, merge, backward, widen, sum, got "
             "'deocde'; did you mean 'decode'?",
         ),
         (["decode"], "ptxgen emit decode: error: --head-dim is required"),
@@ -434,7 +442,7 @@ def test_what_cannot_be_is_3(argv: list[str], message: str, tmp_path: Path, call
         (["sum", "--head-dim", "16"], "ptxgen emit sum: error: unrecognized arguments: --head-dim 16"),
         (
             ["bakward"],
-            "the kernels are forward, decode, append, merge, backward, sum, got "
+            "the kernels are forward, decode, append, merge, backward, widen, sum, got "
             "'bakward'; did you mean 'backward'?",
         ),
     ],

@@ -29,7 +29,7 @@ from flash.commands.measure.record import Measurement
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
-from ptxgen.report.issue_block import BlockClocks
+from ptxgen.report.issue_block import BlockClocks, Walk
 from ptxgen.report.issue_model import Busy, Wait
 from ptxgen.report.issue_units import Unit
 from ptxgen.report.role_model import WEIGHTS_ALONE, RoleClocks
@@ -137,8 +137,28 @@ def test_tiles_that_a_mask_cuts_take_their_own_clocks() -> None:
     assert launch(heads=1, causal=True, scheduler="grid", tile=64).clocks == pytest.approx(
         once + 14 * 2000 + 3000
     )
-    assert BLOCK.clocks(3, 0) == BLOCK.clocks(3, 1) == 8000
-    assert BLOCK.clocks(2, 5) == 7000
+    cut = [
+        (Walk(0, 0, 0, 3),),
+        (Walk(0, 1, 0, 2),),
+        (Walk(1, 1, 0, 0),),
+        (Walk(0, 1, 1, 1), Walk(1, 1, 0, 1)),
+    ]
+    assert [BLOCK.clocks(walks) for walks in cut] == [8000, 8000, 7000, 9000]
+
+
+def test_each_warpgroup_meets_the_tiles_that_its_rows_see() -> None:
+    kernel = AttentionConfig(64, dtype="f16", target="sm_90a", causal=True, block_q=192, tile=128).kernel()
+
+    def walks(block: int, tiles: int, keys: int = 1024, is_causal: bool = True) -> tuple[Walk, ...]:
+        sizes = Sizes(1, 1, 1, 1000, keys)
+        return launch_model.walks_of(kernel.tiling, sizes, block, tiles, is_causal=is_causal)
+
+    assert walks(0, 2, 1000) == (Walk(1, 1, 0, 0), Walk(1, 1, 0, 0), Walk(0, 1, 1, 0))
+    assert walks(1, 3, 1000) == (Walk(1, 1, 0, 1), Walk(0, 1, 1, 1), Walk(0, 1, 1, 1))
+    # Later keys move the diagonal, and rows after the last see what that sees.
+    assert walks(0, 2) == (Walk(1, 1, 0, 0), Walk(0, 2, 0, 0), Walk(0, 1, 1, 0))
+    assert walks(5, 8) == (Walk(0, 1, 0, 7), Walk(0, 0, 1, 7), Walk(0, 0, 1, 7))
+    assert walks(0, 8, is_causal=False) == (Walk(0, 0, 0, 8),) * 3
 
 
 def test_a_launch_without_warpgroups_takes_iterations() -> None:

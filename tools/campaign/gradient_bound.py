@@ -36,6 +36,9 @@ _UNITS: Final = {
     ("f32", "ieee"): (0.0, 0.0),
     ("f32", "tf32"): (2.0**-11, 2.0**-11),
     ("f32", "f32_grade"): (2.0**-21, 2.0**-21),
+    # Factors of sums are bf16; in scores and dP, sums of products of fp8 keep 13 bits.
+    ("e4m3", None): (BF16.rounding[0], BF16.rounding[0]),
+    ("e5m2", None): (BF16.rounding[0], BF16.rounding[0]),
 }
 # By type: the relative error of a result, and the error of results and weights below normal ones.
 _RESULT: Final = {t.numpy: t.rounding[0] for t in DTYPES.values()}
@@ -60,7 +63,8 @@ class GradientInputs:
     Gradients are functions of `out`, which may be rounded to 16 bits: a change of O by e changes
     them as a change of `dlse` by -sum(dout * e) does. What `out` holds of rows whose LSE is -inf
     does not matter. `bend` is a bound of the derivative of scores by scaled products, and of its
-    derivative.
+    derivative. Of fp8, dout, q, k and v are the numbers that they stand for, and `written` is the type of the
+    gradients; else they have that of q.
     """
 
     config: AttentionConfig
@@ -73,6 +77,7 @@ class GradientInputs:
     dlse: Array | None
     arguments: Mapping[str, Any]
     bend: float = 1.0
+    written: np.dtype[Any] | None = None
 
     def bounds(self, wanted: Sequence[str] = ()) -> dict[str, GradientBound]:
         """The bounds of the gradients of "q", "k" and "v" and of the `wanted` arrays of scores by
@@ -93,7 +98,7 @@ class GradientInputs:
         exact = {"q": right.dq, "k": right.dk, "v": right.dv, **right.arrays}
         types = {name: np.asarray(self.arguments[name]).dtype for name in wanted}
         bounds = {
-            name: _rounded(exact[name], error, types.get(name, self.q.dtype))
+            name: _rounded(exact[name], error, types.get(name, self.written or self.q.dtype))
             for name, error in errors.items()
         }
         single = np.dtype(np.float32)
@@ -167,7 +172,8 @@ class _Terms:
         products = np.where(visible, abs(scale) * (q @ k.swapaxes(2, 3)), 0)
         sizes = np.where(visible, np.abs(score), 0) + np.where(np.isinf(rows), 0, np.abs(rows))
         of_scores = call.bend * (2 * entering + _ROUNDINGS) * products + _ROUNDINGS * (1 + sizes)
-        delta_error = _ROUNDINGS * ((dout * np.abs(out)).sum(axis=3) + np.abs(dlse))
+        of_deltas = _ROUNDINGS + (entering if config.is_fp8 else 0)
+        delta_error = of_deltas * ((dout * np.abs(out)).sum(axis=3) + np.abs(dlse))
         ends = factor * np.where(visible, dout @ v.swapaxes(2, 3), 0) * (2 * entering + _ROUNDINGS)
         ends = ends + delta_error[..., None]
         size = np.abs(gradient)

@@ -20,13 +20,16 @@ from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import BEGUN_CTAS, ORDER_OF_SUMS, QUERIES, SCORES, SUMS_OF_QUERIES
+from flash.problem.features import GRADIENT_SCALE, SCALES
+from flash.problem.gradients import BEGUN_CTAS, ORDER_OF_SUMS, QUERIES, SCORES, SUMS_OF_QUERIES, WIDE, WIDENED
 from flash.problem.sequences import each_sequence
+from flash.reference import scaled_numbers
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
 from ptxgen.dsl import thread_order
 from ptxgen.mutation.comparison import difference
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
+from tools.campaign import fp8
 from tools.campaign.arrays import alike, arrays_of, margins_changed, with_margins
 from tools.campaign.gradient_bound import GradientBound, GradientInputs
 from tools.campaign.gradient_problems import GradientSettings, problems_of
@@ -97,7 +100,7 @@ class GradientArrays:
         """The launch on a problem, with equal contents of the arrays at each call."""
         inputs, config = _inputs(settings, p), p.config(settings.config)
         written = {
-            name: with_margins(inputs.matrices[of].shape, config.element, None, reverse=p.reverse)
+            name: with_margins(inputs.matrices[of].shape, config.output, None, reverse=p.reverse)
             for name, of in WRITTEN.items()
         }
         packed = {
@@ -119,6 +122,10 @@ class GradientArrays:
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, needed.dtype.numpy)
             for name, needed in memory_of(call, settings.target, _CALLER).items()
         }
+        if config.is_fp8:
+            widened = _numbers(inputs.matrices, inputs.operands)
+            for name, of in zip(WIDENED, ("q", "k", "dout"), strict=True):
+                memory[f"{name}{WIDE}"][...] = widened[of]
         if settings.owner != QUERIES:
             memory["D"][...] = inputs.bounds["D"].gradient.reshape(memory["D"].shape)
         step = _step(settings, call, memory)
@@ -195,7 +202,7 @@ def _inputs(settings: GradientSettings, p: Problem) -> _Inputs:
     of.v[hidden] = 1  # every other key with NaN has it in K alone
     shape = of.out.shape
     dout = with_margins(shape, config.element, random, reverse=p.reverse)
-    out = with_margins(shape, config.element, None, reverse=p.reverse)
+    out = with_margins(shape, config.output, None, reverse=p.reverse)
     if p.alike:
         dout, out = alike(dout), alike(out)
     dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if settings.with_dlse else None
@@ -207,7 +214,15 @@ def _inputs(settings: GradientSettings, p: Problem) -> _Inputs:
     how = {"causal": config.causal, "softmax_scale": config.scale, **config.score_arguments}
     how |= {name: array for name, array in of.operands.items() if name not in of.lengths}
     how |= {"dropout_seed": p.dropout_seed} if config.dropout else {}
-    inputs = GradientInputs(config, dout, of.q, of.k, of.v, out, lse, dlse, how)
+    matrices, operands = {"dout": dout, "q": of.q, "k": of.k, "v": of.v, "out": out}, of.operands
+    numbers = dict(matrices)
+    if config.is_fp8:
+        scale = fp8.scales(random, (p.batch, p.kv_heads)).astype(F32.numpy)
+        operands = {**operands, GRADIENT_SCALE: scale}
+        numbers |= _numbers(matrices, operands)
+        how = {name: x for name, x in how.items() if name not in SCALES}
+    dout, q, k, v = (numbers[name] for name in ("dout", "q", "k", "v"))
+    inputs = GradientInputs(config, dout, q, k, v, out, lse, dlse, how, written=config.output.numpy)
     bounds = (
         _bounds_of_sequences(inputs, of.lengths, settings.wanted)
         if of.lengths
@@ -215,12 +230,18 @@ def _inputs(settings: GradientSettings, p: Problem) -> _Inputs:
     )
     names = {"q": "dQ", "k": "dK", "v": "dV", **{name: f"d{name}" for name in settings.wanted}}
     return _Inputs(
-        {"dout": dout, "q": of.q, "k": of.k, "v": of.v, "out": out},
+        matrices,
         {"lse": lse} | ({} if dlse is None else {"dlse": dlse}),
-        of.operands,
+        operands,
         {names.get(name, name): bound for name, bound in bounds.items()},
         {"dQ": of.queries, "dK": of.keys, "dV": of.keys},
     )
+
+
+def _numbers(matrices: Mapping[str, Array], operands: Mapping[str, Array]) -> dict[str, Array]:
+    """Q, K, V and dO of fp8 as the numbers that they stand for, in float64, by the names of arguments."""
+    names = [name.removesuffix("_scale") for name in (*SCALES, GRADIENT_SCALE)]
+    return {name: scaled_numbers(matrices[name], operands[f"{name}_scale"]) for name in names}
 
 
 def _make_nonfinite(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:

@@ -257,6 +257,7 @@ _WINDOW: Final = {
 }
 _HALF: Final = {"dtype": "f16", "head_dim": 16}
 _HOPPER_HALF: Final = {"target": "sm_90a", "dtype": "f16", "head_dim": 64}
+_HOPPER_FP8: Final = {"target": "sm_90a", "dtype": "e4m3", "head_dim": 64, "tile": 64}
 _HOPPER_FEATURES: Final = {
     "target": "sm_90a",
     "dtype": "f16",
@@ -362,6 +363,9 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "in_order": True,
         "attention": _HOPPER_HALF | {"causal": "bottom_right"},
     },
+    # Q, K, V and dO of fp8.
+    "e4m3-sm_90a-dq": {"owner": QUERIES, "attention": _HOPPER_FP8 | {"causal": "top_left"}},
+    "e4m3-sm_90a-dkv": {"owner": KEYS, "attention": _HOPPER_FP8 | {"causal": "bottom_right"}},
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {
         "owner": SCORES,

@@ -12,6 +12,8 @@ from flash.commands.parts.emit_kernel import OUTPUTS, Kind
 from flash.commands.parts.emit_options import add_kernel_options, config_of
 from flash.commands.parts.emit_output import find_target
 from flash.contract.built_kernel import BuiltKernel
+from flash.operands.dtypes import FP8_DTYPES
+from flash.problem.gradients import WIDENED
 from flash.scores.features import SCORES
 from ptxgen.commands.parts.command_line import completed
 
@@ -44,6 +46,17 @@ emit sum adds these up. --dlse is for a result that depends on LSE, too.
 Targets are sm_80 and later. Tiles are those of a table. With --target sm_90a, kernels of f16 and bf16
 multiply by wgmma, with tiles that TMA copies: the contract says which tensor maps a host encodes. That takes
 rows of multiples of 16 bytes; with --alignment 8 or less, and for --owner scores, they multiply by mma.sync.
+Those of fp8 are for sm_90a, and read Q, K and dO also as ptxgen emit widen wrote them.
+
+{_OUTPUTS}
+"""
+_WIDEN: Final = f"""\
+examples:
+  ptxgen emit widen --matrix Q --head-dim 128 --dtype e4m3 --target sm_90a -o q_wide.ptx
+  ptxgen emit widen --matrix dO --head-dim 128 --dtype e4m3 --dout-dtype e5m2 --target sm_90a --json
+
+It writes the numbers of Q, K or dO of fp8, times their scales, in bf16. Launches for all three come before
+those of ptxgen emit backward with the same options.
 
 {_OUTPUTS}
 """
@@ -82,6 +95,8 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
             "--varlen",
             "--seqused-q",
             "--seqused-k",
+            "--out-dtype",
+            "--scale-block",
             "--alignment",
             "--target",
         ),
@@ -90,6 +105,7 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--non-deterministic", action="store_true", help="one sweep, which sums dQ in any order"
     )
+    _add_dout_dtype(group)
     group.add_argument("--dlse", action="store_true", help="LSE has a gradient, too")
     wanted = group.add_argument(
         "--wanted",
@@ -101,6 +117,15 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
     completed(wanted, _ARRAYS)
 
 
+def _add_dout_dtype(group: argparse._ArgumentGroup) -> None:
+    option = group.add_argument(
+        "--dout-dtype",
+        metavar="TYPE",
+        help=f"of the gradient of O with fp8: {' or '.join(FP8_DTYPES)} (default: --dtype)",
+    )
+    completed(option, tuple(FP8_DTYPES))
+
+
 def _backward(arguments: argparse.Namespace) -> BuiltKernel:
     config = config_of(arguments, find_target(arguments.target).name)
     return gradient_kernels.backward(
@@ -109,7 +134,20 @@ def _backward(arguments: argparse.Namespace) -> BuiltKernel:
         dlse=arguments.dlse,
         wanted=arguments.wanted,
         deterministic=not arguments.non_deterministic,
+        dout_dtype=arguments.dout_dtype,
     )
+
+
+def _add_widen(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--matrix", choices=WIDENED, help="whose rows: Q, K, or dO, the gradient of O")
+    options = "--head-dim", "--head-dim-v", "--dtype", "--scale-block", "--target"
+    add_kernel_options(group, options, dtype={"help": f"of Q, K and V: {' or '.join(FP8_DTYPES)}"})
+    _add_dout_dtype(group)
+
+
+def _widen(arguments: argparse.Namespace) -> BuiltKernel:
+    config = config_of(arguments, find_target(arguments.target).name)
+    return gradient_kernels.widened_rows(config, arguments.matrix, dout_dtype=arguments.dout_dtype)
 
 
 def _add_sum(group: argparse._ArgumentGroup) -> None:
@@ -125,6 +163,13 @@ def _sum(arguments: argparse.Namespace) -> BuiltKernel:
 
 
 KINDS: Final = {
+    "widen": Kind(
+        "the PTX of the kernel that writes rows of fp8 in bf16 for gradients, or its launch contract",
+        _WIDEN,
+        ("--matrix", "--head-dim", "--dtype"),
+        _add_widen,
+        _widen,
+    ),
     "backward": Kind(
         "the PTX of a kernel of the gradients of attention, or its launch contract",
         _BACKWARD,

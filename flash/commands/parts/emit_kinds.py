@@ -15,6 +15,7 @@ _MODULES: Final = {
     "append": _CACHE,
     "merge": _CACHE,
     "backward": _GRADIENTS,
+    "widen": _GRADIENTS,
     "sum": _GRADIENTS,
 }
 KINDS: Final = tuple(_MODULES)

@@ -19,6 +19,7 @@ from ptxgen.isa.tensor_memory import LANES
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, bf16, f16, u32, u64
 
+_STEPS: Final = {"fill": "fill", "drain": "drain", "then": "drain"}  # by cursor
 _BARRIERS: Final = 2  # of a stage: full and empty
 _BARRIER_ALIGN: Final = 8  # bytes
 _COLUMN_STEP: Final = 8  # columns of sums in one CTA; twice as many in a pair
@@ -140,12 +141,18 @@ class TensorRing(RingMemory):
                 index: Any = 0
                 if self.dealt and kind == "drain":
                     index = self.k.mov(role.warpgroup, type=u32)
-                elif self.stages > 1 or kind == "then":
+                elif not self.dealt and (self.stages > 1 or kind == "then"):
                     index = self.k.var(u32, 0)
                 self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
 
     def leave(self, role: Role) -> None:
-        """Check nothing."""
+        """Raise `ConfigError` unless the code of the role takes all stages of a dealt ring in turn."""
+        for kind, cursor in self._cursors.items():
+            if isinstance(cursor.index, int) and cursor.index:
+                raise ConfigError(
+                    f"ring {self.name!r}: role {role.name!r} has taken {cursor.index} of {self.stages} "
+                    f"stages by {_STEPS[kind]}, expected all in turn, since the ring is made with dealt=True"
+                )
 
     # ------------------------------------------------------------------------------ steps
 
@@ -182,7 +189,7 @@ class TensorRing(RingMemory):
         if not self.written:
             yield from self._of_threads("drain", cursor, 0, self.stages)
             return
-        with self.memory.issuing(self.consumer):
+        with self.memory.step(self.consumer):
             yield from self._of_products("drain", cursor, 0, self.stages)
 
     def _require(self, step: str, role: Role, *, of_threads: bool) -> None:
@@ -204,7 +211,7 @@ class TensorRing(RingMemory):
         k, memory = self.k, self.memory
         role = self.producer if kind == "fill" else self.consumer
         stage = self._stage_of(kind, cursor)
-        with memory.issuing(role):
+        with memory.step(role):
             self.wait(self.barrier(stage.index, waits), cursor.parity)
             k.tcgen05_fence_after()
         try:
@@ -227,7 +234,9 @@ class TensorRing(RingMemory):
         if waits is None:
             assert self.then is not None  # which comes here
             role = self.then
-            self.wait(self._handed_barrier(stage.index), cursor.parity)
+            # A wait at a constant address that begins a loop would be one block with it, and proofs would not
+            # know that lanes go round together.
+            self.wait(self._handed_barrier(stage.index), k.mov(cursor.parity, type=u32))
         else:
             self.wait(self.barrier(stage.index, waits), cursor.parity)
         k.tcgen05_fence_after()
@@ -259,7 +268,7 @@ class TensorRing(RingMemory):
         at = self._handed
         assert at is not None  # a role takes stages then
         if isinstance(index, int):
-            return at
+            return at.step(columns=index)
         return at.moved(self.k.mad(index, _BARRIER_ALIGN, at.value, mode="lo"))
 
     def _arrive_at_products(self, barrier: TilePointer, role: Role) -> None:
@@ -280,8 +289,11 @@ class TensorRing(RingMemory):
     def matrix(self, name: str, stage: TensorStage) -> Accumulator | TensorOperand:
         """A matrix of a stage."""
         shape = self._shapes[name]
-        moved_by = None if isinstance(stage.index, int) else stage.index * self._width
-        at = self.memory.address(self._first + shape.first, moved_by)
+        first, moved_by = self._first + shape.first, stage.index * self._width
+        if isinstance(moved_by, int):
+            at = self.memory.address(first + moved_by)
+        else:
+            at = self.memory.address(first, moved_by)
         if shape.dtype is None:
             return Accumulator(self.memory, name, self.rows, shape.columns, at, stage)
         return TensorOperand(self.memory, name, self.rows, shape.columns, at, stage, shape.dtype)

@@ -26,9 +26,11 @@ class TensorOperand(TensorMatrix):
         super().__init__(memory, name, rows, columns, at, owner)
         self.dtype = dtype
 
-    def store(self, values: Sequence[Value], first: int = 0) -> None:
+    def store(self, values: Sequence[Value], first: int = 0, *, waits: bool = True) -> None:
         """Round f32 values to the type of the operand and store them to this thread's `row`, from column
         `first` on, an even number, and wait until they are there. All threads of whole warpgroups come here.
+        With `waits=False` they are there after the next store that waits: while it is under way, the thread
+        can compute the values of other columns.
 
         Raises `ConfigError` for other columns, and `TypeMismatchError` for other values, and where some
         threads are absent (PTX ISA, "tcgen05.st").
@@ -43,4 +45,4 @@ class TensorOperand(TensorMatrix):
         require_f32(caller, values)
         at, k = self.use_by_threads(caller, first // _PER_COLUMN), self.memory.k
         with k.placed():
-            store_row(k, at, packed(k, values, self.dtype))
+            store_row(k, at, packed(k, values, self.dtype), waits=waits)

@@ -279,8 +279,8 @@ def test_a_setting_that_is_none_names_the_function() -> None:
         flash.attention_backward(**arrays_of(), softcap=-1.0)
     assert str(caught.value).startswith("attention_backward: softcap must be ")
     assert refusal(flash.attention_backward, **{**arrays_of(), "q": np.zeros((1, 2, 3, 8))}) == (
-        "attention_backward: q must be one of float32, float16, bfloat16, got float64; convert q, k and v, "
-        "such as with q.astype('float32')"
+        "attention_backward: q must be one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, got "
+        "float64; convert q, k and v, such as with q.astype('float32')"
     )
 
 
