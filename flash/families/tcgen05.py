@@ -165,12 +165,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     bandwidth = _BANDWIDTH
     campaign: ClassVar[Campaign] = {
         # Two row tiles; in a problem with few keys the first CTA sees none.
-        "f16-sm_100a-causal": {
-            "head_dim": 64,
-            "block_q": 256,
-            "target": "sm_100a",
-            "causal": "bottom_right",
-        },
+        "f16-sm_100a-causal": {"head_dim": 64, "block_q": 256, "target": "sm_100a", "causal": "bottom_right"}
     }
     score_courses = ("rising",)  # the correction rescales the rows of a warp of which a shift has moved
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flash.device.grouped_heads import FEW_ROWS, packing_saves_ctas
+from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, refusals
 from flash.families.family import Family
 from flash.launch.checks import Geometry
@@ -34,10 +34,9 @@ def kernel_of(
 ) -> KernelConfig:
     """The kernel of a launch; `target` and `alignment` are as for `AttentionConfig.kernel`, `outputs` are
     those that it writes, by default the config's. If pack_gqa is "auto", heads are packed where that is
-    possible and saves CTAs, but no more than FEW_ROWS rows by kernels of another family. With pages, packing
-    saves CTAs for every sequence of few queries, whatever the longest one has. With several `splits` of the
-    keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`, and
-    tiles that are "auto" are those for the lengths
+    possible and saves CTAs. With pages, packing saves CTAs for every sequence of few queries, whatever the
+    longest one has. With several `splits` of the keys, the kernel writes partial O and LSE for each. A
+    scheduler that is "auto" is one for `device`, and tiles that are "auto" are those for the lengths
     (`flash/launch/tile_lengths.py`). If the config has a number of splits, all kernels compute a row as the
     config's own does, whatever the lengths, the batch and the device are (`flash/problem/row_bits.py`).
     """
@@ -52,9 +51,6 @@ def kernel_of(
             return config.kernel(of).tiling
         return by_rows(config.kernel(of, alignment, without_wgmma=against).tiling)
 
-    if packs == "auto" and geometry.group > 1 and (is_fixed or geometry.packed_rows > FEW_ROWS):
-        family = config.kernel(of, alignment, without_wgmma=against).family
-        packs = False if family.why_not(replace(config.tile_request, packs=True), of, alignment) else packs
     if geometry.pages:
         packs = packs is True or (packs == "auto" and fits and geometry.group > 1)
         rows = geometry.packed_rows if packs else geometry.longest_q
