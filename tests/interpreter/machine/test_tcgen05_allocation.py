@@ -104,6 +104,19 @@ def test_columns_that_nobody_frees_are_waited_for_for_ever() -> None:
     assert trap(text, [np.zeros(1, np.uint32)], block=64) == deadlock(wanted, 0, 64)
 
 
+def test_a_warp_waits_for_the_allocation_of_another_that_has_asked_before() -> None:
+    """Warps 1 and 2 ask for 256 columns each, while warp 0 has all."""
+    text = text_of(WAITING.format(first="bar.sync 2, 96;").replace("bar.sync 1, 64;", "bar.sync 1, 96;"))
+    wanted = [
+        f"{named(0, 32)} wait at barrier 2 (32 of 96 threads have come) in {located(text, 'bar.sync 2')}",
+        f"{named(32, 32)} wait at 256 columns of tensor memory side by side (the CTA has allocated columns 0 "
+        f"to 511) in {located(text, '256;')}",
+        f"{named(64, 32)} wait at the tcgen05.alloc that another warp of the CTA has begun before in "
+        f"{located(text, '256;')}",
+    ]
+    assert trap(text, [np.zeros(1, np.uint32)], block=96) == deadlock(wanted, 0, 96)
+
+
 def test_an_allocation_has_no_values_of_an_earlier_one() -> None:
     cells = "%r14, [%r10];\ntcgen05.wait::ld.sync.aligned;"
     body = [

@@ -246,7 +246,7 @@ MISTAKES: Final = (
         0,
     ),
     (
-        f"{WHERE}and.b32 %r3, {THREAD}, 1;\nadd.u32 %r2, %r2, %r3;\n"
+        f"{WHERE}and.b32 %r3, {THREAD}, 3;\nadd.u32 %r2, %r2, %r3;\n"
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r9}, [%r2];",
         "expected one address of tensor memory for all threads of a warp, got 0x0 and 0x1",
         0,
@@ -258,6 +258,11 @@ MISTAKES: Final = (
 def test_a_mistake_in_an_address_stops_the_kernel(body: str, why: str, thread: int) -> None:
     text, got = trapped(body)
     assert got == message(text, body.rpartition("\n")[2], why, thread)
+
+
+def test_the_last_column_may_be_loaded() -> None:
+    body = [*row_of_thread(8), f"tcgen05.ld.sync.aligned.32x32b.x8.b32 {vector(8)}, [%r2+504];", *stored(8)]
+    assert (ran(kernel("\n".join(body)), numbers(LANES, 8), (LANES, 8)) == 0x7FC0DEAD).all()
 
 
 def test_tensor_memory_that_nobody_has_allocated_is_not_there() -> None:
