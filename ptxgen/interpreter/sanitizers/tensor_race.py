@@ -156,7 +156,7 @@ class TensorRaces:
         known = clocks.reached_rows(np.array([warp]))[0]
         other, twin = stamps & LANE_MASK, stamps & ASYNC != 0
         wrong = stamps >> CLOCK & CLOCK_MASK > known[clocks.column(other, twin)]
-        wrong &= np.where(twin, other // WARP != queue, other // WARP != warp) & (stamps > 0)
+        wrong &= np.where(twin, other // WARP != queue, other // WARP != warp)
         if wrong.any():
             return _first("race", wrong, units, stamps, what)
         if self._order is not None and not self.lacking:

@@ -215,6 +215,11 @@ MISTAKES: Final = (
         32,
     ),
     (
+        f"{WHERE}add.u32 %r2, %r2, 0x100000;\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r9}}, [%r2];",
+        "reaches lanes 16 to 47 of tensor memory at 0x100000, but warp 0 of a CTA has lanes 0 to 31",
+        0,
+    ),
+    (
         f"{WHERE}add.u32 %r2, %r2, 0x80000;\ntcgen05.st.sync.aligned.16x64b.x1.b32 [%r2], {{%r2}};",
         "reaches lanes 8 to 23 of tensor memory at 0x80000, and this shape begins at lane 0 or 16 of a "
         "warp's 32",
