@@ -28,17 +28,19 @@ import heapq
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from flash.contract.catalogue import Build
 from flash.device.cta_order import heads_per_section
+from flash.families.wgmma import WGMMA_ROWS
+from flash.families.wgmma_fp8 import FP8
 from flash.launch.key_splits import OVERHEAD
 from flash.launch.scheduler_choice import HIDDEN, mirrored, time_mirrored, time_of_grid
 from flash.problem.persistence import GRID, MIRRORED
 from ptxgen.rates import Device
-from ptxgen.report.issue_block import BlockClocks, block_clocks
+from ptxgen.report.issue_block import BlockClocks, Walk, block_clocks
 from ptxgen.report.issue_model import Busy
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.sass import SassInstr, block_of, find_disassembler
@@ -203,10 +205,10 @@ def estimate(
     else:
         beside = sum(rows[array] for array in block.hidden) + DRAM_CLOCKS * ("Q" in block.hidden)
         serial = overhead + DRAM_CLOCKS + CACHE_CLOCKS * block.awaits_rows - beside
-        cut = cut_tiles(launch, t.block_q, t.tile, sizes) if kernel.hides_keys else (0,) * len(tiles)
+        walks = [walks_of(t, sizes, nth, n, is_causal=kernel.hides_keys) for nth, n in enumerate(tiles)]
         persistent = kernel.scheduler != GRID
         once = beside + block.of.once * persistent
-        computed = [block.of.clocks(n, m, persistent=persistent) for n, m in zip(tiles, cut, strict=True)]
+        computed = [block.of.clocks(of_block, persistent=persistent) for of_block in walks]
         costs = [max(serial + clocks, overhead) for clocks in computed]
     slots = device.multiprocessors * ctas
     clocks = once + _time(kernel.scheduler, [costs[nth] for _, nth in order(launch)], slots)
@@ -227,12 +229,26 @@ def _time(scheduler: str, costs: Sequence[float], slots: int) -> float:
     }[scheduler]()
 
 
-def cut_tiles(launch: Launch, block_q: int, tile: int, sizes: Sizes) -> tuple[int, ...]:
-    """For each block of queries, the number of tiles that a causal mask cuts: those that the block's first
-    row does not see whole.
+def walks_of(t: Any, sizes: Sizes, block: int, tiles: int, *, is_causal: bool) -> tuple[Walk, ...]:
+    """What each warpgroup of a CTA of tiling `t` meets for the block of queries `block`, which visits `tiles`
+    tiles; if causal, a mask cuts those that its first row does not see whole.
     """
-    first_sees = (nth * block_q + 1 + sizes.keys - sizes.queries for nth in range(len(launch.tiles)))
-    return tuple(n - max(keys, 0) // tile for n, keys in zip(launch.tiles, first_sees, strict=True))
+    if not is_causal:
+        return tuple(Walk(0, 0, 0, tiles) for _ in range(t.consumers))
+
+    first = block * t.block_q
+
+    def seen(row: int) -> int:
+        return max(min(row, sizes.queries - 1) + 1 + sizes.keys - sizes.queries, 0)
+
+    others = min(seen(first) // t.tile, tiles)
+
+    def walk(row: int) -> Walk:
+        end = min(max(-(-seen(row + WGMMA_ROWS - 1) // t.tile), others + 1), tiles)
+        whole = min(seen(row) // t.tile, end)
+        return Walk(tiles - end, end - whole, whole - others, others)
+
+    return tuple(walk(first + n * WGMMA_ROWS) for n in range(t.consumers))
 
 
 @functools.lru_cache(maxsize=1)
@@ -245,10 +261,11 @@ def machine_code(text: str, target: Target) -> list[SassInstr]:
 def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks | None:
     """The clocks of a block of queries of a forward kernel, or of its `text` if that was emitted by another
     version; None for kernels without tensor copies, or with additional traffic of shared memory
-    (`moved_bytes`). Raises `BackendError` without the tools for it.
+    (`moved_bytes`) that is no transposition of V. Raises `BackendError` without the tools for it.
     """
     t = forward.config.tiling
-    if not forward.config.family.mapped or t.moved_bytes is not None:
+    moves = t.moved_bytes is not None and forward.config.family is not FP8
+    if not forward.config.family.mapped or moves:
         return None
     text = text or forward.text
     block = block_of(machine_code(text, target))
@@ -260,4 +277,4 @@ def clocks_of_blocks(forward: Build, target: Target, text: str = "") -> Blocks |
         tile = t.block_q * t.score_columns * forward.config.dtype.nbytes
         hidden += "Q" * (queries is not None and int(queries[1]) > tile)
         hidden += "O" * (_OUTPUTS in text)
-    return Blocks(block_clocks(block, target, t.consumers), _LEFT not in text, hidden)
+    return Blocks(block_clocks(block, target, t.consumers, t.moved_bytes), _LEFT not in text, hidden)

@@ -231,6 +231,23 @@ class Cta:
         """`logit` in the first split of the keys and -inf in the others, so that a sink counts once."""
         return logit if self.part is None else k.selp(logit, NEG_INF, self.part.number == 0)
 
+    @marked("cta: tiles of some rows")
+    def tiles_of_rows(self, k: KernelBuilder, first: Value, rows: int) -> tuple[Value | int, Value]:
+        """(first, end) of the CTA's tiles of which `rows` of its rows, from `first` (s32) on, see a key by
+        position, `end` exclusive: one tile at least, and all that the whole CTA sees.
+        """
+        first_row, reach = self.first_row + first, self.mask.reach
+        last_row = k.min(first_row + (rows - 1), self.O.rows - 1)
+        seen = k.max(reach.end_tile(k, self.query(last_row), self.tile), self.whole_tiles(k)[0] + 1)
+        if self.first_tile is None:
+            return 0, k.min(seen, self.tiles)
+        end = k.min(k.max(seen, self.first_tile + 1), self.tiles)
+        if reach.left is None:
+            return self.first_tile, end
+        # Of warpgroups after the last row, which the CTA's bounds are about, too.
+        nearest = reach.first_key(k, self.query(k.min(first_row, last_row))) // self.tile
+        return k.max(k.min(nearest, end - 1), self.first_tile), end
+
     @marked("cta: tiles with hidden keys")
     def hides_keys(self, first_key: Value) -> Value:
         """Whether, by position, any row of the CTA does not see some key of the tile that begins

@@ -31,30 +31,37 @@ class Masking(enum.Enum):
         return self is Masking.FULL or (self is Masking.LEFT and config.features.varlen)
 
 
+def all_tiles(cta: Cta) -> tuple[Value | int, Value]:
+    """(first, end) of the tiles of a CTA, `end` exclusive."""
+    return 0 if cta.first_tile is None else cta.first_tile, cta.tiles
+
+
 def masked_tiles(
-    k: KernelBuilder, cta: Cta, again: Callable[[], Cta]
+    k: KernelBuilder,
+    cta: Cta,
+    again: Callable[[], Cta],
+    tiles_of: Callable[[Cta], tuple[Value | int, Value]] = all_tiles,
 ) -> Iterator[tuple[Value, Value | int, Masking]]:
     """The tiles of keys from the last to the first, one loop after another: (end, first, masking of its
-    tiles), `end` exclusive.
+    tiles), `end` exclusive. Of tiles that a mask cuts, they are those that `tiles_of` gives, (first, end).
 
     With a third loop, keeping its bounds in registers through the first two would take more registers than
     there are: they are computed `again` before it.
     """
-    first: Value | int = 0 if cta.first_tile is None else cta.first_tile
+    first, tiles = tiles_of(cta)
     if cta.mask.hides_anywhere:
-        yield cta.tiles, first, Masking.FULL
+        yield tiles, first, Masking.FULL
         return
     end, begin = cta.whole_tiles(k)
     if begin is None:
-        yield cta.tiles, end, Masking.FULL
+        yield tiles, end, Masking.FULL
         yield end, first, Masking.NONE
         return
-    yield cta.tiles, k.max(end, first), Masking.FULL
+    yield tiles, k.max(end, first), Masking.FULL
     end, begin = again().whole_tiles(k)
     assert begin is not None
     yield end, begin, Masking.NONE
     cta = again()
     _, begin = cta.whole_tiles(k)
     assert begin is not None
-    assert cta.first_tile is not None
-    yield begin, cta.first_tile, Masking.LEFT
+    yield begin, tiles_of(cta)[0], Masking.LEFT

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flash.device.cta import Cta
+from flash.device.parameters import ScoreArray
 from flash.device.team import Team
 from flash.device.tensor_pipeline import TensorPipeline
 from flash.device.warpgroup_roles import has_tiles
@@ -34,13 +35,16 @@ class Correction:
         self.row = k.thread_id() % TCGEN05_ROWS
         self.factor_at = factors.pointer(0, self.row)
 
+    @marked("correction: tiles")
     def run(self) -> None:
         """Rescale O before each tile of keys but the first, and store it after the last."""
         k, pipeline = self.k, self.work.pipeline
         with k.when(has_tiles(self.cta), uniform=True):
             for _ in self._each():
                 pass  # O has no sums yet
-            with pipeline.each_tile(self.cta, after=1):
+            self._begin_tile(None)
+            with pipeline.each_tile(self.cta, after=1) as (n, _):
+                self._begin_tile(n)
                 for stage, factor in self._each():
                     self._rescale(stage, factor)
         cta = self.work.cta_again()
@@ -56,11 +60,15 @@ class Correction:
         assert isinstance(pipeline, TensorPipeline)
         pipeline.free_queries()
 
+    @marked("correction: row tile")
     def _each(self) -> Iterator[tuple[TensorStage, Value]]:
         """Each row tile, when the softmax has handed it on, with the factor of this thread's row."""
         for i in range(self.row_tiles):
             with self.rows.drain() as stage:
                 yield stage, self.k.load(self.factor_at.step(rows=i))
+
+    def _begin_tile(self, n: Value | None) -> None:
+        """Prepare for the tile of keys with -n - 1 tiles before it, or for the last tile if `n` is None."""
 
     @marked("correction: rescale")
     def _rescale(self, stage: TensorStage, factor: Value) -> None:
@@ -68,6 +76,10 @@ class Correction:
         k = self.k
         with k.when(k.warp.any(factor != 1.0), uniform="warp"):
             stage.o.scale(factor)
+
+    def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
+        """The scales of V; None: its elements have none."""
+        return None
 
     @marked("correction: rows of O")
     def _write(self, cta: Cta, stage: TensorStage, i: int, inverse: Value) -> None:
@@ -116,4 +128,5 @@ class Correction:
             if pipeline.out is not None:
                 send(work, cta, pipeline.out, visible=was_cleared)
             if pipeline.nonfinite is not None:
-                pipeline.nonfinite.restore(cta, work.t.block_q, pipeline.cleared(cta), Team(work.role))
+                cleared, team = pipeline.cleared(cta), Team(work.role)
+                pipeline.nonfinite.restore(cta, work.t.block_q, cleared, team, self._v_scale(cta))

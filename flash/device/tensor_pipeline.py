@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from flash.device.append_in_place import AppendedKV
 from flash.device.box_rows import BoxRows
@@ -53,6 +53,8 @@ class TensorPipeline(TmaPipeline):
     rows of Q if that has no tensor map, and rotate them if the kernel does.
     """
 
+    cleared_values: ClassVar[type[ClearedValues]] = ClearedValues
+
     queries: Ring
     free: Ring | None  # a step for each work tile, when the memory of Q is free; None: there is one work tile
     parameters: Parameters  # of the work tile whose queries are rotated
@@ -62,6 +64,7 @@ class TensorPipeline(TmaPipeline):
     ) -> None:
         self.memory = memory
         self.correction = roles.correction
+        self.multiplying = roles.multiplying
         self.rotates = config.features.rotation is not None
         super().__init__(k, config, t, roles.loading, roles.multiplying)
 
@@ -77,7 +80,8 @@ class TensorPipeline(TmaPipeline):
         self.values = ring(t.stages, producer, consumer, gathered=self.gathered, reworked=clears, v=values)
         over: BoxTile | None = self.queries.tile("q") if t.output_is_over_queries else None
         self.declare_output(t, over)
-        self.nonfinite = ClearedValues(k, config, producer, self.correction, self.values) if clears else None
+        of = self.cleared_values
+        self.nonfinite = of(k, config, producer, self.correction, self.values) if clears else None
         self.free = None
         if config.is_persistent:
             self.free = k.tma.ring(1, self.correction, producer, written=True, free=((1, _WORDS), u32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from flash.device.cta import Cta
 from flash.device.mask import Mask
@@ -32,6 +33,7 @@ class TileScores:
     query_of: Callable[[int], Value] | None  # see `ScoreCoordinates`
     mask: Callable[[], Mask]
     factors: Sequence[Value] = ()  # what products of each row are multiplied by; empty: 1
+    by_warps: bool = False  # whether warps whose rows see a whole tile leave out the mask
     tops: RowTops | None = None  # follow the largest scores, if these are wanted
 
     def finish(
@@ -70,8 +72,22 @@ class TileScores:
         if scoring is not None:
             scoring.apply(S, coordinates)
         if masking.hides:
-            self.mask().apply(self.k, S, coordinates, in_front=masking is Masking.LEFT)
+            with self._where_hidden(coordinates, masking):
+                self.mask().apply(self.k, S, coordinates, in_front=masking is Masking.LEFT)
         return coordinates
+
+    def _where_hidden(
+        self, coordinates: ScoreCoordinates, masking: Masking
+    ) -> AbstractContextManager[object]:
+        """The context for warps that have a row which does not see the whole tile, of `by_warps`."""
+        k, reach = self.k, self.cta.mask.reach
+        if not self.by_warps or masking is Masking.LEFT or self.cta.mask.planes:
+            return nullcontext()
+        first_key, queries = coordinates.first_key, [coordinates.query(i) for i in range(len(self.rows))]
+        hidden = reach.last_key(k, queries[0]) - first_key < self.tile - 1
+        if reach.left is not None:
+            hidden = hidden | (reach.first_key(k, queries[-1]) > first_key)
+        return k.when(k.vote(hidden, -1, mode="any"))
 
     def drop(self, P: Fragment, coordinates: ScoreCoordinates | None) -> None:
         """Apply the features that change weights, such as dropout."""

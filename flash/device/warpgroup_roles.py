@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -14,8 +15,8 @@ from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
-from flash.device.mask import if_seen
-from flash.device.masked_tiles import Masking, masked_tiles
+from flash.device.mask import Mask, if_seen
+from flash.device.masked_tiles import Masking, all_tiles, masked_tiles
 from flash.device.mma_products import fragment_columns
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
@@ -121,6 +122,8 @@ class Consumer(ABC):
             self.group = self._group()
         else:
             self.group_row = self.uniform_group * WGMMA_ROWS
+        self.skips = t.consumers > 1 and not self.shares_rows and self._leaves_tiles_out(cta.mask)
+        self.end_tile = self._own_tiles(cta)[1]
         first_row = self._first_row(cta)
         query_of = None
         if cta.packs_queries:
@@ -137,6 +140,7 @@ class Consumer(ABC):
             keys=fragment_columns(t.tile),
             query_of=query_of,
             mask=lambda: cta.mask,
+            by_warps=self.skips,
         )
 
     @abstractmethod
@@ -155,7 +159,14 @@ class Consumer(ABC):
             if not is_persistent:
                 self.queries.acquire()
             self.queries.prepare()
+            if self.skips:
+                self._skip(self.end_tile, self.cta.tiles)
             self.walk()
+            if self.skips and self.cta.mask.reach.left is not None:
+                cta = self.work.cta_again()
+                first, _ = self._own_tiles(cta)
+                assert cta.first_tile is not None  # the first that a row sees
+                self._skip(cta.first_tile, first)
             if self.ping_pong is not None and self.begins_ping_pong:
                 self.ping_pong.end()
         if self.config.begins_next:
@@ -170,20 +181,52 @@ class Consumer(ABC):
     def each_tile(self, take: Callable[[Value, Masking], None], *, after_last: bool = False) -> None:
         """Emit `take(n, masking)` for the tiles of keys with -n - 1 tiles before them, from the last to the
         first, or `after_last` without the last one. Other tiles than the last are skipped if no row sees
-        them.
+        them, and those that no row of this warpgroup sees are left out.
         """
         k, cta = self.k, self.cta
-        for end, first, masking in masked_tiles(k, cta, self.work.cta_again):
+        for end, first, masking in masked_tiles(k, cta, self.work.cta_again, self._own_tiles):
             if after_last:
                 if masking is Masking.FULL and not cta.mask.hides_keys:
                     continue  # at most one tile, the last
-                end = k.min(end, cta.tiles - 1)
+                end = k.min(end, (self.end_tile if masking is Masking.FULL else cta.tiles) - 1)
             with k.loop(-end, first if isinstance(first, int) else -first) as n:
                 seen = cta.mask.sees_tile(self.work.pipeline.first_key(n)) if cta.mask.has_gaps else None
                 if seen is not None and not after_last:
                     seen = seen | (n == -cta.tiles)  # the last is always there
                 with if_seen(k, seen):
                     take(n, masking)
+
+    def exclusively(self, masking: Masking) -> AbstractContextManager[object]:
+        """The context in which a warpgroup starts the products of a tile: if warpgroups alternate, one at a
+        time, except in tiles that a mask cuts, of which those that skip some have different numbers.
+        """
+        if self.ping_pong is None or (self.skips and masking is not Masking.NONE):
+            return nullcontext()
+        return self.ping_pong.exclusive()
+
+    def _leaves_tiles_out(self, mask: Mask) -> bool:
+        """Whether a mask by position alone may hide from this warpgroup a tile that others of its CTA see: by
+        causality, if tiles have fewer keys than the CTA has rows, as each sees some of one on the diagonal.
+        """
+        if mask.hides_anywhere or mask.has_gaps:
+            return False
+        return mask.reach.left is not None or (
+            mask.reach.is_limited and self.work.t.tile < self.work.t.block_q
+        )
+
+    def _own_tiles(self, cta: Cta) -> tuple[Value | int, Value]:
+        """(first, end) of the tiles that the rows of this warpgroup see, `end` exclusive."""
+        if self.skips:
+            return cta.tiles_of_rows(self.k, self.k.signed(self.group_row), WGMMA_ROWS)
+        return all_tiles(cta)
+
+    @marked("wgmma: hidden tiles")
+    def _skip(self, first: Value, end: Value | int) -> None:
+        """Give back the tiles from `first` up to `end`, exclusive, of which this warpgroup sees no key."""
+        pipeline = self.work.pipeline
+        with self.k.loop(first, end):
+            pipeline.keys.acquire().release()
+            pipeline.values.acquire().release()
 
     def weigh(self, n: Value, masking: Masking, scoring: Scoring | None) -> None:
         """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it, in the registers of S."""

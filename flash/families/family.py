@@ -71,6 +71,11 @@ class Family(Generic[T]):
     campaign: ClassVar[Campaign] = {}
     score_courses: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def instruction(self) -> str:
+        """The instruction that multiplies, for messages: the first word of the name."""
+        return self.name.partition(" ")[0]
+
     def computes(self, request: TileRequest) -> bool:
         """Whether the family is for the types and rows of a request, for some sizes and targets."""
         raise NotImplementedError

@@ -48,7 +48,7 @@ class TileRequest:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether Q, K and V are of fp8, which `wgmma` alone multiplies."""
+        """Whether Q, K and V are of fp8, which `wgmma` and `tcgen05` alone multiply."""
         return self.dtype.is_narrow
 
     @property

@@ -24,9 +24,10 @@ from typing import ClassVar, Final
 
 from flash.families.family import Campaign, Family
 from flash.families.request import TileRequest
-from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling, width_of
-from flash.operands.dtypes import BF16, F16
+from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling
+from flash.operands.dtypes import BF16, F16, DType
 from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
+from ptxgen.rates import EXP2_LANES
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 
@@ -46,6 +47,8 @@ _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
 _MOST_STAGES: Final = 4
+# Of so many pairs of exponentials one is a polynomial, where the unit of special functions has 16 lanes.
+_BY_POLYNOMIAL: Final = 8
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
 # nothing.
 _OTHER_REGISTERS: Final = 40
@@ -99,10 +102,14 @@ class Tcgen05Tiling(WgmmaTiling):
         return False
 
     @property
+    def needed_columns(self) -> int:
+        """Columns of tensor memory that S and O of the row tiles have."""
+        return self.row_tiles * (self.tile + self.output_columns)
+
+    @property
     def tensor_columns(self) -> int:
         """Columns of tensor memory that the kernel allocates: a power of two."""
-        needed = self.row_tiles * (self.tile + self.output_columns)
-        return next(columns for columns in ALLOCATIONS if columns >= needed)
+        return next(columns for columns in ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies or starts products, and of one that computes weights.
@@ -152,8 +159,8 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     multiplies = "tcgen05 multiplies f16 and bf16 here"
     tiling = Tcgen05Tiling
     emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
-    dtypes = (F16, BF16)
-    tile_sizes = TCGEN05_TILES
+    dtypes: ClassVar[tuple[DType, ...]] = (F16, BF16)
+    tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_TILES
     blocks_q = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
     gathers = True
@@ -162,7 +169,11 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     why_no_tickets = "proofs of tensor memory do not follow the barriers of tickets"
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
-    campaign: ClassVar[Campaign] = {"f16-sm_100a": {"head_dim": 64, "block_q": 256, "target": "sm_100a"}}
+    campaign: ClassVar[Campaign] = {
+        # Two row tiles; in a problem with few keys the first CTA sees none.
+        "f16-sm_100a-causal": {"head_dim": 64, "block_q": 256, "target": "sm_100a", "causal": "bottom_right"}
+    }
+    score_courses = ("rising",)  # the correction rescales the rows of a warp of which a shift has moved
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
@@ -195,7 +206,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles: tuple[int, ...] = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
+        tiles: tuple[int, ...] = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
         if request.has_planes:
             tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
         if request.block_q == "auto":
@@ -206,15 +217,17 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
         shapes = (self._shape(request, n, m, s) for m, n in sizes for s in stages)
-        return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
+        return (t for t in shapes if t.needed_columns <= COLUMNS and t.has_registers(request.other_registers))
 
     def _shape(self, request: TileRequest, keys: int, rows: int, stages: int) -> Tcgen05Tiling:
-        return Tcgen05Tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)
+        return self.tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)
 
 
-def _fits(t: Tcgen05Tiling) -> bool:
-    """Whether tensor memory has the columns of a tiling."""
-    return t.row_tiles * (t.tile + width_of(t.head_dim_v)) <= COLUMNS
+def by_polynomial(target: Target) -> int:
+    """Of how many pairs of exponentials one is computed by a polynomial on a target; 0: none is, since the
+    unit of special functions is as fast as the tensor cores there.
+    """
+    return 0 if target.sm in EXP2_LANES else _BY_POLYNOMIAL
 
 
 TCGEN05: Final = Tcgen05Family()

@@ -44,6 +44,9 @@ _MOST_REGISTERS: Final = 255
 # Registers that a thread whose products overlap needs besides those of its matrices: the fewest with which
 # the assembler has spilled nothing.
 _OVERLAP_REGISTERS: Final = 20
+# Keys of a tile where Q, K and V have at most 64 columns, and "auto" is a block of three warpgroups, of which
+# two compute exponentials while one multiplies (docs/measurements.md).
+_NARROW_TILE: Final = 64
 _WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has besides those of O
 
 
@@ -82,6 +85,11 @@ class Fp8Tiling(WgmmaTiling):
         return sums + self.tile // 8 + _OVERLAP_REGISTERS + other_registers <= most
 
     @property
+    def moved_bytes(self) -> int:
+        """See `WgmmaTiling`: copies of K and V, and V read and written again when it is transposed."""
+        return self.tile * (self.score_columns + 3 * self.output_columns)
+
+    @property
     def output_is_over_queries(self) -> bool:
         """False: elements of O are wider than those of Q."""
         return False
@@ -114,7 +122,7 @@ def possible_tiles(scale_block: int) -> tuple[int, ...]:
 
 
 class Fp8Family(HopperFamily[Fp8Tiling]):
-    """Kernels with Q, K and V of fp8, which no other family multiplies."""
+    """Kernels with Q, K and V of fp8 for Hopper."""
 
     name = "wgmma of fp8"
     entry = "wgmma_"
@@ -146,9 +154,13 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterator[Fp8Tiling]:  # noqa: ARG002
         """See `Family`."""
-        rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
         stages, in_blocks = max(request.stages, LEAST_STAGES), request.scale_block > 0
-        for n in reversed(self.tiles(request)) if request.tile == "auto" else (int(request.tile),):
+        tiles = self.tiles(request)[::-1] if request.tile == "auto" else (int(request.tile),)
+        rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
+        sizes = [(rows, n) for n in tiles]
+        if request.block_q == "auto" and max(request.dims) <= WIDTHS[0] and _NARROW_TILE in tiles:
+            sizes.insert(0, (WGMMA_BLOCKS_Q[-1], _NARROW_TILE))
+        for rows, n in sizes:
             t = Fp8Tiling(*request.dims, n, rows, stages, request.in_pages, in_blocks=in_blocks)
             if t.has_registers(request.other_registers):
                 yield t
@@ -156,7 +168,10 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
         if target.name != WGMMA_TARGET:
-            return f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, got {target.name!r}"
+            return (
+                f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, or 'sm_100a', whose tcgen05 "
+                f"does, got {target.name!r}"
+            )
         if request.without_wgmma:
             return f"has one kernel, which does not do this: {request.without_wgmma}"
         if alignment < MAP_ALIGN:

@@ -11,7 +11,6 @@ kernels share.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Final
 
 from flash.device.gathered_pipeline import GatheredPipeline
@@ -74,7 +73,7 @@ class OverlappedConsumer(Consumer):
         self.S.set(self.queries.tile.part(self.group_row, WGMMA_ROWS) @ key.k.T)
         k.wgmma.wait()
         key.release()
-        self.weigh(-self.cta.tiles, Masking.FULL, self.cta.scoring)
+        self.weigh(-self.end_tile, Masking.FULL, self.cta.scoring)
         self._pack()
 
     @marked("wgmma: next tile")
@@ -85,7 +84,7 @@ class OverlappedConsumer(Consumer):
         k, pipeline = self.k, self.work.pipeline
         key = pipeline.keys.acquire()
         k.note("S = Q K^T, and O += P V of the tile before")
-        with nullcontext() if self.ping_pong is None else self.ping_pong.exclusive():
+        with self.exclusively(masking):
             self.S.set(self.queries.tile.part(self.group_row, WGMMA_ROWS) @ key.k.T)
             value = pipeline.values.acquire()
             self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v

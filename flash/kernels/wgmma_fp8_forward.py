@@ -20,7 +20,6 @@ maxima are taken: the rounded weights say whether a shift moves (`LiftedSoftmax.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import ClassVar, Final
 
 from flash.device.fp8_pipeline import Fp8Pipeline
@@ -116,7 +115,7 @@ class Fp8Consumer(Consumer):
         if not self.overlaps:
             self.each_tile(self.take)
             return
-        self._weigh_tile(-self.cta.tiles, Masking.FULL)
+        self._weigh_tile(-self.end_tile, Masking.FULL)
         self.each_tile(self.next, after_last=True)
         self._multiply_values()
 
@@ -138,7 +137,7 @@ class Fp8Consumer(Consumer):
         value = pipeline.values.acquire()
         key = pipeline.keys.acquire()
         k.note("O += P V of the tile before, its sums from zero on, and S = Q K^T")
-        with nullcontext() if self.ping_pong is None else self.ping_pong.exclusive():
+        with self.exclusively(masking):
             self._start_part(value, 0)
             self._start_scores(key)
         k.wgmma.wait(1)

@@ -111,7 +111,7 @@ class SplitConsumer(Consumer):
             [[k.var(u32, 0) for _ in range(_WORDS)] for _ in self.P],
             [k.var(f32, UNWEIGHTED) for _ in ROWS],
         )
-        self.take(weighted, -self.cta.tiles, Masking.FULL)
+        self.take(weighted, -self.end_tile, Masking.FULL)
         self.each_tile(functools.partial(self.take, weighted), after_last=True)
 
     @marked("wgmma split: next tile")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from ptxgen import ir
 from ptxgen.dsl.blocks import Account, block
-from ptxgen.dsl.gathering import Gathering, Splits
+from ptxgen.dsl.gathering import Gathering, Splits, Uniform
 from ptxgen.dsl.grid import Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -16,9 +16,6 @@ from ptxgen.isa.spec import Op
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32, s64, u32, u64
-
-# A promise about a condition: all threads of the CTA agree on it, or all threads of each warp.
-Uniform: TypeAlias = bool | Literal["warp"]
 
 _MASK: Final = "membermask"
 _WHOLE: Final = 0xFFFFFFFF
@@ -235,10 +232,7 @@ class Control(Grid):
         self._branch(skip, condition, negated=True)
         splits = None if uniform else self._gathering.by(condition)
         try:
-            with (
-                self._block("when", divergent=uniform is not True, splits=splits),
-                self._of_warps(uniform == "warp"),
-            ):
+            with self._block("when", divergent=uniform if uniform == "warp" else not uniform, splits=splits):
                 yield
         finally:
             self._statements.append(skip)
@@ -261,9 +255,8 @@ class Control(Grid):
         self._branch(end)
         self._statements.append(skip)
         try:
-            with (
-                self._block("otherwise", divergent=uniform is not True, splits=splits),
-                self._of_warps(uniform == "warp"),
+            with self._block(
+                "otherwise", divergent=uniform if uniform == "warp" else not uniform, splits=splits
             ):
                 yield
         finally:
@@ -381,35 +374,28 @@ class Control(Grid):
         self._branch(again, condition(), negated=True)
 
     def _block(
-        self, kind: str, *, divergent: bool = False, splits: Splits | None = None, is_loop: bool = False
+        self, kind: str, *, divergent: Uniform = False, splits: Splits | None = None, is_loop: bool = False
     ) -> AbstractContextManager[None]:
-        """The context in which the body of a block runs."""
+        """The context in which the body of a block runs; `divergent` is "warp" where whole warps run it."""
         return self._opened(kind, divergent, splits, is_loop)
 
     @contextmanager
-    def _opened(self, kind: str, divergent: bool, splits: Splits | None, is_loop: bool) -> Iterator[None]:
+    def _opened(self, kind: str, divergent: Uniform, splits: Splits | None, is_loop: bool) -> Iterator[None]:
         self._open.append(kind)
         self._blocks_opened += 1
         self._open_numbers.append(self._blocks_opened)
         if divergent:
             self._divergent.append(kind)
+        self._promised += divergent == "warp"
         try:
             with self._gathering.opened(kind, splits, is_loop=is_loop):
                 yield
         finally:
+            self._promised -= divergent == "warp"
             if divergent:
                 self._divergent.pop()
             self._open.pop()
             self._open_numbers.pop()
-
-    @contextmanager
-    def _of_warps(self, promised: bool) -> Iterator[None]:
-        """The context of a body that whole warps run, if that is `promised`."""
-        self._promised += promised
-        try:
-            yield
-        finally:
-            self._promised -= promised
 
     def _label(self, kind: str) -> ir.Label:
         self._labels += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ptxgen.types import ScalarType
 
 # Whether lanes of one warp run a block differently, asked only if an instruction needs to know.
 Splits: TypeAlias = Callable[[], bool]
+
+# A promise about a condition: all threads of the CTA agree on it, or all threads of each warp.
+Uniform: TypeAlias = bool | Literal["warp"]
 
 _ALL: Final = 0xFFFFFFFF
 _NAMED: Final = "name those that do in its membermask"

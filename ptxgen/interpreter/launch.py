@@ -95,8 +95,8 @@ def run(
     `sanitize` is true for all sanitizers, or names some of `bounds`, `init`, `race`, `sync`, `proxy`
     (`ptxgen.interpreter.sanitizers.watch`), `all`, or what `all` does not include: `mbarrier_init`
     (`ptxgen.interpreter.sanitizers.shown_mbarriers`), `determinism`
-    (`ptxgen.interpreter.sanitizers.sum_order`) and `tensor_order`
-    (`ptxgen.interpreter.sanitizers.tensor_order`), in a list or separated by commas. If they report
+    (`ptxgen.interpreter.sanitizers.sum_order`), `tensor_fence` and `tensor_order`
+    (both `ptxgen.interpreter.sanitizers.tensor_order`), in a list or separated by commas. If they report
     anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
     kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
     cooperatively if all its CTAs fit into one batch; otherwise, or if `cooperative` is false, it is

@@ -25,8 +25,9 @@ class Report:
     part), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used against its rules), `proxy` (an
     asynchronous operation on data that an ordinary instruction wrote, without `fence.proxy.async`),
     `mbarrier_init` (a bulk copy that completes on an mbarrier of its own CTA that no fence shows to it),
-    `determinism` (sums of floating-point numbers whose order nothing fixes), `tensor_order` (accesses to
-    tensor memory without the fences and waits of the manual) or `bounds` (an access outside
+    `determinism` (sums of floating-point numbers whose order nothing fixes), `tensor_fence` (accesses of
+    two threads to tensor memory without the fences and waits of the manual), `tensor_order` (operations of
+    one thread on tensor memory that the manual does not order) or `bounds` (an access outside
     the shared variable that its address is computed from).
 
     `address` is in bytes; in shared memory it counts from the beginning of the CTA's; in tensor memory it is

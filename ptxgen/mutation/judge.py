@@ -10,7 +10,7 @@ from typing import Any, Final
 from ptxgen.check.prove import Proof, prove
 from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
-from ptxgen.interpreter.sanitizers.names import ALL, DETERMINISM, MBARRIER_INIT
+from ptxgen.interpreter.sanitizers.names import ALL, DETERMINISM, MBARRIER_INIT, TENSOR_FENCE
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 from ptxgen.ir import Module
 from ptxgen.mutation.argument import Reason
@@ -38,7 +38,7 @@ NOT_INFECTED: Final = "no other result"
 NOT_PROPAGATED: Final = "the same bits"
 WITHIN_TOLERANCE: Final = "other bits, within what is allowed"
 
-_WATCHED: Final = (ALL, MBARRIER_INIT)  # the sanitizers
+_WATCHED: Final = (ALL, MBARRIER_INIT, TENSOR_FENCE)  # the sanitizers
 
 _PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
 _LEAST_PATIENCE: Final = 2000

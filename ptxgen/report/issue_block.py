@@ -11,9 +11,10 @@ begins the next block while others finish theirs. Copies are assumed to have arr
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ptxgen.report.issue_model import NEVER, Shared, Step, Warp, issue, pass_ping_pong
@@ -28,73 +29,147 @@ _NUMBER: Final = re.compile(r"0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
+class Walk:
+    """The tiles of keys that a warpgroup meets for a block of queries: those that are `hidden` from its rows,
+    those that the mask `cut`s, the first it computes among them, those that it sees whole, but not the CTA
+    (`apart`), and all `others`.
+    """
+
+    hidden: int
+    cut: int
+    apart: int
+    others: int
+
+    @property
+    def tiles(self) -> int:
+        """All tiles, as many as the CTA has."""
+        return self.hidden + self.cut + self.apart + self.others
+
+
+@dataclass(frozen=True, slots=True)
 class BlockClocks:
     """The clocks of a CTA for a block of queries: `first` with one tile of keys, `cut` for each further tile
     that a mask cuts, `main` for each other tile; `once` are the clocks that each block of a persistent CTA
-    but its first saves: what is not repeated, and what passes while the block before is finished.
+    but its first saves: what is not repeated, and what passes while the block before is finished. Where
+    warpgroups skip tiles, `of_walks` gives the clocks of what each of them meets, in a CTA's first block.
     """
 
     first: float
     cut: float
     main: float
     once: float
+    of_walks: Callable[[tuple[Walk, ...]], float] | None = None
 
-    def clocks(self, tiles: int, cut: int, *, persistent: bool = False) -> float:
-        """The clocks of a block with `tiles` tiles, of which a mask cuts `cut`, the first among them."""
-        further = min(max(cut - 1, 0), tiles - 1)
-        start = self.first - self.once * persistent
-        return start + further * self.cut + (tiles - 1 - further) * self.main
+    def clocks(self, walks: Sequence[Walk], *, persistent: bool = False) -> float:
+        """The clocks of a block whose warpgroups meet these tiles. If they skip none, the mask cuts for each
+        the tiles that it cuts for one.
+        """
+        saved, others = self.once * persistent, min(walk.others for walk in walks)
+        if self.of_walks is None:
+            tiles = walks[0].tiles
+            further = min(max(tiles - others - 1, 0), tiles - 1)
+            return self.first - saved + further * self.cut + (tiles - 1 - further) * self.main
+        more = max(others - _FEW, 0)
+        fewer = tuple(replace(walk, others=walk.others - more) for walk in walks)
+        return self.of_walks(fewer) - saved + more * self.main
 
 
-def block_clocks(block: Block, target: Target, warpgroups: int) -> BlockClocks:
-    """The model of a block of queries, for a CTA with `warpgroups` consumers. Raises `ValueError` if the
-    instructions have no control words.
+def block_clocks(block: Block, target: Target, warpgroups: int, copied: int | None = None) -> BlockClocks:
+    """The model of a block of queries, for a CTA with `warpgroups` consumers; `copied` as in `modelled`.
+    Raises `ValueError` if the instructions have no control words.
     """
+    of_tile = copied_bytes(block.main) if copied is None else copied
+    # Whether the scores of the first tile come before the loops, as where products overlap.
+    begins = any(Step.of(i, target).is_product_of_warpgroup for i in block.before)
+    # Warpgroups that skip tiles do not alternate in those that a mask cuts for others.
+    unordered = [i for i in block.main if i.name != "BAR"]
 
-    def issued(cut: int, main: int, blocks: int = 1) -> float:
-        path = [*block.before, *(block.cut * cut), *(block.main * main), *block.after]
+    def path_of(walk: Walk, blocks: int = 1) -> list[Step]:
+        further, apart, others = walk.cut, walk.apart, walk.others
+        if begins:
+            further = max(walk.cut - 1, 0)
+            if not walk.cut:  # the first tile is whole
+                apart, others = max(apart - 1, 0), others - (not apart)
+        path = [*block.before[: block.skips_at], *(block.skipped * walk.hidden)]
+        path += [
+            *block.before[block.skips_at :],
+            *((block.cut or block.main) * further),
+            *(unordered * apart),
+        ]
+        path += [*(block.main * others), *block.after]
         repeated = path[block.once : len(path) - block.ending]
         path = [*path[: block.once], *(repeated * (blocks - 1)), *path[block.once :]]
-        copied = copied_bytes(block.main) * (1 + cut + main) * blocks
-        return _issued([Step.of(instr, target) for instr in path], warpgroups, copied)[-1]
+        return [Step.of(instr, target) for instr in path]
+
+    def issued(cut: int, main: int, blocks: int = 1) -> float:
+        walk = Walk(0, 1 + cut, 0, main)
+        return _issued([path_of(walk, blocks)] * warpgroups, of_tile * walk.tiles * blocks)
+
+    @functools.cache
+    def of_walks(walks: tuple[Walk, ...]) -> float:
+        return _issued([path_of(walk) for walk in walks], of_tile * walks[0].tiles)
 
     few = issued(0, _FEW)
     main = (issued(0, _MORE) - few) / (_MORE - _FEW)
     cut = issued(1, _FEW) - few if block.cut else main
     saved = few - (issued(0, _FEW, _BLOCKS) - issued(0, _FEW, _BLOCKS - 1)) if block.once else 0.0
-    return BlockClocks(few - _FEW * main, cut, main, saved)
+    return BlockClocks(few - _FEW * main, cut, main, saved, of_walks if block.skipped else None)
 
 
-def _issued(steps: Sequence[Step], warpgroups: int, copied: float) -> list[float]:
-    """The clock at which the last warp issues each step."""
-    multiplies = warpgroups * sum(step.clocks for step in steps if step.is_product_of_warpgroup)
-    shared = Shared(copied / multiplies if multiplies else 0.0)
-    ordered, meetings = _barriers(steps)
-    warps = [Warp(0, 0.0) for _ in range(warpgroups)]
-    warps[0].ping_pong_since = 0.0
-    clock, result = 0.0, [0.0] * len(steps)
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A warp, its steps, the indices of those that are ping-pong barriers, and of those at which all
+    consumers wait.
+    """
 
-    def when(warp: Warp) -> float:
-        earliest = warp.earliest(steps[warp.at], shared)
-        if warp.at in ordered and not steps[warp.at].arrives:
-            return max(earliest, warp.ping_pong_since)
-        if warp.at not in meetings:
+    warp: Warp
+    steps: Sequence[Step]
+    ordered: set[int]
+    meetings: list[int]
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> _Way:
+        return cls(Warp(0, 0.0), steps, *_barriers(steps))
+
+    def earliest(self, shared: Shared) -> float:
+        """The clock from which the warp may issue its next step, other warps aside."""
+        return self.warp.earliest(self.steps[self.warp.at], shared)
+
+    def when(self, ways: Sequence[_Way], shared: Shared) -> float:
+        """The clock at which the warp may issue its next step."""
+        at, earliest = self.warp.at, self.earliest(shared)
+        if at in self.ordered and not self.steps[at].arrives:
+            return max(earliest, self.warp.ping_pong_since)
+        if at not in self.meetings:
             return earliest
-        if any(other.at < warp.at for other in warps):
+        nth = self.meetings.index(at)
+        if any(other.warp.at < other.meetings[nth] for other in ways):
             return NEVER
-        return max(other.earliest(steps[other.at], shared) for other in warps if other.at == warp.at)
-
-    while left := [warp for warp in warps if warp.at < len(steps)]:
-        warp = min(left, key=lambda one: (when(one), one.issued))
-        clock = max(clock + 1, when(warp))
-        result[warp.at] = clock
-        if warp.at in ordered:
-            pass_ping_pong(warp, steps[warp.at], clock, warps)
-        issue(warp, steps[warp.at], clock, shared)
-    return result
+        return max(other.earliest(shared) for other in ways if other.warp.at == other.meetings[nth])
 
 
-def _barriers(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
+def _issued(paths: Sequence[Sequence[Step]], copied: float) -> float:
+    """The clock at which the last step is issued, of warps with these `paths`, while so many bytes are
+    `copied`.
+    """
+    multiplies = sum(step.clocks for steps in paths for step in steps if step.is_product_of_warpgroup)
+    shared = Shared(copied / multiplies if multiplies else 0.0)
+    ways = [_Way.of(steps) for steps in paths]
+    warps = [way.warp for way in ways]
+    warps[0].ping_pong_since = 0.0
+    clock = 0.0
+    while left := [way for way in ways if way.warp.at < len(way.steps)]:
+        clocks = [way.when(ways, shared) for way in left]
+        nth = min(range(len(left)), key=lambda n: (clocks[n], left[n].warp.issued))
+        way, clock = left[nth], max(clock + 1, clocks[nth])
+        warp, step = way.warp, way.steps[way.warp.at]
+        if warp.at in way.ordered:
+            pass_ping_pong(warp, step, clock, warps)
+        issue(warp, step, clock, shared)
+    return clock
+
+
+def _barriers(steps: Sequence[Step]) -> tuple[set[int], list[int]]:
     """The indices of ping-pong barriers, and of barriers at which all consumers wait. Literal numbers at
     which some only arrive (the begin and end of a ping-pong) are neither, nor are barriers of one warpgroup.
     """
@@ -105,6 +180,6 @@ def _barriers(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
     }
     arrived = {number for n, number in numbers.items() if steps[n].arrives}
     ordered = {n for n, number in numbers.items() if not _NUMBER.fullmatch(number)}
-    return ordered, {
+    return ordered, [
         n for n, number in numbers.items() if number not in {*arrived, _ALL} and n not in ordered
-    }
+    ]

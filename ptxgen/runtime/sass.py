@@ -43,7 +43,8 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 OTHER: Final = "integers, moves"  # and all other instructions
 
 # A loop's path is the one with the most of these instructions, and announcements of copies. In a loop with
-# products on tensor cores the last of these, FFMA, does not count.
+# products on tensor cores, and in each loop of a kernel with products of `tcgen05`, the last of these, FFMA,
+# does not count.
 _WORK: Final = ("HMMA", "HGMMA", "QGMMA", *IN_TENSOR_MEMORY, "LDSM", "LDGSTS", "UTMALDG", "FFMA")
 # What announces bytes of copies at an mbarrier; with `T0` in its name it only arrives.
 _ANNOUNCES: Final = "SYNCS.ARRIVE.TRANS64"
@@ -53,7 +54,8 @@ _OF_WARPS: Final = "HMMA"  # a product of a warp
 _OF_WARPGROUPS: Final = ("HGMMA", "QGMMA")
 _WARPGROUP: Final = 4  # warps
 _STORE: Final = "UTMASTG"  # a tensor copy to memory
-_WEIGHS: Final = ("MUFU", "FMNMX")  # exponentials and maxima
+_WAITS: Final = "SYNCS"  # of mbarriers
+_WEIGHS: Final = ("MUFU", "FMNMX", "FSEL")  # exponentials, maxima and masks
 # Multiply-adds of a warp instruction, by the shape in its name; 16816 is m16n8k16 (PTX ISA, "Matrix
 # Fragments for mma").
 _PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
@@ -382,6 +384,7 @@ def _best_path(
 ) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
     on_tensor_cores = any(i.macs for block in body for i in instrs[block : body[block].end])
+    on_tensor_cores = on_tensor_cores or any(i.name in IN_TENSOR_MEMORY for i in instrs)  # for another role
     counted = _WORK[:-1] if on_tensor_cores else _WORK
 
     def worth(block: int) -> tuple[int, ...]:
@@ -414,7 +417,9 @@ class Block:
     """The instructions of a consumer warp for a block of queries: `before` the loops over tiles of keys, with
     the scores of the first tile; `cut` once for each further tile that a mask cuts (empty without such a
     loop); `main` for each other tile; and `after` the loops, with the last product and the stores. A
-    persistent CTA repeats neither the first `once` instructions for its next block nor the last `ending`.
+    persistent CTA repeats neither the first `once` instructions for its next block nor the last `ending`. A
+    warp executes `skipped` after the first `skips_at` instructions of `before`, once for each tile of which
+    its rows see no key.
     """
 
     before: tuple[SassInstr, ...]
@@ -423,16 +428,18 @@ class Block:
     after: tuple[SassInstr, ...]
     once: int
     ending: int = 0
+    skipped: tuple[SassInstr, ...] = ()
+    skips_at: int = 0
 
 
 def block_of(instrs: Sequence[SassInstr]) -> Block | None:
     """The path through a kernel of warpgroups that has the most wgmma products and tensor copies to memory;
-    among equals, outside the main loop, the most exponentials and maxima, since where the maximum grows a
-    warp rescales; else the shortest. None for a kernel with another structure of loops.
+    among equals, outside the main loop, the most exponentials, maxima and masks, since where the maximum
+    grows a warp rescales; else the shortest. None for a kernel with another structure of loops.
     """
     blocks = basic_blocks(instrs)
-    loops = [(body, {i.name for i in loop.path}) for body, loop in _loops(instrs)]
-    with_products = [body for body, names in loops if not names.isdisjoint(_OF_WARPGROUPS)]
+    loops = [(body, loop.path) for body, loop in _loops(instrs)]
+    with_products = [body for body, path in loops if any(i.name in _OF_WARPGROUPS for i in path)]
     inner = [b for b in with_products if not any(o < b and min(o) != min(b) for o in with_products)]
     if len(inner) not in (1, 2) or len({min(body) for body in inner}) != len(inner):
         return None
@@ -455,6 +462,13 @@ def block_of(instrs: Sequence[SassInstr]) -> Block | None:
     around = [body for body in with_products if any(body > one for one in inner)]
     outer = max(around, key=len, default=frozenset(blocks))
     first = min(outer)
+    # The loop over hidden tiles waits for two barriers, and is the last before the first product; what is
+    # before an EXIT is the producer's.
+    begins = next(n for n, i in enumerate(instrs) if i.name in _OF_WARPGROUPS)
+    ends = [n for n in range(begins) if instrs[n].name == "EXIT"]
+    hidden = [(min(body), way) for body, way in loops if max(ends, default=-1) < min(body) < begins]
+    hidden = [(at, way) for at, way in hidden if sum(i.name == _WAITS for i in way) > 1]
+    at, skipped = max(hidden, key=lambda one: one[0], default=(0, ()))
     return Block(
         of(path[: inside[0]]),
         of(block for block in path if block in cut),
@@ -462,6 +476,8 @@ def block_of(instrs: Sequence[SassInstr]) -> Block | None:
         of(path[inside[-1] + 1 :]),
         len(of(block for block in path if block < first)) if around else 0,
         len(of(block for block in path if block > first and block not in outer)),
+        skipped,
+        len(of(block for block in path if block < at)),
     )
 
 

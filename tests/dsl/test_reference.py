@@ -51,7 +51,7 @@ OF_BUILDER = (
     "dealt divided emit end_roles flight fresh innermost_loop is_in_block note_write ordered origin placed "
     "present_role refuse_breaks refuse_predicated remainder repeat_until require_all_threads "
     "require_branch require_lanes require_predicate require_present require_role require_roles_entered "
-    "require_whole_role role_block scratch set_registers take_barriers warp_index"
+    "require_warps require_whole_role role_block scratch set_registers take_barriers warp_index"
 )
 RING = {"advance", "barrier", "enter", "leave", "origin", "prepare", "wait"}
 INNER = {  # what the parts of the DSL use of each other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgen.report.issue_block import BlockClocks, block_clocks
+from ptxgen.report.issue_block import BlockClocks, Walk, block_clocks
 from ptxgen.runtime.sass import Block, Control, SassInstr, block_of
 from ptxgen.target import target
 
@@ -34,12 +34,14 @@ def test_a_block_is_timed_from_its_first_instruction_to_its_last() -> None:
     assert (said.cut, said.main) == (5 * STALL, 4 * STALL)
     # The first two are not repeated; but from block to block the last one's wait counts, too.
     assert said.once == pytest.approx((2 - 1) * STALL, abs=1)
-    assert said.first == pytest.approx((3 + 2 - 1) * STALL, abs=1)  # up to the last one, which is issued
+    # Without a product before the loops the first tile is in one of them. The last one is issued.
+    assert said.first == pytest.approx((3 + 5 + 2 - 1) * STALL, abs=1)
 
 
 def test_without_a_loop_for_tiles_that_a_mask_cuts_they_take_what_others_do() -> None:
     said = clocks(Block((wait(),), (), (wait(),) * 4, (wait(),), once=0))
     assert (said.cut, said.once) == (said.main, 0)
+    assert said.first == pytest.approx((1 + 4) * STALL, abs=2)
 
 
 def test_warpgroups_take_turns_at_barriers_whose_number_is_in_a_register() -> None:
@@ -81,3 +83,37 @@ def test_the_way_through_a_kernel_weighs_again_beside_the_main_loop() -> None:
     ]
     assert block.once == 1
     assert block_of([of("HGMMA"), of("EXIT")]) is None
+
+
+def test_the_loop_over_hidden_tiles_waits_for_two_barriers_before_the_first_product() -> None:
+    def of(name: str, jumps_to: int | None = None) -> SassInstr:
+        return SassInstr(name, jumps_to, name != "EXIT")
+
+    kernel = [
+        *(of("SYNCS"), of("SYNCS"), of("BRA", 0), of("EXIT")),  # the producer's loop
+        *(of("S2R"), of("BRA", 9)),  # no hidden tile
+        *(of("SYNCS"), of("SYNCS"), of("BRA", 6)),
+        *(of("HGMMA"), of("FSEL"), of("HGMMA"), of("BRA", 11), of("EXIT")),
+    ]
+    kernel[0] = of("BRA", 4)
+    block = block_of([of("BRA", 4), *kernel[1:]])
+    assert block is not None
+    assert [i.name for i in block.skipped] == ["SYNCS", "SYNCS", "BRA"]
+    assert [i.name for i in block.before[: block.skips_at]] == ["BRA", "S2R", "BRA"]
+
+
+def test_warpgroups_skip_tiles_that_are_hidden_from_them() -> None:
+    before, cut, main = (wait(), wait()), (wait(),) * 5, (wait(),) * 4
+    block = Block(before, cut, main, (wait(),), once=0, skipped=(wait(),), skips_at=1)
+    said = clocks(block, warpgroups=2)
+    # Without a product before the loops the first tile is in one of them.
+    assert said.clocks([Walk(0, 1, 0, 2)] * 2) == pytest.approx((2 + 5 + 2 * 4) * STALL, abs=2)
+    assert said.clocks([Walk(1, 1, 1, 0), Walk(2, 1, 0, 0)]) == pytest.approx((2 + 1 + 5 + 4) * STALL, abs=2)
+    many = [Walk(0, 1, 0, 100)] * 2
+    assert said.clocks(many) == pytest.approx((2 + 5 + 400) * STALL, abs=2)
+
+
+def test_tiles_that_only_the_own_rows_see_whole_have_no_order_of_warpgroups() -> None:
+    block = Block((wait(),), (), (*ONE_TURN, wait(1)), (wait(1),), once=0, skipped=(wait(1),), skips_at=1)
+    said = clocks(block, warpgroups=2)
+    assert said.clocks([Walk(0, 1, 2, 0)] * 2) < said.clocks([Walk(0, 1, 0, 2)] * 2)

@@ -83,6 +83,11 @@ def _falling(q: Array, k: Array, _v: Array, _rows: int) -> None:
     q[..., 0], k[..., 0] = _FALLING, np.arange(k.shape[2]) // _FALLING
 
 
+def _rising(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make the scores of all rows grow towards the first key, so that each tile moves all shifts."""
+    q[..., 0], k[..., 0] = _FALLING, np.arange(k.shape[2])[::-1]
+
+
 def _stairs(q: Array, k: Array, _v: Array, rows: int) -> None:
     """For two warpgroups that take tiles alternately: give one of the two rows of each lane scores that
     change from tile to tile, and the other row scores of 0. In every other two warps they grow in odd tiles
@@ -151,6 +156,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "growing": _growing,
     "growing alone": _growing_alone,
     "falling": _falling,
+    "rising": _rising,
     "stairs": _stairs,
     "parting": _parting,
     "unseen outside": _unseen_outside,

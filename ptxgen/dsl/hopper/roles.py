@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from ptxgen import ir
-from ptxgen.dsl.gathering import Splits
+from ptxgen.dsl.gathering import Splits, Uniform
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.hopper.pending_reads import GuardedStores
 from ptxgen.dsl.hopper.role import WARPGROUP, NamedBarrier, Role
@@ -213,7 +213,7 @@ class Roles(GuardedStores):
     # ------------------------------------------------------------------------------ the code of a role
 
     def _block(
-        self, kind: str, *, divergent: bool = False, splits: Splits | None = None, is_loop: bool = False
+        self, kind: str, *, divergent: Uniform = False, splits: Splits | None = None, is_loop: bool = False
     ) -> AbstractContextManager[None]:
         body = super()._block(kind, divergent=divergent, splits=splits, is_loop=is_loop)
         return body if kind in _ONCE else self._repeated(body)

@@ -12,7 +12,7 @@ from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
-from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_ORDER
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_FENCE, TENSOR_ORDER
 from ptxgen.interpreter.sanitizers.objects import Objects
 from ptxgen.interpreter.sanitizers.operations import Operations
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
@@ -38,6 +38,7 @@ _OF_KIND: Final = {
     "proxy": {"proxy"},
     MBARRIER_INIT: {MBARRIER_INIT},
     DETERMINISM: {DETERMINISM},
+    TENSOR_FENCE: {TENSOR_FENCE},
     TENSOR_ORDER: {TENSOR_ORDER},
 }
 

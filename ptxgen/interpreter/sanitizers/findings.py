@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ptxgen.interpreter.machine.faults import Faults
 from ptxgen.interpreter.reports import Report, origin_of, where_from
-from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_ORDER
+from ptxgen.interpreter.sanitizers.names import DETERMINISM, MBARRIER_INIT, TENSOR_FENCE, TENSOR_ORDER
 from ptxgen.ir import NOWHERE, Instr, Note
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.conflicts import Conflict
 
 # The kinds of conflicts that name another thread.
-_OF_TWO: Final = ("race", "proxy", MBARRIER_INIT, DETERMINISM, TENSOR_ORDER)
+_OF_TWO: Final = ("race", "proxy", MBARRIER_INIT, DETERMINISM, TENSOR_FENCE, TENSOR_ORDER)
 
 Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other instruction
 

@@ -16,7 +16,10 @@ ALL: Final = "all"
 MBARRIER_INIT: Final = "mbarrier_init"
 # Sums of floating-point numbers whose order nothing fixes: no mistake unless a kernel promises the same bits.
 DETERMINISM: Final = "determinism"
-# The order of tensor memory by the manual's letter, which no public kernel for Blackwell keeps.
+# Fences and waits between the accesses of two threads to tensor memory: not of all, because public kernels for
+# Blackwell leave them out.
+TENSOR_FENCE: Final = "tensor_fence"
+# The order of one thread's products by the manual's letter, which flash-attn-4's kernels do not keep.
 TENSOR_ORDER: Final = "tensor_order"
 
 
@@ -24,7 +27,7 @@ def sanitizers(asked: object) -> frozenset[str]:
     """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
     if isinstance(asked, bool):
         return frozenset(SANITIZERS) if asked else frozenset()
-    known = (*SANITIZERS, MBARRIER_INIT, DETERMINISM, TENSOR_ORDER, ALL)
+    known = (*SANITIZERS, MBARRIER_INIT, DETERMINISM, TENSOR_FENCE, TENSOR_ORDER, ALL)
     names: list[object] = [asked]
     if isinstance(asked, str):
         names = [*asked.split(",")]

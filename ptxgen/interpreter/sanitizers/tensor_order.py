@@ -3,11 +3,11 @@ ISA, "TensorCore 5th Generation Family Instructions: Memory Consistency Model").
 
 Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` takes for ordered, these are reported:
 
-* those of two threads without `tcgen05.fence::before_thread_sync` after the first, unless a commit
-  follows it, and `tcgen05.fence::after_thread_sync` before the second;
-* a load without `tcgen05.wait::ld` before the write of another thread or of a product;
-* two operations of one thread that the manual does not order: all but products with the same D and shape, and
-  a copy before a product.
+* by `tensor_fence`, those of two threads without `tcgen05.fence::before_thread_sync` after the first, unless a
+  commit follows it, and `tcgen05.fence::after_thread_sync` before the second, and a load without
+  `tcgen05.wait::ld` before the write of another thread or of a product;
+* by `tensor_order`, two operations of one thread that the manual does not order: all but products with the same
+  D and shape, and a copy before a product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.conflicts import Conflict
-from ptxgen.interpreter.sanitizers.names import TENSOR_ORDER
+from ptxgen.interpreter.sanitizers.names import TENSOR_FENCE, TENSOR_ORDER
 from ptxgen.interpreter.sanitizers.stamps import ASYNC, CLOCK, CLOCK_MASK, INSTR, INSTR_MASK, LANE_MASK
 
 if TYPE_CHECKING:
@@ -36,10 +36,13 @@ NO_PAIR: Final = "the manual does not order these two operations of one thread w
 
 
 class TensorOrder:
-    """The fences and waits of the warps of a batch."""
+    """The fences and waits of the warps of a batch. `fences` and `pairs` say whether `tensor_fence` and
+    `tensor_order` are asked for.
+    """
 
-    def __init__(self, clocks: Clocks, instrs: tuple[Instr, ...]) -> None:
+    def __init__(self, clocks: Clocks, instrs: tuple[Instr, ...], *, fences: bool, pairs: bool) -> None:
         self._clocks = clocks
+        self._fences, self._pairs = fences, pairs
         self._instrs = instrs
         warps, columns = clocks.known.shape
         self._before: Lanes = np.zeros(warps, np.int64)  # the clock of each warp at its last fence::before
@@ -76,27 +79,30 @@ class TensorOrder:
         known = clocks.reached_rows(np.array([warp]))[0]
         mine = other == warp
         queued = twin & mine & (clock > known[column])
-        if queued.any():
+        if self._pairs and queued.any():
             fine = chained or (
                 operation and self._instrs[self._first(stamps, queued)].opcode.startswith("tcgen05.cp")
             )
-            return [] if fine else self._one(queued, units, stamps, what, NO_PAIR)
+            if not fine:
+                return self._one(TENSOR_ORDER, queued, units, stamps, what, NO_PAIR)
+        if not self._fences:
+            return []
         loads = ~twin & (clock > self._waited[other]) & (operation | ~mine)
         if what == "was read by" and loads.any():
-            return self._one(loads, units, stamps, what, NO_WAIT)
+            return self._one(TENSOR_FENCE, loads, units, stamps, what, NO_WAIT)
         unfenced = ~mine & ~twin & (clock > self._before[other])
         if unfenced.any():
-            return self._one(unfenced, units, stamps, what, NO_FENCE_BEFORE)
-        late = (twin | ~mine) & (clock > self._after[warp][column])
-        return self._one(late, units, stamps, what, NO_FENCE_AFTER) if late.any() else []
+            return self._one(TENSOR_FENCE, unfenced, units, stamps, what, NO_FENCE_BEFORE)
+        late = (twin | ~mine) & ~queued & (clock > self._after[warp][column])
+        return self._one(TENSOR_FENCE, late, units, stamps, what, NO_FENCE_AFTER) if late.any() else []
 
     def _first(self, stamps: Lanes, wrong: Lanes) -> int:
         return int(stamps[int(wrong.argmax())]) >> INSTR & INSTR_MASK
 
     def _one(
-        self, wrong: Lanes, units: Lanes, stamps: Lanes, what: str, lacking: str
+        self, kind: str, wrong: Lanes, units: Lanes, stamps: Lanes, what: str, lacking: str
     ) -> list[tuple[Conflict, str]]:
         n = int(wrong.argmax())
         stamp = int(stamps[n])
         other = stamp >> INSTR & INSTR_MASK
-        return [(Conflict(TENSOR_ORDER, 0, int(units[n]), other, stamp & LANE_MASK, what), lacking)]
+        return [(Conflict(kind, 0, int(units[n]), other, stamp & LANE_MASK, what), lacking)]

@@ -9,7 +9,7 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.machine.observer import TensorObserver
 from ptxgen.interpreter.sanitizers.detectors import WAIT_FOR_COMMIT
-from ptxgen.interpreter.sanitizers.names import TENSOR_ORDER
+from ptxgen.interpreter.sanitizers.names import TENSOR_FENCE, TENSOR_ORDER
 from ptxgen.interpreter.sanitizers.shared_blocks import Product
 from ptxgen.interpreter.sanitizers.tensor_order import TensorOrder
 from ptxgen.interpreter.sanitizers.tensor_race import TensorRaces, address_of, units_at, units_of_columns
@@ -36,7 +36,10 @@ class TensorWatch(TensorObserver):
         self._watch = watch
         self._stride = batch.shared_stride
         self._width = batch.width
-        self._order = TensorOrder(watch.clocks, watch.instrs) if watch.wants(TENSOR_ORDER) else None
+        fences, pairs = watch.wants(TENSOR_FENCE), watch.wants(TENSOR_ORDER)
+        self._order: TensorOrder | None = None
+        if fences or pairs:
+            self._order = TensorOrder(watch.clocks, watch.instrs, fences=fences, pairs=pairs)
         self.races = TensorRaces(watch.clocks, batch, self._order)
         # By number of an operation: the instruction, lane and mbarrier of the arrival of a commit, and the
         # newest operation that it covers.

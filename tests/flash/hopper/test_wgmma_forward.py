@@ -41,3 +41,10 @@ def test_outputs_wait_for_queries_whose_memory_they_take() -> None:
     # 96 columns have another swizzle than 128, so that the rows of O lie elsewhere in the tile of Q.
     config = config_of(128, 96, block_q=128)
     check(config, arrays_of(config, 128, 40), schedule=PCT(1))
+
+
+@pytest.mark.parametrize("how", [{"window": (76, 31)}, {"causal": True}, {"window": (20, None)}])
+def test_warpgroups_leave_out_the_tiles_that_their_rows_do_not_see(how: dict[str, Any]) -> None:
+    # The second warpgroup of the last block has no rows: it walks as the last row does.
+    config = config_of(block_q=128, tile=64 if "window" in how else 16, **how)
+    check(config, arrays_of(config, 129, 205))

@@ -1,5 +1,5 @@
-"""Calls for Hopper that are drawn at random, with types, schedulers and features in any mixture: the kernels'
-own PTX, run with the sanitizers on, against the reference. What no query sees is not finite.
+"""Calls for Hopper and Blackwell that are drawn at random, with types, schedulers and features in any mixture: the
+kernels' own PTX, run with the sanitizers on, against the reference. What no query sees is not finite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Rng = np.random.Generator
 _LENGTHS = [1, 3, 16, 33, 64, 65, 80]
 _SIDES = [None, 0, 1, 9, 40]
 _OF_LATENTS = [(264, 128), (264, 256), (320, 256)]
-_F16, _FP8, _F32, _LATENT = "f16", "fp8", "f32", "latent"  # kinds of kernels
+_F16, _FP8, _F32, _LATENT, _TCGEN05 = "f16", "fp8", "f32", "latent", "tcgen05"  # kinds of kernels
+_OF_BLACKWELL = range(200, 300)  # seeds of calls for it; those of Hopper are below
+_LONGER = [1, 33, 80, 129, 200, 300]  # lengths for blocks of 128 queries and more
 
 
 def _bent(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -79,6 +81,10 @@ def _settings(rng: Rng, kind: str) -> tuple[dict[str, Any], tuple[int, int]]:
         tile = _one_of(rng, [16, 48, 64])
         return {**how, "dtype": "f32", "precision": "f32_grade", "tile": tile}, dims
     how["dtype"] = _one_of(rng, ["f16", "bf16"])
+    if kind == _TCGEN05:
+        how |= {"target": _one_of(rng, ["sm_100a", "sm_103a"]), "block_q": _one_of(rng, [128, 256])}
+        how |= {"tile": _one_of(rng, [16, 32]), "stages": _one_of(rng, [2, 3])}
+        return how, _one_of(rng, [(16, 16), (64, 64), (40, 72), (128, 64), (64, 128)])
     if kind == _LATENT:
         return {**how, "block_q": 64, "tile": 32, "shared_kv": True}, _one_of(rng, _OF_LATENTS)
     how["scheduler"] = _one_of(rng, ["static", "mirrored", "auto"])
@@ -111,7 +117,10 @@ def _features(rng: Rng, kind: str, packed: bool) -> dict[str, Any]:
     maybe(0.2, softmax_scale=_one_of(rng, [-0.4, 0.0, 0.5]))
     if kind != _FP8:
         maybe(0.2, dropout=0.25)
-    maybe(0.3, pack_gqa=True)
+    if kind == _TCGEN05:
+        how["pack_gqa"] = False
+    else:
+        maybe(0.3, pack_gqa=True)
     if packed:
         return {**how, "varlen": True}
     if not maybe(0.25, bias="f32"):
@@ -136,14 +145,15 @@ def _array_of(rng: Rng, name: str, shape: tuple[int, ...]) -> Array:
 def drawn(seed: int) -> Case:
     """A call."""
     rng = np.random.default_rng(seed)
-    kind = (_F16, _FP8, _F32, _LATENT)[seed % 4]
+    kind = _TCGEN05 if seed in _OF_BLACKWELL else (_F16, _FP8, _F32, _LATENT)[seed % 4]
     heads, kv_heads = _one_of(rng, [(1, 1), (2, 1), (2, 2), (3, 1)])
     packed = bool(rng.random() < 0.35)
     batch = int(rng.integers(1, 4)) if packed else int(rng.integers(1, 3))
     settings, dims = _settings(rng, kind)
     config = AttentionConfig(*dims, **settings, **_features(rng, kind, packed))
     least = [0] if packed else []
-    lengths = {side: [_one_of(rng, [*least, *_LENGTHS]) for _ in range(batch)] for side in "qk"}
+    some = _LONGER if kind == _TCGEN05 else _LENGTHS
+    lengths = {side: [_one_of(rng, [*least, *some]) for _ in range(batch)] for side in "qk"}
     ends: dict[str, Array] = {}
     if packed:
         ends = {f"cu_seqlens_{side}": np.cumsum([2, *lengths[side]]).astype(np.int32) for side in "qk"}
@@ -214,10 +224,16 @@ def _judge(of: Case) -> tuple[Bound, Array, Array]:
 
 def _launched(of: Case, monkeypatch: pytest.MonkeyPatch, **how: Any) -> tuple[Array, Array]:
     """(out, lse) of a call on the interpreter, [batch, heads, seq_q, ...]; what it does not write is 7."""
-    run = interpreter.run
+    run, families = interpreter.run, ("_wgmma_", "_tcgen05_", "merge_")
+
+    def watched(module: Any, *given: Any, **more: Any) -> Any:
+        (kernel,) = module.kernels
+        assert any(family in kernel.name for family in families), kernel.name
+        return run(module, *given, **{**more, **how})
+
     with monkeypatch.context() as patched:
         patched.setattr("flash.launch.calls.ctas_at_once", lambda _, parts, *__: min(of.ctas, parts))
-        patched.setattr(interpreter, "run", lambda *given, **more: run(*given, **{**more, **how}))
+        patched.setattr(interpreter, "run", watched)
         q, k, v = (x[0].swapaxes(0, 1) if of.ends else x for x in (of.q, of.k, of.v))
         out = np.full((*q.shape[:-1], of.config.value_dim), 7, of.config.output.numpy)
         built = AttentionKernel(of.config)
@@ -234,14 +250,14 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bound, written, seen = _judge(of)
     bad = np.nan if of.config.dtype == "e4m3" or seed // 4 % 2 else np.inf
     of.k[~seen], of.v[~seen] = bad, bad
-    out, lse = _launched(of, monkeypatch, sanitize=True, schedule=PCT(seed))
+    out, lse = _launched(of, monkeypatch, sanitize="all,tensor_fence", schedule=PCT(seed))
     assert (out[~written].astype(np.float32) == 7).all()
     out[~written], lse[~written] = 0, 0
     assert_within(out, lse, bound)
 
 
 @pytest.mark.slow
-@pytest.mark.sample(1, gate=2)
-@pytest.mark.parametrize("seed", mostly_nightly(range(200), [0, 1]))
+@pytest.mark.sample(1, gate=4)
+@pytest.mark.parametrize("seed", mostly_nightly(range(300), [0, 1, 200, 201]))
 def test_calls_drawn_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, monkeypatch)

@@ -70,7 +70,7 @@ def test_each_sanitizer_may_run_alone(names: Any, want: list[str]) -> None:
 def test_a_sanitizer_that_does_not_exist_is_refused() -> None:
     assert refused(TWO_BUGS, error=LaunchError, sanitize="races") == (
         "sanitize must be True, False or names among bounds, init, race, sync, proxy, mbarrier_init, "
-        "determinism, tensor_order, all, got 'races'; did you mean 'race'?"
+        "determinism, tensor_fence, tensor_order, all, got 'races'; did you mean 'race'?"
     )
 
 

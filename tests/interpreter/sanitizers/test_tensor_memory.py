@@ -410,14 +410,14 @@ WAIT_LD: Final = "tcgen05.wait::ld.sync.aligned;"
 
 
 def strict(*body: str) -> tuple[str, list[str]]:
-    return reported(*body, sanitize="all,tensor_order")
+    return reported(*body, sanitize="all,tensor_fence,tensor_order")
 
 
 def test_the_manual_asks_for_a_fence_behind_the_wait_for_a_commit() -> None:
     start = by_one_thread([*MMA, commit()])
     text, got = strict(start, wait().replace(AFTER, ""), ADDRESS, LOAD, WAIT_LD, f"@%p8 {USE}")
     assert got == [
-        f"{at(text, LOAD)}tensor_order: tensor address 0x0 was written by thread (0, 0, 0) in "
+        f"{at(text, LOAD)}tensor_fence: tensor address 0x0 was written by thread (0, 0, 0) in "
         f"{located(text, 'tcgen05.mma', len(MMA_LINES) - 1)}; this thread has executed no "
         "tcgen05.fence::after_thread_sync since the two were ordered"
     ]
@@ -441,7 +441,7 @@ def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: b
     lines = [WRITE, BEFORE] if fence else [BEFORE, WRITE]
     text, got = strict(*lines, "bar.sync 0;", AFTER, start, wait())
     wanted = (
-        f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x200000 was written by thread (32, 0, 0) in "
+        f"{at(text, 'tcgen05.mma')}tensor_fence: tensor address 0x200000 was written by thread (32, 0, 0) in "
         f"{located(text, STORE)}; its thread has executed no tcgen05.fence::before_thread_sync after it"
     )
     assert got == [wanted] * (not fence)
@@ -454,7 +454,7 @@ def test_the_manual_asks_for_a_wait_behind_loads(waits: bool) -> None:
     body = [WRITE, *loads, BEFORE, "bar.sync 0;", AFTER, start, wait()]
     text, got = strict(*body)
     wanted = (
-        f"{at(text, 'tcgen05.mma')}tensor_order: tensor address 0x0 was read by thread (0, 0, 0) in "
+        f"{at(text, 'tcgen05.mma')}tensor_fence: tensor address 0x0 was read by thread (0, 0, 0) in "
         f"{located(text, LOAD)}; its warp has not waited for it with tcgen05.wait::ld"
     )
     assert got == [wanted] * (not waits)
