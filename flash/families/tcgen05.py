@@ -26,10 +26,9 @@ from flash.families.family import Campaign, Family
 from flash.families.request import TileRequest
 from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling
 from flash.operands.dtypes import BF16, F16, DType
-from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
 from ptxgen.rates import EXP2_LANES
 from ptxgen.records import dataclass
-from ptxgen.target import Target
+from ptxgen.target import TENSOR_ALLOCATIONS, TENSOR_COLUMNS, Target
 
 TCGEN05_TARGET: Final = "sm_100f"  # the family of targets
 TCGEN05_ROWS: Final = 128  # of a product
@@ -109,7 +108,7 @@ class Tcgen05Tiling(WgmmaTiling):
     @property
     def tensor_columns(self) -> int:
         """Columns of tensor memory that the kernel allocates: a power of two."""
-        return next(columns for columns in ALLOCATIONS if columns >= self.needed_columns)
+        return next(columns for columns in TENSOR_ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
         """Registers of a thread that copies or starts products, and of one that computes weights.
@@ -217,7 +216,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
         shapes = (self._shape(request, n, m, s) for m, n in sizes for s in stages)
-        return (t for t in shapes if t.needed_columns <= COLUMNS and t.has_registers(request.other_registers))
+        return (t for t in shapes if t.needed_columns <= TENSOR_COLUMNS and t.has_registers(request.other_registers))
 
     def _shape(self, request: TileRequest, keys: int, rows: int, stages: int) -> Tcgen05Tiling:
         return self.tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)
