@@ -319,3 +319,13 @@ def test_an_allocation_of_a_pair_is_not_larger_than_an_earlier_one_of_either_cta
             "an allocation of 128 columns of tensor memory follows one of 32, and a CTA's later allocations "
             "are not larger; allocate the largest first"
         )
+
+
+def test_a_pair_gets_columns_that_are_free_in_both_ctas() -> None:
+    alone = f"mov.u32 %r6, %cluster_ctarank;\nsetp.eq.u32 %p0, %r6, 1;\n@%p0 {ALLOC} [%r2+8], 128;"
+    text = PAIR.format(before="", between="").replace("mov.u32 %r6, %cluster_ctarank;", alone)
+    got = trap(text_of(text), [np.zeros(2, np.uint32)], grid=2, cluster=2)
+    assert got.endswith(
+        "ends with the columns 0 to 127 of tensor memory allocated; free them with "
+        "tcgen05.dealloc before the last thread ends"
+    )
