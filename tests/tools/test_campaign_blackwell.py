@@ -35,6 +35,17 @@ def test_rising_scores_move_the_shifts_of_all_rows_at_each_tile() -> None:
     assert (arrays.q[0, 0, :, 0] > 0).all()
 
 
+@pytest.mark.slow
+def test_a_correction_that_leaves_out_the_warps_whose_rows_all_moved_is_noticed() -> None:
+    subject = subjects()[CAUSAL]
+    (problem,) = (p for p in subject.problems if p.scores == "rising")
+    changed = [mutants_of(CAUSAL)[n] for n in numbers(CAUSAL, "bound", "inverted")]
+    rescaled = [m for m in changed if m.mark == "correction: rescale"]
+    assert len(rescaled) == 2  # of two row tiles
+    for mutant in rescaled:
+        assert subject.run(mutant.module, problem).wrong != ""
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_wait_commit_and_fence_is_needed(kernel: str) -> None:
@@ -55,7 +66,6 @@ def test_every_wait_commit_and_fence_is_needed(kernel: str) -> None:
         ("mbarrier", "not waited for", "multiply", "sanitizer"),
         ("tensor-memory", "half the columns", "tcgen05_attention_forward", "proof"),
         ("product", "B transposed", "multiply", "value"),
-        ("bound", "inverted", "Correction._rescale", "value"),
     ],
 )
 def test_a_mistake_in_a_kernel_with_tensor_memory_is_noticed(
