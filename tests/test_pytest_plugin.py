@@ -135,8 +135,8 @@ def test_a_schedule_without_sanitizers_shows_the_damage_in_the_values(kernels: p
         ("--ptx-schedules=0", "--ptx-schedules must be at least 1, got 0"),
         ("--ptx-max-instructions=0", "--ptx-max-instructions must be at least 1, got 0"),
         ("--ptx-sanitize=races", "--ptx-sanitize: sanitize must be True, False or names among bounds, "
-         "init, race, sync, proxy, mbarrier_init, determinism, tensor_fence, tensor_order, all, got 'races'; did "
-         "you mean 'race'?"),
+         "init, race, sync, proxy, mbarrier_init, determinism, tensor_fence, tensor_order, all, got 'races'; "
+         "did you mean 'race'?"),
     ],
 )  # fmt: skip
 def test_options_that_are_none(kernels: pytest.Pytester, option: str, message: str) -> None:

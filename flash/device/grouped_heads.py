@@ -8,16 +8,10 @@ neighbouring positions, so that a mask still cuts whole tiles.
 
 from __future__ import annotations
 
-from typing import Final
-
 from flash.device.tiles import Matrix
 from flash.scores.heads import Packing
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.records import dataclass
-
-# The most rows of a group of heads for which a launch that packs them by `pack_gqa="auto"` gives up a family
-# of kernels that packs none: with more, products take longer than K and V from memory.
-FEW_ROWS: Final = 128
 
 
 def packing_saves_ctas(seq_q: int, group: int, block_q: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from flash.device.cta import Cta
 from flash.device.parameters import ScoreArray
 from flash.device.team import Team
+from flash.device.tensor_pipeline import TensorPipeline
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.wgmma_outputs import findings, send
 from flash.device.work_tiles import WorkTile
@@ -55,7 +56,9 @@ class Correction:
         if self.work.config.is_persistent:
             k.bar_warp_sync(-1)  # the wait that follows is a loop, and else would be one with where both meet
         self._store(cta)
-        self.work.pipeline.free_queries()
+        pipeline = self.work.pipeline
+        assert isinstance(pipeline, TensorPipeline)
+        pipeline.free_queries()
 
     @marked("correction: row tile")
     def _each(self) -> Iterator[tuple[TensorStage, Value]]:

@@ -95,9 +95,7 @@ class TensorPipeline(TmaPipeline):
 
     @marked("tensor rings: memory of Q")
     def free_queries(self) -> None:
-        """Let the producer fetch the queries of the next work tile, if there may be one: their memory, from
-        which O leaves, has been read.
-        """
+        """See `TmaPipeline`; O leaves from the memory of Q."""
         if self.free is not None:
             with self.free.write():
                 pass
@@ -139,9 +137,10 @@ class TensorPipeline(TmaPipeline):
     def _rotate(self, cta: Cta, tile: BoxTile) -> None:
         """Rotate the queries in their tile, by all threads that load."""
         appended = AppendedKV.of(self.k, self.config, self.parameters, cta)
-        assert appended is not None  # the kernel rotates
+        assert appended is not None
+        assert appended.rotation is not None  # of kernels that rotate
         # Proofs follow a loop of so many pairs of columns.
-        pairs = self.config.features.rotation.rotary_dim // 2
+        pairs = appended.rotation.rotary_dim // 2
         count = max(_ROTATED // pairs // SWIZZLE_ROWS, 1) * SWIZZLE_ROWS
         for first in range(0, tile.rows, count):
             appended.rotate_queries(tile.pointer, Team(self.producer), first, min(count, tile.rows - first))

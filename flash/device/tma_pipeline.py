@@ -96,6 +96,11 @@ class TmaPipeline:
         """Run the body, in which consumers take all their work tiles."""
         yield
 
+    def free_queries(self) -> None:
+        """Let the producer fetch the queries of the next work tile, if there may be one, where no ring tells
+        that their memory has been read.
+        """
+
     def corner(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
         """The coordinates, in an array, of a row of the CTA's head, or of its head of K and V, from `column`
         on.

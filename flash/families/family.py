@@ -59,6 +59,7 @@ class Family(Generic[T]):
         "CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
     )
     why_no_tickets: ClassVar[str] = ""  # the same of CTAs that take the next block from a counter
+    why_no_planes: ClassVar[str] = ""  # the same of CTAs with an array that has an element for each score
     rate: ClassVar[float]  # of operations; see `operations`
     bandwidth: ClassVar[float] = _BANDWIDTH  # bytes of memory in a second, by which merging is rated
     # Problems that no other family computes, by what they are called: settings of a config. Tools emit, time

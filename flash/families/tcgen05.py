@@ -40,8 +40,9 @@ WIDEST: Final = 256  # columns of Q and K, and of V
 # products read Q so often that shared memory takes longer than one row tile waits.
 _LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
-# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more than
-# `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, and to gather rows.
+# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more
+# than `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, to gather
+# rows, and for CTAs that take several blocks of queries.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
@@ -111,19 +112,19 @@ class Tcgen05Tiling(WgmmaTiling):
         return next(columns for columns in ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
-        """Registers of a thread that copies or starts products, and of one that computes weights."""
-        del keeps_more
-        return self._registers[2], self._registers[0]
+        """Registers of a thread that copies or starts products, and of one that computes weights.
+        `keeps_more` is whether the CTA takes several blocks of queries.
+        """
+        compute, _, copy = self._registers(keeps_more=keeps_more)
+        return copy, compute
 
-    @property
-    def correction_registers(self) -> int:
-        """Registers of a thread that rescales O."""
-        return self._registers[1]
+    def correction_registers(self, *, keeps_more: bool) -> int:
+        """Registers of a thread that rescales O; `keeps_more` as in `registers_of_roles`."""
+        return self._registers(keeps_more=keeps_more)[1]
 
-    @property
-    def _registers(self) -> tuple[int, int, int]:
+    def _registers(self, *, keeps_more: bool) -> tuple[int, int, int]:
         """Registers of a thread that computes weights, of one that rescales O, and of the others."""
-        works = self.gathers or self.score_columns > _FEW_STEPS
+        works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS
         return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
@@ -146,7 +147,7 @@ class Tcgen05Tiling(WgmmaTiling):
         """Whether a thread that computes weights has registers for the scores of its row and for features,
         which need `others`.
         """
-        return self.tile + _OTHER_REGISTERS + others <= self._registers[0]
+        return self.tile + _OTHER_REGISTERS + others <= self._registers(keeps_more=False)[0]
 
 
 class Tcgen05Family(Family[Tcgen05Tiling]):
@@ -164,6 +165,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     mapped = "QKVO"
     gathers = True
     why_one_block = ""
+    why_no_planes = "a mask or a bias leaves no registers for what goes on from block to block"
     why_no_tickets = "proofs of tensor memory do not follow the barriers of tickets"
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
@@ -204,12 +206,12 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles: tuple[int, ...] = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
+        tiles = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
         if request.has_planes:
             tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
         if request.block_q == "auto":
             one, two = TCGEN05_BLOCKS_Q
-            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, *tiles)]
+            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, max(tiles))]
             sizes += [(one, n) for n in tiles]
         else:
             sizes = [(int(request.block_q), n) for n in tiles]

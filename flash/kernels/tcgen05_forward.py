@@ -35,7 +35,7 @@ from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
-from ptxgen.dsl.hopper import BoxTile, Operand
+from ptxgen.dsl.hopper import Operand
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
@@ -53,11 +53,12 @@ class Roles:
     loading: Role
 
     @classmethod
-    def of(cls, k: KernelBuilder, t: Tcgen05Tiling) -> Roles:
+    def of(cls, k: KernelBuilder, config: KernelConfig, t: Tcgen05Tiling) -> Roles:
         """Give the warps of a kernel their roles."""
-        to_copy, to_compute = t.registers_of_roles(keeps_more=False)
+        more = config.is_persistent
+        to_copy, to_compute = t.registers_of_roles(keeps_more=more)
         softmax = k.warpgroup_role("softmax", warpgroups=t.row_tiles, registers=to_compute)
-        correction = k.warpgroup_role("correction", registers=t.correction_registers)
+        correction = k.warpgroup_role("correction", registers=t.correction_registers(keeps_more=more))
         others = k.warpgroup_role("others", registers=to_copy)
         multiplying = others.warp_role("multiplying")
         return cls(
@@ -74,13 +75,9 @@ class Products:
     def begin(self) -> None:
         """Prepare operands, by all threads of the role, before the first work tile."""
 
-    def operand(self, of: BoxTile | Operand) -> Operand:
-        """A tile, or a part or a transpose of one, as an operand of products, for the warp of the thread."""
-        return self.pipeline.memory.operand(of)
-
-    def scores(self, stage: TensorStage, Q: Operand, K: Operand) -> None:
-        """Start S = Q Kᵀ."""
-        stage.s.mma(Q, K, use=False)
+    def operand(self, tile: object) -> Operand:
+        """A tile of Q, K or V, or a part or a transpose of one, as an operand of products."""
+        return self.pipeline.memory.operand(tile)
 
     def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """Start O += P V, or O = P V where `use` does not hold."""
@@ -119,7 +116,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
     short = not (config.packed or appends or config.features.rotation is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
-    roles = Roles.of(k, t)
+    roles = Roles.of(k, config, t)
     memory = k.tensor_memory(t.tensor_columns)
     S = TCGEN05_ROWS, t.tile
     sums = {name: (TCGEN05_ROWS, columns) for name, columns in of.sums}
@@ -176,7 +173,7 @@ def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, product
             K = products.operand(key.k.T)
             for Q_i in Q:
                 with rows.fill() as stage, memory.one_thread():
-                    products.scores(stage, Q_i, K)
+                    stage.s.mma(Q_i, K, use=False)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
@@ -185,7 +182,7 @@ def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, product
                 for Q_i in Q:
                     with rows.fill() as stage, memory.one_thread():
                         products.outputs(stage, V, has_sums != 0)
-                        products.scores(stage, Q_i, K)
+                        stage.s.mma(Q_i, K, use=False)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")

@@ -20,7 +20,7 @@ from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
 from ptxgen.dsl import Value, marked
 from ptxgen.dsl.blackwell import TensorStage
-from ptxgen.dsl.hopper import BoxTile, Operand
+from ptxgen.dsl.hopper import Operand
 
 
 def tcgen05_fp8_attention_forward(config: KernelConfig, t: Tcgen05Fp8Tiling) -> ir.Module:
@@ -47,10 +47,9 @@ class Fp8Products(Products):
         k.fence_proxy_async(space="shared::cta")
         k.bar_warp_sync(-1)
 
-    def operand(self, of: BoxTile | Operand) -> Operand:
+    def operand(self, tile: object) -> Operand:
         """See `Products`."""
-        tile = of.part(0, of.rows) if isinstance(of, BoxTile) else of
-        return super().operand(tile.as_fp8(self.pipeline.config.dtype.name))
+        return super().operand(tile).as_fp8(self.pipeline.config.dtype.name)
 
     def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """See `Products`; the sum of the weights grows by its columns of ones."""

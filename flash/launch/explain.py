@@ -133,7 +133,7 @@ def _why_grid(config: AttentionConfig, kernel: Build) -> str:
     """Why a call does not have the scheduler that its config names; empty if it has."""
     if config.scheduler in ("auto", kernel.config.scheduler):
         return ""
-    why = why_grid(kernel.config.tiling, kernel.config.features.cached, config.scheduler)
+    why = why_grid(kernel.config.tiling, kernel.config.features, config.scheduler)
     if not why and kernel.config.features.splits:
         why = "splits of the keys have CTAs of their own"
     return f", not {config.scheduler}: {why}"

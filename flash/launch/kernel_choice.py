@@ -34,9 +34,9 @@ def kernel_of(
 ) -> KernelConfig:
     """The kernel of a launch; `target` and `alignment` are as for `AttentionConfig.kernel`, `outputs` are
     those that it writes, by default the config's. If pack_gqa is "auto", heads are packed where that is
-    possible and saves CTAs. With pages, packing saves CTAs for every sequence of few queries, whatever the longest one has. With several `splits` of the
-    keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`, and
-    tiles that are "auto" are those for the lengths
+    possible and saves CTAs. With pages, packing saves CTAs for every sequence of few queries, whatever the
+    longest one has. With several `splits` of the keys, the kernel writes partial O and LSE for each. A
+    scheduler that is "auto" is one for `device`, and tiles that are "auto" are those for the lengths
     (`flash/launch/tile_lengths.py`). If the config has a number of splits, all kernels compute a row as the
     config's own does, whatever the lengths, the batch and the device are (`flash/problem/row_bits.py`).
     """

@@ -52,10 +52,8 @@ def sized(
     if {config.tile, config.block_q, config.stages} != {"auto"}:
         return config
     if TCGEN05.is_for(target):
-        is_one = (
-            geometry.longest_q <= TCGEN05_ROWS
-            and family_of(config.kernel(target, alignment).tiling) is TCGEN05
-        )
+        rows = geometry.longest_q if config.pack_gqa is False else geometry.packed_rows
+        is_one = rows <= TCGEN05_ROWS and family_of(config.kernel(target, alignment).tiling) is TCGEN05
         return replace(config, block_q=TCGEN05_ROWS) if is_one else config
     if target.name != WGMMA_TARGET:
         return config

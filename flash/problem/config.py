@@ -427,8 +427,7 @@ class AttentionConfig(ScoreSettings):
         if without_wgmma:
             request = replace(request, without_wgmma=without_wgmma)
         tiling = choose_launch_tiling(self.tile_request, request, target, alignment)
-        cached = self.page_size is not None
-        scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
+        scheduler, tiling = scheduled(str(self.scheduler), tiling, self.features, target)
         outputs = self.outputs
         if return_lse is not None:
             outputs = tuple([o for o in OUTPUTS if (return_lse if o is LSE else o in outputs)])

@@ -203,8 +203,8 @@ def _add_inspection(group: argparse._ArgumentGroup) -> None:
         default="",
         metavar="NAMES",
         help="find races, missing waits, uninitialised values: all, or some of bounds, init, race, "
-        "sync, proxy, and mbarrier_init, determinism, tensor_fence and tensor_order, which are not in all, with "
-        "commas",
+        "sync, proxy, and mbarrier_init, determinism, tensor_fence and tensor_order, which are not in all, "
+        "with commas",
     )
     add(
         "--schedule",

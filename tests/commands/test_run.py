@@ -1048,5 +1048,6 @@ def test_sanitizers_are_chosen_by_name(call: Command, capsys: pytest.CaptureFixt
     assert call.error(*launch, "--sanitize", "races") == (
         2,
         "sanitize must be True, False or names among bounds, init, race, sync, "
-        "proxy, mbarrier_init, determinism, tensor_fence, tensor_order, all, got 'races'; did you mean 'race'?",
+        "proxy, mbarrier_init, determinism, tensor_fence, tensor_order, all, got 'races'; did you mean "
+        "'race'?",
     )

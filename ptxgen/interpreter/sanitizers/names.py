@@ -16,8 +16,8 @@ ALL: Final = "all"
 MBARRIER_INIT: Final = "mbarrier_init"
 # Sums of floating-point numbers whose order nothing fixes: no mistake unless a kernel promises the same bits.
 DETERMINISM: Final = "determinism"
-# Fences and waits between the accesses of two threads to tensor memory: not of all, because public kernels for
-# Blackwell leave them out.
+# Fences and waits between accesses of two threads to tensor memory: not one of all, because public kernels
+# for Blackwell leave them out.
 TENSOR_FENCE: Final = "tensor_fence"
 # The order of one thread's products by the manual's letter, which flash-attn-4's kernels do not keep.
 TENSOR_ORDER: Final = "tensor_order"

@@ -3,11 +3,11 @@ ISA, "TensorCore 5th Generation Family Instructions: Memory Consistency Model").
 
 Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` takes for ordered, these are reported:
 
-* by `tensor_fence`, those of two threads without `tcgen05.fence::before_thread_sync` after the first, unless a
-  commit follows it, and `tcgen05.fence::after_thread_sync` before the second, and a load without
+* by `tensor_fence`, those of two threads without `tcgen05.fence::before_thread_sync` after the first, unless
+  a commit follows it, and `tcgen05.fence::after_thread_sync` before the second, and a load without
   `tcgen05.wait::ld` before the write of another thread or of a product;
-* by `tensor_order`, two operations of one thread that the manual does not order: all but products with the same
-  D and shape, and a copy before a product.
+* by `tensor_order`, two operations of one thread that the manual does not order: all but products with the
+  same D and shape, and a copy before a product.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Calls for Hopper and Blackwell that are drawn at random, with types, schedulers and features in any mixture: the
-kernels' own PTX, run with the sanitizers on, against the reference. What no query sees is not finite.
+"""Calls for Hopper and Blackwell drawn at random, with types, schedulers and features in any mixture:
+the kernels' own PTX, run with the sanitizers on, against the reference. What no query sees is not finite.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from conformance import KINDS, Arrays, arrays_of, assert_same_bits, judge, operands_of, run
 from kernel_runs import assert_no_spill, assert_proved
@@ -24,7 +23,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "causal": {"causal": True},
     "window": {"window": (30, 25), "softcap": 1.5},
-    "mask": {"mask": True, "sink": True, "alibi": True, "bias": "f32"},
+    "alibi": {"sink": True, "alibi": True, "causal": "top_left"},
     "packed": {"pack_gqa": True, "causal": True, "block_q": 128},
 }
 
@@ -73,9 +72,15 @@ def test_no_kernel_spills(feature: str, head_dim: int, assembler: Assembler) -> 
     assert_no_spill(KINDS["tcgen05 f16"].default(head_dim, scheduler="static", **settings), assembler)
 
 
-def test_tickets_are_refused() -> None:
-    config = KINDS["tcgen05 f16"].config(scheduler="ticket").kernel()
+@pytest.mark.parametrize(
+    ("scheduler", "how", "why"),
+    [
+        ("ticket", {}, "why_no_tickets"),
+        ("static", {"mask": True}, "why_no_planes"),
+        ("mirrored", {"bias": "f32", "causal": True}, "why_no_planes"),
+    ],
+)
+def test_what_is_not_offered_has_a_grid(scheduler: str, how: dict[str, Any], why: str) -> None:
+    config = KINDS["tcgen05 f16"].config(scheduler=scheduler, **how).kernel()
     assert config.scheduler == "grid"
-    assert why_grid(config.tiling, False, "ticket") == TCGEN05.why_no_tickets
-    assert not why_grid(config.tiling, False, "static")
-    assert np.all([why_grid(config.tiling, True, name) for name in ("static", "mirrored")])
+    assert why_grid(config.tiling, config.features, scheduler) == getattr(TCGEN05, why)

@@ -51,8 +51,8 @@ def test_the_target_of_a_gpu_has_kernels_with_tcgen05(capability: tuple[int, int
         ),
         (
             {"target": "sm_100a", "pack_gqa": True},
-            "mma.sync: proofs do not follow packed heads to their log-sum-exp",
-            "128 queries of 2 packed heads by 64 keys, 128 threads",
+            PRODUCTS,
+            "128 queries of 2 packed heads by 128 keys, 384 threads",
         ),
     ],
 )
@@ -81,18 +81,9 @@ def test_at_most_128_queries_have_one_row_tile() -> None:
     assert launched(1, block_q=256).tiling.block_q == launched(1, splits=1).tiling.block_q == 256
 
 
-@pytest.mark.parametrize(
-    ("seq_q", "settings", "packed"),
-    [
-        (1, {}, True),
-        (16, {}, True),  # 128 rows of 8 heads
-        (17, {}, False),
-        (300, {"pack_gqa": True}, True),
-        (1, {"splits": 1}, False),  # the bits of a row that a launch of more queries has
-        (1, {"splits": 1, "target": "sm_100", "block_q": 64}, True),
-    ],
-)
-def test_heads_are_packed_where_products_are_few(seq_q: int, settings: dict[str, Any], packed: bool) -> None:
-    kernel = launched(seq_q, heads=8, kv_heads=1, **settings)
-    assert kernel.packed is packed
-    assert kernel.family is (MMA if packed else TCGEN05)
+def test_packed_heads_have_the_row_tiles_that_their_rows_need() -> None:
+    for seq_q, block_q in ((1, 128), (16, 128), (17, 256)):
+        kernel = launched(seq_q, heads=8, kv_heads=1)
+        assert kernel.packed
+        assert (kernel.family, kernel.tiling.block_q) == (TCGEN05, block_q)
+        assert not launched(seq_q, heads=8, kv_heads=1, pack_gqa=False).packed
