@@ -26,6 +26,8 @@ SUM_COLUMNS: Final = 8  # columns of the sum of weights, the fewest of a product
 _HALF: Final = 2  # bytes of an element of O
 _WORD: Final = 4  # bytes of a factor
 _STEP_BYTES: Final = 1024
+# The largest tile with features that take registers: with a softcap 128 keys were seen to spill.
+_MOST_WITH_FEATURES: Final = 96
 _REGIONS: Final = 5  # tiles of Q, K, V, ones and O
 
 
@@ -42,6 +44,11 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
     def output_is_over_queries(self) -> bool:
         """False: elements of O are wider than those of Q."""
         return False
+
+    def has_registers(self, others: int) -> bool:
+        """See `Tcgen05Tiling`."""
+        fits = not others or self.tile <= _MOST_WITH_FEATURES
+        return fits and Tcgen05Tiling.has_registers(self, others)
 
     @property
     def shared_bytes(self) -> int:

@@ -311,9 +311,9 @@ def test_explain_says_what_multiplies() -> None:
             f"{_OR_ELSE}",
         ),
         (
-            {"target": "sm_100a", "head_dim": 144},
-            f"{_E4M3} has one kernel for sm_100a, which does not take this: rows of more than 128 columns "
-            f"leave no columns of tensor memory to two row tiles{_OR_ELSE}",
+            {"target": "sm_100a", "head_dim_v": 272},
+            f"{_E4M3} has one kernel for sm_100a, which does not take this: rows of more than 256 columns "
+            f"leave S no columns of tensor memory{_OR_ELSE}",
         ),
         (
             {"head_dim": 72},
