@@ -216,7 +216,11 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
         shapes = (self._shape(request, n, m, s) for m, n in sizes for s in stages)
-        return (t for t in shapes if t.needed_columns <= TENSOR_COLUMNS and t.has_registers(request.other_registers))
+        return (
+            t
+            for t in shapes
+            if t.needed_columns <= TENSOR_COLUMNS and t.has_registers(request.other_registers)
+        )
 
     def _shape(self, request: TileRequest, keys: int, rows: int, stages: int) -> Tcgen05Tiling:
         return self.tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)
