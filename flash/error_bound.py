@@ -91,6 +91,8 @@ _LAST_STEPS: Final = 4  # roundings: the sum, its reciprocal, the product with i
 _LEAST: Final = 2.0**-149  # the least f32
 _LEAST_WEIGHT: Final = 2.0**-126  # below, `ex2.approx.ftz` gives 0
 _SM_OF_WHOLE_STEPS: Final = 90
+_SM_OF_TENSOR_MEMORY: Final = 100
+_BITS: Final = 25  # below the largest, of products since Hopper but those of fp8 by `wgmma`
 # The error of a product of two f32 that is computed as three products of f16, in u of the product: a
 # pair of f16 errs by at most 2 u and by u on the average of squares, and the fourth product, which is
 # left out, is at most 4 u, evenly distributed (`flash/device/split_tile.py`).
@@ -186,10 +188,12 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
         # P is of e4m3 with any of them; the largest is 2^LIFT.
         relative, least = E4M3.rounding
         core = TensorCore(_FP8_DEPTH, _FP8_BITS, tile, significant=_FP8_BITS + 1)
+        if sm >= _SM_OF_TENSOR_MEMORY:
+            core = TensorCore(_FP8_DEPTH, _BITS)
         least *= 2.0**-LIFT
         return Arithmetic(relative, least, core, parts=parts, sums_rounded=True, sinks_last=True)
     halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
-    bits = 24 if halves else 25
+    bits = _BITS - halves
     if kind == PAIRS.name:
         products = PAIRS.depth // 2 if halves else PAIRS.depth
         core = TensorCore(products, bits, tile, _RESIDUE)

@@ -31,6 +31,8 @@ WARP_SIZE: Final = 32  # threads
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
 MAX_BLOCK: Final = (1024, 1024, 64)  # threads
 MAX_THREADS: Final = 1024  # threads of a block
+TENSOR_COLUMNS: Final = 512  # columns of the tensor memory of a CTA
+TENSOR_ALLOCATIONS: Final = (32, 64, 128, 256, 512)  # columns that `tcgen05.alloc` takes
 
 # A multiprocessor has four schedulers, each with a quarter of the registers and of the warps.
 _SCHEDULERS_PER_SM: Final = 4

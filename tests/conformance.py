@@ -20,6 +20,7 @@ from flash.families.family import Family
 from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
+from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -102,8 +103,12 @@ _OF_SPLIT: Final[tuple[Dims, ...]] = (
     *((72, 40), (96, 124), (64, 128), (128, 20)),
 )
 _OF_TCGEN05: Final[tuple[Dims, ...]] = (
-    *((8, 8), (64, 64), (96, 96), (128, 128)),
-    *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64)),
+    *((8, 8), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
+    *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64), (192, 128), (40, 136), (128, 256), (256, 128)),
+)
+_OF_TCGEN05_FP8: Final[tuple[Dims, ...]] = (
+    *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
+    *((96, 48), (64, 128), (128, 64), (192, 128)),
 )
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
@@ -124,6 +129,27 @@ KINDS: Final[dict[str, Kind]] = {
         TCGEN05, {"dtype": "f16", "target": "sm_100a"}, 16, 256, widths=_OF_TCGEN05, blocks_q=(128,)
     ),
     "tcgen05 bf16": Kind(TCGEN05, {"dtype": "bf16", "target": "sm_103a"}, 16, 128, widths=_OF_TCGEN05),
+    "fp8 e4m3 on sm_100a": Kind(
+        TCGEN05_FP8,
+        {"dtype": "e4m3", "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_FP8,
+        blocks_q=(128,),
+    ),
+    "fp8 e5m2 on sm_103a": Kind(
+        TCGEN05_FP8, {"dtype": "e5m2", "target": "sm_103a"}, 32, 128, (64, 64), _OF_TCGEN05_FP8
+    ),
+    "fp8 in blocks on sm_100a": Kind(
+        TCGEN05_FP8,
+        {"dtype": "e4m3", "scale_block": 64, "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_FP8,
+        blocks_q=(128,),
+    ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "latent": Kind(
         LATENT,
@@ -163,12 +189,10 @@ FEATURES: Final[dict[str, dict[str, Any]]] = {
 
 def has(kind: str, feature: str) -> bool:
     """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
-    blocks of rows have scales; none of tcgen05 packs heads.
+    blocks of rows have scales.
     """
-    if KINDS[kind].family is TCGEN05:
-        return "pack_gqa" not in FEATURES[feature]
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
-    return KINDS[kind].family is not FP8 or not missing & FEATURES[feature].keys()
+    return KINDS[kind].family not in (FP8, TCGEN05_FP8) or not missing & FEATURES[feature].keys()
 
 
 def arrays_of(

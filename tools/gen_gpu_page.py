@@ -10,6 +10,7 @@ from typing import Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.measure.predictions import LENGTHS
 from flash.families.choice import WORKLOADS
 from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
@@ -61,6 +62,8 @@ def render(families: Callable[[str], Table] = gpu_figures.of_families) -> str:
         },
         schedulers=figures.of_schedulers(),
         counters=figures.of_counters(),
+        lengths=LENGTHS,
+        blackwell=figures.of_blackwell(),
         clearing_64=_percent(figures.costs_of_clearing(64)),
         clearing_128=_percent(figures.costs_of_clearing(128)),
         without=figures.one(cleared, d=128, N=4096),

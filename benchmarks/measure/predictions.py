@@ -6,8 +6,9 @@ the hash of the emitted text, and prints them next to its measurements. Each ent
 * `kernel` and `config`: the name of the kernel, and the arguments of its `AttentionConfig`, with tiles where
   it has a scheduler; kernels of gradients also `owner`, keys or queries;
 * `sha256`: the hash of the emitted text;
-* `tensor_%`: the share of the clocks of the main loop in which tensor cores are busy (`issue_model`), and
-  `iteration_clocks`, those in which each resident CTA goes round the loop once;
+* `tensor_%`: the share of the clocks of the main loop in which tensor cores are busy (`issue_model`, of
+  kernels with `tcgen05` `role_model`), and `iteration_clocks`, those in which each resident CTA goes round
+  the loop once;
 * `launches`: for `batch`, `heads`, and so many `queries` and `keys` the clocks of the launch and TFLOP/s
   that the result needs at the boost clock of the device (`launch_model`). Kernels of gradients have none.
 """
@@ -23,21 +24,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure.launch_model import H200, Sizes, clocks_of_blocks, estimate
+from benchmarks.measure.static_blackwell import RoleReading
 from benchmarks.measure.static_gradients import computing_threads
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.contract.gradients import gradient_build
+from flash.families.tcgen05 import TCGEN05
 from flash.families.wgmma import WGMMA_TARGET
 from flash.operands.dtype_names import Scheduler
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
 from ptxgen.errors import BackendError
-from ptxgen.rates import DEVICES, Device
+from ptxgen.rates import DEVICES, OF_TENSOR_MEMORY, Device
 from ptxgen.report.issue_model import Busy, modelled
+from ptxgen.report.issue_units import SCHEDULERS, Unit
 from ptxgen.runtime.assembler import find_assembler
-from ptxgen.target import Target
+from ptxgen.target import WARP_SIZE, Target
 from ptxgen.target import target as find_target
 
 PREDICTIONS: Final = ROOT / "benchmarks" / "results" / "predictions.json"
@@ -47,6 +51,7 @@ LENGTHS: Final = (1024, 4096, 16384)
 SHORT: Final = (128, 256, 512, 1024, 2048)  # of the persistent kernels that launches choose for them
 _ALIGNED: Final = 16  # bytes, of the arrays of gradients
 _MMA_TARGETS: Final = ("sm_80", "sm_89", "sm_120")
+_TCGEN05_TARGETS: Final = ("sm_100a", "sm_103a")
 _GRADIENT_TARGETS: Final = ("sm_80", "sm_90", WGMMA_TARGET, "sm_120")
 
 
@@ -112,6 +117,8 @@ def cases() -> Iterator[Case]:
         yield Case(AttentionConfig(d, dtype="f16"), on, owner)
     for d, owner in product((64, 128), OWNERS):
         yield Case(AttentionConfig(d, dtype="e4m3", target=hopper), hopper, owner)
+    for on, d, causal in product(_TCGEN05_TARGETS, (64, 128), (False, True)):
+        yield Case(AttentionConfig(d, dtype="bf16", causal=causal, target=on), on)
 
 
 def _persistent(head_dim: int, scheduler: Scheduler, *, causal: bool) -> Case:
@@ -135,9 +142,12 @@ def predict(case: Case) -> dict[str, Any]:
     forward = build(case.config.kernel())
     t = forward.config.tiling
     threads = t.computing_threads
-    busy, ctas = _busy(Subject.of(forward), threads, target, t.moved_bytes)
-    launches = []
-    device, block = device_of(case.on), clocks_of_blocks(forward, target)
+    if forward.config.family is TCGEN05:
+        busy, ctas, block = _busy_of_roles(forward.text, threads), 1, None
+    else:
+        busy, ctas = _busy(Subject.of(forward), threads, target, t.moved_bytes)
+        block = clocks_of_blocks(forward, target)
+    launches, device = [], device_of(case.on)
     for n in case.lengths:
         heads = COLUMNS // case.config.head_dim
         sizes = Sizes(TOKENS // n, heads, heads, n, n)
@@ -151,10 +161,10 @@ def predict(case: Case) -> dict[str, Any]:
 
 def device_of(on: str) -> Device:
     """The device whose clock and bandwidth a launch of kernels for a target has: an H200 for sm_90 and
-    sm_90a.
+    sm_90a, a B200 for sm_100a and a B300 for sm_103a.
     """
     sm = find_target(on).sm
-    return H200 if sm == find_target("sm_90").sm else DEVICES[sm]
+    return H200 if sm == find_target("sm_90").sm else {**DEVICES, **OF_TENSOR_MEMORY}[sm]
 
 
 def _busy(subject: Subject, threads: int, target: Target, moved: int | None = None) -> tuple[Busy, int]:
@@ -163,6 +173,15 @@ def _busy(subject: Subject, threads: int, target: Target, moved: int | None = No
         raise BackendError(code.why_no_loop)
     ctas = max(code.ctas_per_sm, 1)
     return modelled(code.loop, target, threads, ctas, moved), ctas
+
+
+def _busy_of_roles(text: str, threads: int) -> Busy:
+    """The main loop of a kernel with `tcgen05`, of which a multiprocessor has one CTA: an iteration of all
+    roles, as if the `threads` that compute weights issued it.
+    """
+    clocks = RoleReading.of(text).clocks
+    of_warp = clocks.of_iteration / (threads / WARP_SIZE / SCHEDULERS)
+    return Busy({Unit.TENSOR: clocks.tensor}, of_warp, {})
 
 
 def _entry(

@@ -165,7 +165,7 @@ def _output(arguments: argparse.Namespace) -> str:
 
         built = build(config.kernel())
     if config.scheduler not in ("auto", built.config.scheduler):
-        why = why_grid(built.config.tiling, built.config.features.cached)
+        why = why_grid(built.config.tiling, built.config.features, config.scheduler)
         note(NAME, f"--scheduler {config.scheduler}: the kernel has a CTA for each block of queries: {why}")
     return text_of(built, arguments)
 

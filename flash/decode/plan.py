@@ -203,10 +203,6 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     packs = config.pack_gqa is True or (
         config.pack_gqa == "auto" and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
-    unpacked = kernel.family.why_not(replace(config.tile_request, packs=True), target) if packs else ""
-    if unpacked:
-        tiling = _tiling(call, config, target, alignment, merged, small=has_small_tile, against=unpacked)
-        kernel = replace(kernel, tiling=by_rows(tiling) if same_bits else tiling)
     kernel = replace(kernel, features=features, packed=packs)
     appended, rotation = _appended_by(call, kernel), None if "k_new" in call.operands else call.rotation
     return replace(kernel, features=replace(features, appended=appended, query_rotation=rotation))
@@ -220,11 +216,8 @@ def _tiling(
     merged: bool,
     *,
     small: bool = False,
-    against: str = "",
 ) -> AnyTiling:
-    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys. `against` is a
-    reason against families with tensor maps.
-    """
+    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys."""
     in_pages = call.page_size > 0
     request = replace(
         config.tile_request,
@@ -232,7 +225,7 @@ def _tiling(
         in_pages=in_pages,
         gathers=_gathers(call),
         rotates="k_new" in call.operands or call.rotation is not None,
-        without_wgmma=against or _without_wgmma(call, merged),
+        without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
         request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)

@@ -136,25 +136,32 @@ class AppendedKV:
 
     @marked("new rows: queries")
     def rotate_queries(
-        self, element: Callable[[Value, Value], Pointer | TilePointer], team: Team = WHOLE_CTA
+        self,
+        element: Callable[[Value, Value], Pointer | TilePointer],
+        team: Team = WHOLE_CTA,
+        first_row: int = 0,
+        count: int | None = None,
     ) -> None:
-        """Rotate the queries that have arrived in shared memory, by all threads of the team;
-        `element(row, column)` is the address of an element there. All threads see the rotated queries after
-        the next barrier.
+        """Rotate the queries that have arrived in shared memory, or `count` of their rows from `first_row`
+        on, by all threads of the team; `element(row, column)` is the address of an element there. All threads
+        see the rotated queries after the next barrier.
         """
         assert self.rotation is not None  # see `rotates`
         k, rotation, half = self.k, self.rotation, self.rotation.rotary_dim // 2
         k.note("queries are turned where they are")
-        rows = k.min(self.cta.Q.rows - self.cta.first_row, self.block_q)
+        count = self.block_q if count is None else count
+        left = self.cta.Q.rows - self.cta.first_row
+        rows = k.min(left - first_row if first_row else left, count)
         pairs = k.max(rows, 0).as_(u32) * half
         threads = team.threads(k)
-        at_once = min(_PAIRS, -(-self.block_q * half // threads))
+        at_once = min(_PAIRS, -(-count * half // threads))
         with k.loop(team.thread(k), pairs, step=threads * at_once, type=u32) as first:
             groups = []
             for n in range(at_once):
                 nth = first + threads * n if n else first
                 inside = nth < pairs if n else None
-                groups.append((self._rotated(rotation, nth // half, nth % half, element, inside), inside))
+                row = nth // half + first_row if first_row else nth // half
+                groups.append((self._rotated(rotation, row, nth % half, element, inside), inside))
             for parts, inside in groups:
                 for at, bits in parts:
                     with only_if(k, inside):

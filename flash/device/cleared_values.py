@@ -100,7 +100,7 @@ class ClearedValues(RestoredValues):
                 # Where some threads have a chunk less than others, each is cleared before the next.
                 uneven = tile.rows * tile.layout.row_bytes % (producer.threads * CHUNK) > 0
                 for some in ((at,) for at in chunks) if uneven else _in_groups(list(chunks), self._at_once):
-                    clear_together(k, self.dtype, some, lambda: self._nonfinite.set(1))
+                    clear_together(k, self.dtype, some, lambda: self._nonfinite.set(1), self._signs)
 
     # ------------------------------------------------------------------------------ the consumer's part
 

@@ -1,9 +1,11 @@
 """Scales of blocks of rows of Q, K and V of fp8 (`AttentionConfig.scale_block`). The rows of a warpgroup have
 one of Q, and the keys of a tile have one of K and one of V: the first two are part of the softmax's scale,
-the last multiplies what a tile adds to O.
+the last multiplies what a tile adds to O. Where the sums of O stay in tensor memory, it is their unit.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.lazy_softmax import LEAST_SCALE
@@ -14,6 +16,8 @@ from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32, u64
+
+LEAST_UNIT: Final = 2.0**-100
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,32 @@ def scale_of_key(k: KernelBuilder, cta: Cta, v_scale: ScoreArray, rows: int, key
     return v_scale.of_sequence(k, cta.kv_head, k.min(key.as_(u32) // rows, last_block(cta, rows)))
 
 
+def _block_of(k: KernelBuilder, tile: Value, tiles: int, last: Value) -> Value:
+    """The index, u32, of the block of a tile of keys, of which a block has `tiles`."""
+    block = tile.as_(u32)
+    if tiles > 1:
+        block = block // tiles
+    return k.min(block, last)  # it is no more: the minimum states it for the proof
+
+
+class ValueUnits:
+    """The units of O while a kernel adds values of a tile of keys to it: the scale of V of the tile's block
+    of rows. A scale below `LEAST_UNIT` counts as that, so that the unit before is a multiple of it.
+    """
+
+    def __init__(self, k: KernelBuilder, config: KernelConfig, parameters: Parameters, cta: Cta) -> None:
+        self.k = k
+        rows = config.features.scale_block
+        self._tiles, self._last = rows // config.tiling.tile, last_block(cta, rows)
+        self._values = _OfHead.of(parameters.operands["v_scale"].part(k, cta.batch).part(k, cta.kv_head))
+
+    def of_tile(self, number: Value) -> Value:
+        """The unit of tile `number` of the keys."""
+        k = self.k
+        scale = self._values.load(k, _block_of(k, number, self._tiles, self._last))
+        return k.selp(LEAST_UNIT, scale, k.abs(scale) < LEAST_UNIT)
+
+
 class BlockScales:
     """The scales of the rows of Q of a warpgroup, from `first_row` on, and of the keys of each tile."""
 
@@ -78,10 +108,7 @@ class BlockScales:
 
     def of_tile(self, number: Value) -> TileScales:
         """The scales of tile `number` of the keys."""
-        k, block = self.k, number.as_(u32)
-        if self._tiles > 1:
-            block = block // self._tiles
-        block = k.min(block, self._last)  # it is no more: the minimum states it for the proof
+        k, block = self.k, _block_of(self.k, number, self._tiles, self._last)
         return TileScales(self._keys.load(k, block), self._values.load(k, block))
 
     def take(self, S: Fragment, scales: TileScales) -> Scoring | None:

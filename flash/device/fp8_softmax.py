@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 from flash.device.fp8_values import rounded_word, words_of
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FinishedRow, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
@@ -29,12 +29,29 @@ _CARRIES: Final = 0x0808_0808
 _SIGNS: Final = 0x8080_8080
 
 
-class LiftedSoftmax(OverlappedSoftmax):
-    """An `OverlappedSoftmax` whose largest weight is 2^LIFT. Its shifts move with every new maximum. The
-    sums of weights before they are rounded serve the log-sum-exp alone, and exist only with `with_lse`.
+class RoundedSums(OverlappedSoftmax):
+    """An `OverlappedSoftmax` whose largest weight is 2^LIFT, and whose outputs are divided by the sums of the
+    rounded weights.
     """
 
     lift: ClassVar[float] = LIFT
+    rounded_sum: list[Var]  # of all lanes
+
+    def finish(self, i: int) -> FinishedRow:
+        """1 / sum of the rounded weights of row i, or 0 where it has seen no key; and its log-sum-exp, if
+        it is wanted.
+        """
+        total = self.rounded_sum[i]
+        lse = super().finish(i).lse if self.keeps_sums else total
+        if self._sinks:
+            return FinishedRow(self._with_sink(i, total)[0], lse)
+        return FinishedRow(self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse)
+
+
+class LiftedSoftmax(RoundedSums):
+    """An `OverlappedSoftmax` whose largest weight is 2^LIFT. Its shifts move with every new maximum. The
+    sums of weights before they are rounded serve the log-sum-exp alone, and exist only with `with_lse`.
+    """
 
     def __init__(
         self,
@@ -83,13 +100,3 @@ class LiftedSoftmax(OverlappedSoftmax):
         `weigh`, if the shift of a row of the warp has moved.
         """
         super().rescale(Fragment.of([[*row, total] for row, total in zip(O, self.rounded_sum, strict=True)]))
-
-    def finish(self, i: int) -> FinishedRow:
-        """1 / sum of the rounded weights of row i, or 0 where it has seen no key; and its log-sum-exp, if
-        it is wanted.
-        """
-        total = self.rounded_sum[i]
-        lse = super().finish(i).lse if self.keeps_sums else total
-        if self._sinks:
-            return FinishedRow(self._with_sink(i, total)[0], lse)
-        return FinishedRow(self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse)

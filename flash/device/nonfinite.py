@@ -213,18 +213,25 @@ def clear_chunks(
 
 @marked("nonfinite: clear")
 def clear_together(
-    k: KernelBuilder, dtype: ScalarType, chunks: Sequence[Pointer], on_nonfinite: Callable[[], object]
+    k: KernelBuilder,
+    dtype: ScalarType,
+    chunks: Sequence[Pointer],
+    on_nonfinite: Callable[[], object],
+    signs: Callable[[Value], Value] | None = None,
 ) -> None:
     """Set NaN and infinity in some chunks of 16 bytes to 0, which a thread reads together. Where it finds any
     NaN or infinity, it reads the words again, one by one, so that none of them takes a register until then.
+    `signs` gives a word with the sign bit set for each element of a word that is not finite; None: those of
+    `dtype`, f32 or a type of 16 bits.
     """
-    some = functools.reduce(operator.or_, (_signs(word, dtype) for at in chunks for word in k.load(at, 4)))
+    of = signs or functools.partial(_signs, dtype=dtype)
+    some = functools.reduce(operator.or_, (of(word) for at in chunks for word in k.load(at, 4)))
     with k.when(some != 0):
         with k.loop(0, CHUNK_BYTES, step=u32.nbytes, type=u32) as down:
             for at in chunks:
                 address = Pointer(at.value + down, at.space, u32, at.offset)
                 word = k.load(address)
-                k.store(address, _cleared(word, _signs(word, dtype), dtype))
+                k.store(address, _cleared(word, of(word), dtype))
         on_nonfinite()
 
 

@@ -13,12 +13,15 @@ from flash.device.row_softmax import RowSoftmax
 from flash.device.tile_scores import TileScores
 from flash.device.warpgroup_roles import SLACK, has_tiles
 from flash.device.work_tiles import WorkTile
-from flash.families.tcgen05 import TCGEN05_ROWS
-from ptxgen.dsl import Fragment, SharedTile, Value, marked
+from flash.families.tcgen05 import TCGEN05_ROWS, by_polynomial
+from flash.scores.scoring import Scoring
+from ptxgen.dsl import Fragment, SharedTile, Value, Var, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
-from ptxgen.types import u32
+from ptxgen.types import f32, u32
 
 _KEYS_OF_PLANES: Final = 16
+_STORED: Final = 32  # weights that are stored at once, while others are computed
+_STORED_OF_FEATURES: Final = 16  # where features take registers, too
 _ROW: Final = (0,)  # a thread's rows, counted from its first
 
 
@@ -35,6 +38,7 @@ class RowTiles:
         row = self._row_of_cta()
         self.row = self.cta.first_row + k.signed(row)
         self.factor_at = factors.pointer(row // TCGEN05_ROWS, row % TCGEN05_ROWS)
+        self.is_negative = self.cta.scale_log2 < 0.0
         self.scores = self._scores()
         self.softmax = self._softmax()
 
@@ -47,39 +51,63 @@ class RowTiles:
                 begin = first if isinstance(first, int) else -first
                 with k.loop(-end, begin) as n, if_seen(k, self._sees(n)), self.rows.drain() as stage:
                     self._weigh(stage, n, masking)
+        self._end()
+
+    def _end(self) -> None:
+        """Write the outputs of the row besides O, and have O divided by the sum of the weights."""
         inverse = self._finish()
-        with k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
-            k.note("the correction multiplies O by 1 / sum")
+        with self.k.when(has_tiles(self.cta), uniform=True), self.rows.drain() as stage:
+            self.k.note("the correction multiplies O by 1 / sum")
             self._send(stage, inverse)
 
     @marked("row tiles: weights")
     def _weigh(self, stage: TensorStage, n: Value, masking: Masking) -> None:
         """P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in the columns of S."""
         k = self.k
-        S = Fragment.of([stage.s.load()])
-        if self.cta.scoring is None:
-            self._take_sign(S)
+        plain = self.cta.scoring is None and not masking.hides
+        row, top = stage.s.load_with_largest() if plain else (stage.s.load(), None)
+        S, top = Fragment.of([row]), None if top is None else k.var(f32, top)
+        scoring = self._scoring(S, n, top)
         coordinates = []
         for first, scores in self._pieces():
             if first:
                 k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
             piece = S.part(slice(None), slice(first, first + len(scores.keys)))
-            coordinates.append((piece, scores.finish(piece, n, masking, self.cta.scoring)))
-        self.softmax.move_shifts(S)
+            coordinates.append((piece, scores.finish(piece, n, masking, scoring)))
+        self.softmax.move_shifts(S, top)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
-        self.softmax.exponentiate(S)
-        for piece, of_piece in coordinates:
-            self.scores.drop(piece, of_piece)
-        stage.p.store(S.row(0))
+        step = _STORED if self.cta.scoring is None else _STORED_OF_FEATURES
+        step = S.columns if self.cta.after_softmax else step
+        for first in range(0, S.columns, step):
+            if first and self.cta.scoring is not None:
+                k.bar_warp_sync(-1)  # the assembler would begin with all pieces, for which registers lack
+            P = S.part(slice(None), slice(first, first + step))
+            self.softmax.exponentiate(P)
+            for piece, of_piece in coordinates if self.cta.after_softmax else ():
+                self.scores.drop(piece, of_piece)
+            stage.p.store(P.row(0), first, waits=first + step >= S.columns)
+        self.softmax.add()
+
+    def _scoring(self, S: Fragment, n: Value, top: Var | None) -> Scoring | None:  # noqa: ARG002
+        """The scoring of the products of the tile with -n - 1 tiles before it, of which `top` is the largest
+        if it is known; without a scoring, they are negated if the scale is negative.
+        """
+        if self.cta.scoring is None:
+            self._take_sign(S, top)
+        return self.cta.scoring
 
     @marked("row tiles: sign")
-    def _take_sign(self, S: Fragment) -> None:
-        """Negate the scores if the scale is negative: the softmax takes a positive one."""
+    def _take_sign(self, S: Fragment, top: Var | None) -> None:
+        """Negate the scores, of which `top` becomes the largest, if the scale is negative: the softmax takes
+        a positive one.
+        """
         k = self.k
-        with k.when(self.cta.scale_log2 < 0.0, uniform=True):
+        with k.when(self.is_negative, uniform=True):
             for score in S.all():
                 k.neg(score, into=score)
+            if top is not None:
+                top.set(self.softmax.largest(S))
 
     @property
     def _has_planes(self) -> bool:
@@ -147,7 +175,8 @@ class RowTiles:
     def _softmax(self) -> RowSoftmax:
         k, cta = self.k, self.cta
         sinks = cta.sinks(k, k.mov(0, type=u32), _ROW, lambda: self.row)
-        return RowSoftmax(k, len(_ROW), [], None if cta.scoring is not None else self._scale(), SLACK, sinks)
+        scale = None if cta.scoring is not None else self._scale()
+        return RowSoftmax(k, scale, SLACK, sinks, by_polynomial=by_polynomial(self.work.config.target))
 
     def _scale(self) -> Value:
         """The factor of products, in units of log2, without its sign, which their negation has."""

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from flash.device.cta import Cta
+from flash.device.parameters import ScoreArray
 from flash.device.team import Team
+from flash.device.tensor_pipeline import TensorPipeline
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.wgmma_outputs import findings, send
 from flash.device.work_tiles import WorkTile
@@ -40,7 +42,9 @@ class Correction:
         with k.when(has_tiles(self.cta), uniform=True):
             for _ in self._each():
                 pass  # O has no sums yet
-            with pipeline.each_tile(self.cta, after=1):
+            self._begin_tile(None)
+            with pipeline.each_tile(self.cta, after=1) as (n, _):
+                self._begin_tile(n)
                 for stage, factor in self._each():
                     self._rescale(stage, factor)
         cta = self.work.cta_again()
@@ -49,7 +53,12 @@ class Correction:
                 self._write(cta, stage, i, inverse)
         with k.otherwise():
             self._write_zeros(cta)
+        if self.work.config.is_persistent:
+            k.bar_warp_sync(-1)  # the wait that follows is a loop, and else would be one with where both meet
         self._store(cta)
+        pipeline = self.work.pipeline
+        assert isinstance(pipeline, TensorPipeline)
+        pipeline.free_queries()
 
     @marked("correction: row tile")
     def _each(self) -> Iterator[tuple[TensorStage, Value]]:
@@ -58,12 +67,19 @@ class Correction:
             with self.rows.drain() as stage:
                 yield stage, self.k.load(self.factor_at.step(rows=i))
 
+    def _begin_tile(self, n: Value | None) -> None:
+        """Prepare for the tile of keys with -n - 1 tiles before it, or for the last tile if `n` is None."""
+
     @marked("correction: rescale")
     def _rescale(self, stage: TensorStage, factor: Value) -> None:
         """O *= factor, by the warps in which a shift has moved."""
         k = self.k
         with k.when(k.warp.any(factor != 1.0), uniform="warp"):
             stage.o.scale(factor)
+
+    def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
+        """The scales of V; None: its elements have none."""
+        return None
 
     @marked("correction: rows of O")
     def _write(self, cta: Cta, stage: TensorStage, i: int, inverse: Value) -> None:
@@ -112,4 +128,5 @@ class Correction:
             if pipeline.out is not None:
                 send(work, cta, pipeline.out, visible=was_cleared)
             if pipeline.nonfinite is not None:
-                pipeline.nonfinite.restore(cta, work.t.block_q, pipeline.cleared(cta), Team(work.role))
+                cleared, team = pipeline.cleared(cta), Team(work.role)
+                pipeline.nonfinite.restore(cta, work.t.block_q, cleared, team, self._v_scale(cta))

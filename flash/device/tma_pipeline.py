@@ -96,6 +96,11 @@ class TmaPipeline:
         """Run the body, in which consumers take all their work tiles."""
         yield
 
+    def free_queries(self) -> None:
+        """Let the producer fetch the queries of the next work tile, if there may be one, where no ring tells
+        that their memory has been read.
+        """
+
     def corner(self, array: str, cta: Cta, row: Value, column: Value | int = 0) -> Corner:
         """The coordinates, in an array, of a row of the CTA's head, or of its head of K and V, from `column`
         on.
@@ -132,6 +137,18 @@ class TmaPipeline:
         with self.each_tile(cta) as (n, row):
             self.load_keys(cta, row)
             self.load_values(cta, row, self.follows(cta, n))
+        self.end_loads(cta)
+
+    @marked("persistent rings: fill")
+    def load_after_first_keys(self, cta: Cta) -> None:
+        """Load all tiles of a persistent CTA's work tile but Q and the first tile of K."""
+        k = self.k
+        self.load_values(cta, self.first_key(-cta.tiles))
+        with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+            row = self.first_key(n)
+            with if_seen(k, cta.mask.sees_tile(row)):
+                self.load_keys(cta, row)
+                self.load_values(cta, row, follows=True)
         self.end_loads(cta)
 
     @contextmanager
@@ -250,10 +267,4 @@ class PersistentPipeline(TmaPipeline):
                 self.load_keys(cta, self.first_key(-cta.tiles))
             self.load_queries(cta)
             with k.when(has_tiles, uniform=True):
-                self.load_values(cta, self.first_key(-cta.tiles))
-                with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-                    row = self.first_key(n)
-                    with if_seen(k, cta.mask.sees_tile(row)):
-                        self.load_keys(cta, row)
-                        self.load_values(cta, row, follows=True)
-                self.end_loads(cta)
+                self.load_after_first_keys(cta)

@@ -52,9 +52,9 @@ class WorkTiles:
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, roles: tuple[Role, Role]
+        cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters, roles: tuple[Role, ...]
     ) -> WorkTiles:
-        """The work tiles of this CTA. `roles` are a producer, which takes tickets, and a consumer."""
+        """The work tiles of this CTA. `roles` are a producer, which takes tickets, and the others."""
         if not config.is_persistent:
             return cls(parameters, None)
         count = parameters.numbers["parts"]

@@ -13,6 +13,7 @@ from flash.families.mma import MMA, MmaTiling
 from flash.families.request import TileRequest
 from flash.families.simt import SIMT, Tiling
 from flash.families.tcgen05 import TCGEN05
+from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -23,7 +24,7 @@ from ptxgen.target import TARGETS, Target
 
 AnyTiling = Tiling | MmaTiling | WgmmaTiling
 # In the order in which a problem asks them.
-FAMILIES: Final[tuple[Family[Any], ...]] = (FP8, LATENT, SPLIT, WGMMA, TCGEN05, MMA, SIMT)
+FAMILIES: Final[tuple[Family[Any], ...]] = (TCGEN05_FP8, FP8, LATENT, SPLIT, WGMMA, TCGEN05, MMA, SIMT)
 # Problems that one family alone computes, by what they are called: settings of a config.
 WORKLOADS: Final = {name: settings for family in FAMILIES for name, settings in family.workloads.items()}
 _OF_TILING: Final = {family.tiling: family for family in FAMILIES}
@@ -60,7 +61,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     open.
 
     Raises `ConfigError` with what the last family that computes the request lacks, such as the limit and the
-    largest tile that fits.
+    largest tile that fits; where that is for another target alone, with what the family for this target
+    lacks.
     """
     families = families_of(request)
     for family in families:
@@ -68,7 +70,10 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
             tiling: AnyTiling = family.require(family.tiling_for(request, target, alignment))
             return tiling
     offered = partial(tiles_that_fit, target=target)
-    raise ConfigError(f"AttentionConfig: {families[-1].refusal(request, target, alignment, offered)}")
+    *_, last = families
+    if last.target is not None:
+        last = next((family for family in families if family.is_for(target)), last)
+    raise ConfigError(f"AttentionConfig: {last.refusal(request, target, alignment, offered)}")
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +87,8 @@ def choose_launch_tiling(
     Raises `ConfigError` as `choose_tiling` does.
     """
     *_, last = families_of(request)
-    if len(refusals(request, target, alignment)) > len(refusals(of_config, target)):
+    takes_others = last.target in (None, target.name)
+    if takes_others and len(refusals(request, target, alignment)) > len(refusals(of_config, target)):
         for opened in _OPENED:
             sizes: dict[str, Any] = dict.fromkeys(opened, "auto")
             tiling: AnyTiling | None = last.tiling_for(replace(request, **sizes), target, alignment)
@@ -115,9 +121,11 @@ def gathers_rows(request: TileRequest) -> bool:
 
 
 def only_target(request: TileRequest) -> str | None:
-    """The target's name if all kernels for the types and rows of a request are for one; else None."""
-    result = {family.target for family in families_of(request)}
-    return result.pop() if len(result) == 1 else None
+    """The name of the target of kernels for the types and rows of a request if the last family that computes
+    it, which takes what the others refuse, is for one alone; else None.
+    """
+    *_, last = families_of(request)
+    return last.target
 
 
 def offered_tiles(

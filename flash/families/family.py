@@ -58,6 +58,8 @@ class Family(Generic[T]):
     why_one_block: ClassVar[str] = (
         "CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
     )
+    why_no_tickets: ClassVar[str] = ""  # the same of CTAs that take the next block from a counter
+    why_no_planes: ClassVar[str] = ""  # the same of CTAs with an array that has an element for each score
     rate: ClassVar[float]  # of operations; see `operations`
     bandwidth: ClassVar[float] = _BANDWIDTH  # bytes of memory in a second, by which merging is rated
     # Problems that no other family computes, by what they are called: settings of a config. Tools emit, time
@@ -68,6 +70,11 @@ class Family(Generic[T]):
     # the keys that only its softmax tells apart.
     campaign: ClassVar[Campaign] = {}
     score_courses: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that multiplies, for messages: the first word of the name."""
+        return self.name.partition(" ")[0]
 
     def computes(self, request: TileRequest) -> bool:
         """Whether the family is for the types and rows of a request, for some sizes and targets."""

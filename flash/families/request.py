@@ -37,7 +37,6 @@ class TileRequest:
     in_pages: bool = False  # whether K and V are in pages, and queries packed
     gathers: bool = False  # whether rows of pages lie in no boxes of tensor copies, and threads copy them
     rotates: bool = False  # whether the kernel rotates queries
-    packs: bool = False  # whether rows are of all heads that share a head of K and V
     without_wgmma: str = ""  # why the problem cannot be computed with `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
     scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
@@ -49,7 +48,7 @@ class TileRequest:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether Q, K and V are of fp8, which `wgmma` alone multiplies."""
+        """Whether Q, K and V are of fp8, which `wgmma` and `tcgen05` alone multiply."""
         return self.dtype.is_narrow
 
     @property

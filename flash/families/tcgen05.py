@@ -5,14 +5,12 @@ A CTA takes `block_q` query rows, one or two row tiles of 128, and walks over K 
 which one thread has copied to shared memory by the tensor memory accelerator (TMA). One thread starts all
 products. Of each row tile, S has `tile` columns of tensor memory, of which P takes the last half, and O has
 its own. A warpgroup computes the weights of a row tile, one row in each thread, and another one rescales O.
+Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 keys), one with 256.
 
 | what is asked | reason against the family |
 |---|---|
 | a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
-| head_dim or head_dim_v above 128 | two row tiles of O and S have no more columns of tensor memory |
-| queries that the kernel rotates, new rows that it appends | threads of no role read the tile of Q |
-| packed heads | one address of their LSE is not proved |
-| pages whose rows lie in no boxes of tensor copies | no threads copy rows |
+| head_dim_v above 256 | tensor memory has no columns for O and S |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
 | block_q below 128 | a product has 128 rows |
 
@@ -26,22 +24,30 @@ from typing import ClassVar, Final
 
 from flash.families.family import Campaign, Family
 from flash.families.request import TileRequest
-from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling, width_of
-from flash.operands.dtypes import BF16, F16
-from ptxgen.isa.tensor_memory import ALLOCATIONS, COLUMNS
+from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling
+from flash.operands.dtypes import BF16, F16, DType
+from ptxgen.rates import EXP2_LANES
 from ptxgen.records import dataclass
-from ptxgen.target import Target
+from ptxgen.target import TENSOR_ALLOCATIONS, TENSOR_COLUMNS, Target
 
 TCGEN05_TARGET: Final = "sm_100f"  # the family of targets
 TCGEN05_ROWS: Final = 128  # of a product
 TCGEN05_BLOCKS_Q: Final = (128, 256)
 TCGEN05_TILES: Final = (128, 96, 64, 32, 16)
-DEFAULT_BLOCK_Q: Final = 256
-WIDEST: Final = 128  # columns of Q and K, and of V
+WIDEST: Final = 256  # columns of Q and K, and of V
+# The fewest keys of a tile with which "auto" is two row tiles, unless fewer are asked for: with fewer keys
+# products read Q so often that shared memory takes longer than one row tile waits.
+_LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
-# two of them all 65536 registers, as flash-attn-4 deals them.
+# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more
+# than `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, to gather
+# rows, and for CTAs that take several blocks of queries.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
+_REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
+_FEW_STEPS: Final = 128
 _MOST_STAGES: Final = 4
+# Of so many pairs of exponentials one is a polynomial, where the unit of special functions has 16 lanes.
+_BY_POLYNOMIAL: Final = 8
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
 # nothing.
 _OTHER_REGISTERS: Final = 40
@@ -95,20 +101,30 @@ class Tcgen05Tiling(WgmmaTiling):
         return False
 
     @property
-    def tensor_columns(self) -> int:
-        """Columns of tensor memory that the kernel allocates: a power of two."""
-        needed = self.row_tiles * (self.tile + self.output_columns)
-        return next(columns for columns in ALLOCATIONS if columns >= needed)
-
-    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
-        """Registers of a thread that copies or starts products, and of one that computes weights."""
-        del keeps_more
-        return _REGISTERS[self.row_tiles][2], _REGISTERS[self.row_tiles][0]
+    def needed_columns(self) -> int:
+        """Columns of tensor memory that S and O of the row tiles have."""
+        return self.row_tiles * (self.tile + self.output_columns)
 
     @property
-    def correction_registers(self) -> int:
-        """Registers of a thread that rescales O."""
-        return _REGISTERS[self.row_tiles][1]
+    def tensor_columns(self) -> int:
+        """Columns of tensor memory that the kernel allocates: a power of two."""
+        return next(columns for columns in TENSOR_ALLOCATIONS if columns >= self.needed_columns)
+
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
+        """Registers of a thread that copies or starts products, and of one that computes weights.
+        `keeps_more` is whether the CTA takes several blocks of queries.
+        """
+        compute, _, copy = self._registers(keeps_more=keeps_more)
+        return copy, compute
+
+    def correction_registers(self, *, keeps_more: bool) -> int:
+        """Registers of a thread that rescales O; `keeps_more` as in `registers_of_roles`."""
+        return self._registers(keeps_more=keeps_more)[1]
+
+    def _registers(self, *, keeps_more: bool) -> tuple[int, int, int]:
+        """Registers of a thread that computes weights, of one that rescales O, and of the others."""
+        works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS
+        return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
     def shared_bytes(self) -> int:
@@ -130,7 +146,7 @@ class Tcgen05Tiling(WgmmaTiling):
         """Whether a thread that computes weights has registers for the scores of its row and for features,
         which need `others`.
         """
-        return self.tile + _OTHER_REGISTERS + others <= _REGISTERS[self.row_tiles][0]
+        return self.tile + _OTHER_REGISTERS + others <= self._registers(keeps_more=False)[0]
 
 
 class Tcgen05Family(Family[Tcgen05Tiling]):
@@ -142,10 +158,14 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     multiplies = "tcgen05 multiplies f16 and bf16 here"
     tiling = Tcgen05Tiling
     emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
-    dtypes = (F16, BF16)
-    tile_sizes = TCGEN05_TILES
+    dtypes: ClassVar[tuple[DType, ...]] = (F16, BF16)
+    tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_TILES
     blocks_q = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
+    gathers = True
+    why_one_block = ""
+    why_no_planes = "a mask or a bias leaves no registers for what goes on from block to block"
+    why_no_tickets = "proofs of tensor memory do not follow the barriers of tickets"
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
     campaign: ClassVar[Campaign] = {
@@ -167,13 +187,10 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         for is_met, reason in (
             (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
             (request.without_wgmma, request.without_wgmma),
-            (request.gathers, "the rows of its pages lie in no boxes of tensor copies"),
-            (request.packs, "proofs do not follow packed heads to their log-sum-exp"),
-            (request.rotates, "queries that a kernel rotates are not multiplied from its tile of Q"),
             (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
             (
                 max(request.dims) > WIDEST,
-                f"rows of more than {WIDEST} columns leave no columns of tensor memory to two row tiles",
+                f"rows of more than {WIDEST} columns leave S no columns of tensor memory",
             ),
             (
                 request.block_q not in ("auto", *TCGEN05_BLOCKS_Q),
@@ -188,22 +205,32 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles = TCGEN05_TILES if request.tile == "auto" else (int(request.tile),)
-        most = _TILE_WITH_PLANES if request.has_planes else tiles[0]
-        rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
+        tiles = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
+        if request.has_planes:
+            tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
+        if request.block_q == "auto":
+            one, two = TCGEN05_BLOCKS_Q
+            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, max(tiles))]
+            sizes += [(one, n) for n in tiles]
+        else:
+            sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
-        shapes = (
-            Tcgen05Tiling(*request.dims, n, rows, s, request.in_pages)
-            for n in tiles
-            if n <= most
-            for s in stages
+        shapes = (self._shape(request, n, m, s) for m, n in sizes for s in stages)
+        return (
+            t
+            for t in shapes
+            if t.needed_columns <= TENSOR_COLUMNS and t.has_registers(request.other_registers)
         )
-        return (t for t in shapes if _fits(t) and t.has_registers(request.other_registers))
+
+    def _shape(self, request: TileRequest, keys: int, rows: int, stages: int) -> Tcgen05Tiling:
+        return self.tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)
 
 
-def _fits(t: Tcgen05Tiling) -> bool:
-    """Whether tensor memory has the columns of a tiling."""
-    return t.row_tiles * (t.tile + width_of(t.head_dim_v)) <= COLUMNS
+def by_polynomial(target: Target) -> int:
+    """Of how many pairs of exponentials one is computed by a polynomial on a target; 0: none is, since the
+    unit of special functions is as fast as the tensor cores there.
+    """
+    return 0 if target.sm in EXP2_LANES else _BY_POLYNOMIAL
 
 
 TCGEN05: Final = Tcgen05Family()

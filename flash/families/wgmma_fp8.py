@@ -122,7 +122,7 @@ def possible_tiles(scale_block: int) -> tuple[int, ...]:
 
 
 class Fp8Family(HopperFamily[Fp8Tiling]):
-    """Kernels with Q, K and V of fp8, which no other family multiplies."""
+    """Kernels with Q, K and V of fp8 for Hopper."""
 
     name = "wgmma of fp8"
     entry = "wgmma_"
@@ -168,7 +168,10 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
         if target.name != WGMMA_TARGET:
-            return f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, got {target.name!r}"
+            return (
+                f"needs target={WGMMA_TARGET!r}, whose wgmma multiplies it, or 'sm_100a', whose tcgen05 "
+                f"does, got {target.name!r}"
+            )
         if request.without_wgmma:
             return f"has one kernel, which does not do this: {request.without_wgmma}"
         if alignment < MAP_ALIGN:

@@ -20,20 +20,22 @@ commit covers all that it has started, so that "S is there" also says that the O
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
+from flash.device.append_in_place import AppendedKV
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
 from flash.device.row_tiles import RowTiles
 from flash.device.tensor_correction import Correction
-from flash.device.tensor_pipeline import TensorPipeline
+from flash.device.tensor_pipeline import GatheredTensorPipeline, TensorPipeline
 from flash.device.warpgroup_roles import has_tiles
 from flash.device.work_tiles import WorkTile, WorkTiles
 from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Tiling
 from flash.problem.kernel_config import KernelConfig
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Role, marked
-from ptxgen.dsl.blackwell import TensorRing
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.blackwell import TensorRing, TensorStage
+from ptxgen.dsl.hopper import Operand
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
@@ -51,11 +53,12 @@ class Roles:
     loading: Role
 
     @classmethod
-    def of(cls, k: KernelBuilder, t: Tcgen05Tiling) -> Roles:
+    def of(cls, k: KernelBuilder, config: KernelConfig, t: Tcgen05Tiling) -> Roles:
         """Give the warps of a kernel their roles."""
-        to_copy, to_compute = t.registers_of_roles(keeps_more=False)
+        more = config.is_persistent
+        to_copy, to_compute = t.registers_of_roles(keeps_more=more)
         softmax = k.warpgroup_role("softmax", warpgroups=t.row_tiles, registers=to_compute)
-        correction = k.warpgroup_role("correction", registers=t.correction_registers)
+        correction = k.warpgroup_role("correction", registers=t.correction_registers(keeps_more=more))
         others = k.warpgroup_role("others", registers=to_copy)
         multiplying = others.warp_role("multiplying")
         return cls(
@@ -63,69 +66,127 @@ class Roles:
         )
 
 
-@marked("tcgen05: roles")
+class Products:
+    """The products that one thread starts for a row tile, in stages of the ring in tensor memory."""
+
+    def __init__(self, pipeline: TensorPipeline) -> None:
+        self.pipeline = pipeline
+
+    def begin(self) -> None:
+        """Prepare operands, by all threads of the role, before the first work tile."""
+
+    def operand(self, tile: object) -> Operand:
+        """A tile of Q, K or V, or a part or a transpose of one, as an operand of products."""
+        return self.pipeline.memory.operand(tile)
+
+    def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
+        """Start O += P V, or O = P V where `use` does not hold."""
+        stage.o.mma(stage.p, V, use=use)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the roles of a kernel do; `weights` is the type of P in tensor memory, and `sums` has the sums of
+    products besides S and O, each with its columns.
+    """
+
+    weights: object
+    pipeline: type[TensorPipeline] = TensorPipeline
+    row_tiles: type[RowTiles] = RowTiles
+    correction: type[Correction] = Correction
+    products: type[Products] = Products
+    sums: tuple[tuple[str, int], ...] = ()
+
+
 def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    # Proofs do not follow shifts and products through what packed heads divide.
-    short = not config.packed
+    return attention_module(
+        config, t, Work(config.dtype.scalar, GatheredTensorPipeline if t.gathers else TensorPipeline)
+    )
+
+
+@marked("tcgen05: roles")
+def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Module:
+    """The module with a kernel whose roles do what `of` says."""
+    # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
+    appends = config.features.appended is not None
+    short = not (config.packed or appends or config.features.rotation is not None)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     parameters = Parameters.declare(k, config)
-    roles = Roles.of(k, t)
+    roles = Roles.of(k, config, t)
     memory = k.tensor_memory(t.tensor_columns)
     S = TCGEN05_ROWS, t.tile
-    P = S, config.dtype.scalar, "s"
-    O = TCGEN05_ROWS, t.output_columns
+    sums = {name: (TCGEN05_ROWS, columns) for name, columns in of.sums}
+    matrices: dict[str, Any] = {
+        "s": S,
+        "p": (S, of.weights, "s"),
+        "o": (TCGEN05_ROWS, t.output_columns),
+        **sums,
+    }
     rows = memory.ring(
-        t.row_tiles, roles.multiplying, roles.softmax, then=roles.correction, dealt=True, s=S, p=P, o=O
+        t.row_tiles, roles.multiplying, roles.softmax, then=roles.correction, dealt=True, **matrices
     )
     factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
-    pipeline = TensorPipeline(k, config, t, roles, memory)
-    work_tiles = WorkTiles.of(k, config, parameters, (roles.loading, roles.softmax))
+    pipeline = of.pipeline(k, config, t, roles, memory)
+    products = of.products(pipeline)
+    of_tiles = roles.loading, roles.softmax, roles.correction, roles.multiplying
+    work_tiles = WorkTiles.of(k, config, parameters, of_tiles)
 
     def work_of(parameters: Parameters, role: Role) -> WorkTile:
         return WorkTile(k, config, t, parameters, Cta.of(k, config, parameters), role, pipeline)
 
+    if appends:
+        AppendedKV.written(k, config, parameters, Cta.of(k, config, parameters))
     with roles.softmax, work_tiles.each() as parameters:
-        RowTiles(work_of(parameters, roles.softmax), rows, factors).run()
-    with roles.correction, work_tiles.each() as parameters:
-        Correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
+        of.row_tiles(work_of(parameters, roles.softmax), rows, factors).run()
+    with roles.correction, pipeline.consumed(), work_tiles.each() as parameters:
+        of.correction(work_of(parameters, roles.correction), rows, factors, t.row_tiles).run()
     with roles.others:
-        with roles.multiplying, work_tiles.each() as parameters:
-            multiply(work_of(parameters, roles.multiplying), rows, pipeline)
+        with roles.multiplying:
+            products.begin()
+            with work_tiles.each() as parameters:
+                multiply(work_of(parameters, roles.multiplying), rows, pipeline, products)
         with roles.loading, work_tiles.each() as parameters:
             cta = Cta.of(k, config, parameters)
+            pipeline.parameters = parameters
             pipeline.load_work_tile(cta, has_tiles(cta))
     return k.finish()
 
 
 @marked("tcgen05: products")
-def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline) -> None:
+def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, products: Products) -> None:
     """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
-    k, cta = work.k, work.cta
+    k, cta, memory = work.k, work.cta, pipeline.memory
     with ExitStack() as blocks:
-        blocks.enter_context(pipeline.memory.one_thread())
+        blocks.enter_context(memory.by_warp())
         blocks.enter_context(k.when(has_tiles(cta), uniform=True))
         query = blocks.enter_context(pipeline.queries.drain())
-        Q = [query.q.part(first, TCGEN05_ROWS) for first in range(0, work.t.block_q, TCGEN05_ROWS)]
+        Q = [
+            products.operand(query.q.part(first, TCGEN05_ROWS))
+            for first in range(0, work.t.block_q, TCGEN05_ROWS)
+        ]
         with pipeline.keys.drain() as key:
             k.note("S = Q K^T")
+            K = products.operand(key.k.T)
             for Q_i in Q:
-                with rows.fill() as stage:
-                    stage.s.mma(Q_i, key.k.T, use=False)
+                with rows.fill() as stage, memory.one_thread():
+                    stage.s.mma(Q_i, K, use=False)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
             with pipeline.values.drain() as value, pipeline.keys.drain() as key:
                 k.note("O += P V of the tile before, S = Q K^T")
+                V, K = products.operand(value.v), products.operand(key.k.T)
                 for Q_i in Q:
-                    with rows.fill() as stage:
-                        stage.o.mma(stage.p, value.v, use=has_sums != 0)
-                        stage.s.mma(Q_i, key.k.T, use=False)
+                    with rows.fill() as stage, memory.one_thread():
+                        products.outputs(stage, V, has_sums != 0)
+                        stage.s.mma(Q_i, K, use=False)
             has_sums.set(1)
         with pipeline.values.drain() as value:
             k.note("O += P V of the first tile, which comes last")
+            V = products.operand(value.v)
             for _ in Q:
-                with rows.fill() as stage:
-                    stage.o.mma(stage.p, value.v, use=has_sums != 0)
+                with rows.fill() as stage, memory.one_thread():
+                    products.outputs(stage, V, has_sums != 0)

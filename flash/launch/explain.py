@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from flash.calls.gpu import Launcher
 from flash.contract.built_kernel import BuiltKernel
@@ -11,6 +12,7 @@ from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
 from flash.contract.launches import listed
 from flash.families.choice import AnyTiling, families_of
+from flash.families.family import Family
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.divided import geometry_of_units
 from flash.launch.forward import Forward
@@ -131,7 +133,7 @@ def _why_grid(config: AttentionConfig, kernel: Build) -> str:
     """Why a call does not have the scheduler that its config names; empty if it has."""
     if config.scheduler in ("auto", kernel.config.scheduler):
         return ""
-    why = why_grid(kernel.config.tiling, kernel.config.features.cached)
+    why = why_grid(kernel.config.tiling, kernel.config.features, config.scheduler)
     if not why and kernel.config.features.splits:
         why = "splits of the keys have CTAs of their own"
     return f", not {config.scheduler}: {why}"
@@ -166,30 +168,39 @@ def _grid(
 
 
 def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dict[str, str]:
-    """Which instruction multiplies on a target that has families of its own, and why it is not that of an
-    earlier family; then what has a scale.
+    """Which instruction multiplies on a target that has families of its own, and why those before the
+    kernel's do not take the launch; then what has a scale.
     """
-    if not any(family.is_for(kernel.target) for family in families_of(config.tile_request)):
+    families = _of_target(config, kernel)
+    if not families:
         return {}
     products = kernel.config.family.explained(kernel.config.tiling)
-    if why := refusals_of(config, geometry, kernel.config):
-        products += f": {'; '.join(why.values())}"
+    refused = refusals_of(config, geometry, kernel.config)
+    if reasons := [refused[family] for family in families if family in refused]:
+        products += f": {'; '.join(reasons)}"
     if not kernel.config.features.scaled:
         return {"products": products}
     rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
     return {"products": products, "scales": f"one of Q, K and V for {rows}"}
 
 
+def _of_target(config: AttentionConfig, kernel: Build) -> list[Family[Any]]:
+    """The families that compute a config, and that are for the target of its kernel and few others."""
+    return [family for family in families_of(config.tile_request) if family.is_for(kernel.target)]
+
+
 def _not_taken(config: AttentionConfig, kernel: Build) -> str:
-    """A text about sizes that the config asks for and that only kernels with `wgmma` have; empty without such
-    sizes.
+    """A text about sizes that the config asks for and that only kernels for few targets have; empty without
+    such sizes.
     """
     t = kernel.config.tiling
     sizes = ("block_q", config.block_q, t.block_q), ("tile", config.tile, t.tile)
     others = [f"{name}={asked}" for name, asked, size in sizes if asked not in ("auto", size)]
-    if not others:
+    families = _of_target(config, kernel)
+    if not others or not families:
         return ""
-    return f"; {' and '.join(others)} {'is' if len(others) == 1 else 'are'} for wgmma"
+    are = "is" if len(others) == 1 else "are"
+    return f"; {' and '.join(others)} {are} for {families[0].instruction}"
 
 
 def _slice(t: AnyTiling) -> str:

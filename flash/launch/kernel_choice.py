@@ -64,11 +64,6 @@ def kernel_of(
         kernel = replace(kernel, tiling=by_rows(kernel.tiling))
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-    if packs is True:
-        unpacked = kernel.family.why_not(replace(config.tile_request, packs=True), of, alignment)
-        if unpacked:
-            kernel = config.kernel(target, alignment, without_wgmma=unpacked)
-            kernel = replace(kernel, tiling=by_rows(kernel.tiling)) if is_fixed else kernel
     features = replace(kernel.features, splits=divided)
     written = None if divided else kernel.written  # parts are f32, whatever the type of O
     kernel = replace(kernel, packed=packs is True, features=features, written=written)
@@ -78,7 +73,7 @@ def kernel_of(
 
 def refusals_of(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> dict[Family[Any], str]:
     """Why the families before that of the kernel of a launch do not take it, by family."""
-    request = replace(config.tile_request, packs=kernel.packed)
+    request = config.tile_request
     against = _against_maps(config, geometry, kernel.features.splits)
     return refusals(
         replace(request, without_wgmma=against or request.without_wgmma), kernel.target, kernel.alignment

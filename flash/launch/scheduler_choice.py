@@ -73,7 +73,7 @@ def scheduled_launch(asked: str, kernel: KernelConfig, geometry: Geometry, devic
     if asked != "auto" or grid_ctas(kernel, geometry) <= device.multiprocessors:
         return kernel
     scheduler = _best(kernel, geometry, device)
-    scheduler, tiling = scheduled(scheduler, kernel.tiling, kernel.features.cached, kernel.target)
+    scheduler, tiling = scheduled(scheduler, kernel.tiling, kernel.features, kernel.target)
     return replace(kernel, scheduler=scheduler, tiling=tiling)
 
 
@@ -163,7 +163,7 @@ def _tiles_and_slots(
 
 def _overlaps(kernel: KernelConfig) -> bool:
     """Whether the next Q comes, and O leaves, while a persistent CTA of the kernel computes."""
-    _, tiling = scheduled(MIRRORED, kernel.tiling, kernel.features.cached, kernel.target)
+    _, tiling = scheduled(MIRRORED, kernel.tiling, kernel.features, kernel.target)
     return isinstance(tiling, WgmmaTiling) and tiling.query_stages > 1
 
 

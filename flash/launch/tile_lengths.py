@@ -1,4 +1,7 @@
-"""Which tiles a launch of the kernel for Hopper has, where its config leaves block_q and tile to it: those
+"""Which tiles a launch has, where its config leaves block_q and tile to it.
+
+A kernel with `tcgen05` has two row tiles; for at most as many queries as one has, a launch has one, as
+flash-attn-4 does: the other one would be multiplied in vain. Of kernels with `wgmma`, tiles are those
 that were the fastest on an H200 for these numbers of queries and keys (docs/tuning.md). Long sequences
 amortize the overhead of large blocks, short ones do not: with causality, large blocks compute more scores
 that are masked. For fewer than 512 no clock has decided: of 128 or 256 rows blocks of 192 compute a third in
@@ -15,6 +18,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from flash.families.choice import family_of
+from flash.families.tcgen05 import TCGEN05, TCGEN05_ROWS
 from flash.families.wgmma import WGMMA_TARGET, WgmmaTiling
 from flash.launch.checks import Geometry
 from flash.problem.config import AttentionConfig
@@ -42,9 +47,15 @@ def sized(
     config: AttentionConfig, geometry: Geometry, target: Target, alignment: int | None, multiprocessors: int
 ) -> AttentionConfig:
     """The config with the tiles of a launch, if the config leaves them to the launch and its kernel uses
-    `wgmma`; else unchanged.
+    `wgmma` or `tcgen05`; else unchanged.
     """
-    if target.name != WGMMA_TARGET or {config.tile, config.block_q, config.stages} != {"auto"}:
+    if {config.tile, config.block_q, config.stages} != {"auto"}:
+        return config
+    if TCGEN05.is_for(target):
+        rows = geometry.longest_q if config.pack_gqa is False else geometry.packed_rows
+        is_one = rows <= TCGEN05_ROWS and family_of(config.kernel(target, alignment).tiling) is TCGEN05
+        return replace(config, block_q=TCGEN05_ROWS) if is_one else config
+    if target.name != WGMMA_TARGET:
         return config
     features = config.features
     if features.registers or features.varlen or features.cached or features.has(Window) or geometry.pages:

@@ -60,9 +60,10 @@ class AttentionConfig(ScoreSettings):
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
         cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
-        (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, float32 [batch,
-        kv_heads], by which numbers of Q, K and V are multiplied (`flash/families/wgmma_fp8.py` says which
-        tiles there are); with `scale_block` each block of rows of a head has scales of its own.
+        (target="sm_90a", if you give none) and Blackwell ("sm_100a", "sm_103a"), and launches then give
+        `q_scale`, `k_scale` and `v_scale`, float32 [batch, kv_heads], by which numbers of Q, K and V are
+        multiplied (`flash/families/wgmma_fp8.py` and `tcgen05_fp8.py` say which tiles there are); with
+        `scale_block` each block of rows of a head has scales of its own.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact
@@ -71,14 +72,15 @@ class AttentionConfig(ScoreSettings):
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
-        also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192. "auto"
+        also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192; with
+        target="sm_100a" or "sm_103a" a 16-bit type may have a tile of 96 and a block_q of 256. "auto"
         takes the documented
         default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
-        `flash/families/wgmma.py`), as does a launch whose arrays `wgmma` does not take, where the
-        kernel without it has no such size.
+        `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or
+        `tcgen05` does not take, where the kernel without it has no such size.
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
         memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
-        kernels with `wgmma` have at least 2.
+        kernels with `wgmma` have at least 2, those with `tcgen05` for 1 as many as have room.
     softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
         part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
@@ -109,7 +111,8 @@ class AttentionConfig(ScoreSettings):
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
-        (`flash/families/wgmma.py`), those for sm_90 never.
+        (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, the own targets of
+        Blackwell GPUs, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103 never.
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
         launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
@@ -308,7 +311,6 @@ class AttentionConfig(ScoreSettings):
             in_pages=self.page_size is not None,
             precision=self.precision,
             rotates=self.rotary_dim > 0,
-            packs=self.pack_gqa is True,
             shared_kv=self.shared_kv,
             scale_block=self.scale_block or 0,
         )
@@ -425,8 +427,7 @@ class AttentionConfig(ScoreSettings):
         if without_wgmma:
             request = replace(request, without_wgmma=without_wgmma)
         tiling = choose_launch_tiling(self.tile_request, request, target, alignment)
-        cached = self.page_size is not None
-        scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
+        scheduler, tiling = scheduled(str(self.scheduler), tiling, self.features, target)
         outputs = self.outputs
         if return_lse is not None:
             outputs = tuple([o for o in OUTPUTS if (return_lse if o is LSE else o in outputs)])

@@ -10,16 +10,20 @@
 With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
 has had a long part of one round has a short one of the next.
 
-The last three are offered for f16 and bf16 with `wgmma` and head_dim up to 256, but not for a cache or for
+The last three are offered for f16 and bf16 with `wgmma` and head_dim up to 256, static and mirrored ones
+also with `tcgen05` where there are no arrays with an element for each score, but not for a cache or for
 splits of the keys. What is not offered is computed with a grid, and `explain` says why.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flash.families.choice import AnyTiling, family_of
 from ptxgen.target import Target
+
+if TYPE_CHECKING:
+    from flash.problem.features import Features
 
 GRID: Final = "grid"
 STATIC: Final = "static"
@@ -28,16 +32,22 @@ TICKET: Final = "ticket"
 SCHEDULERS: Final = (GRID, STATIC, MIRRORED, TICKET)
 
 
-def why_grid(tiling: AnyTiling, cached: bool) -> str:
-    """Why a CTA takes one part of the problem; the empty string if it may take several. `cached` is
-    whether keys are in a cache or in pages.
-    """
-    why = family_of(tiling).why_one_block
-    return why or ("keys are in a cache, where splits of the keys divide the work" if cached else "")
+def why_grid(tiling: AnyTiling, features: Features, scheduler: str) -> str:
+    """Why a CTA takes one part of the problem; the empty string if `scheduler` may deal it several."""
+    family = family_of(tiling)
+    for is_met, why in (
+        (True, family.why_one_block),
+        (scheduler == TICKET, family.why_no_tickets),
+        (features.hides_anywhere, family.why_no_planes),
+        (features.cached, "keys are in a cache, where splits of the keys divide the work"),
+    ):
+        if is_met and why:
+            return why
+    return ""
 
 
-def scheduled(scheduler: str, tiling: AnyTiling, cached: bool, target: Target) -> tuple[str, AnyTiling]:
+def scheduled(scheduler: str, tiling: AnyTiling, features: Features, target: Target) -> tuple[str, AnyTiling]:
     """The scheduler of a kernel for which `scheduler` was asked, and its tiling."""
-    if scheduler not in SCHEDULERS or scheduler == GRID or why_grid(tiling, cached):
+    if scheduler not in SCHEDULERS or scheduler == GRID or why_grid(tiling, features, scheduler):
         return GRID, tiling
     return scheduler, family_of(tiling).persistent(tiling, target)

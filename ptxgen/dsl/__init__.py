@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ptxgen.dsl.matrices.matrix import Matrix
     from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
     from ptxgen.dsl.matrices.staged import StagedTile
+    from ptxgen.dsl.pairs import Pair
     from ptxgen.dsl.source_regions import marked
     from ptxgen.dsl.swizzle import SwizzledTile
     from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
@@ -22,6 +23,7 @@ __all__ = [
     "KernelBuilder",
     "Matrix",
     "PackedTile",
+    "Pair",
     "Pointer",
     "PointerType",
     "RegisterTile",
@@ -40,6 +42,7 @@ __all__ = [
 _ROOMS: Final = {
     "KernelBuilder": "builder",
     "Matrix": "matrices.matrix",
+    "Pair": "pairs",
     "Role": "hopper.role",
     "StagedTile": "matrices.staged",
     "SwizzledTile": "swizzle",

@@ -9,6 +9,7 @@ from typing import Final
 from ptxgen.dsl import division
 from ptxgen.dsl.choice import check_value
 from ptxgen.dsl.ops import Ops
+from ptxgen.dsl.pairs import Pair
 from ptxgen.dsl.values import Scalar, Value, Var, is_count, require_value
 from ptxgen.errors import ConfigError, KernelWarning, TypeMismatchError, shown
 from ptxgen.ir import Instr
@@ -79,6 +80,12 @@ class Arithmetic(Ops):
         if not is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
             raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}")
         return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
+
+    def pair(self, low: Value | float, high: Value | float) -> Pair:
+        """Two f32 values or numbers as a `Pair`, with which one instruction computes at once, on sm_100 and
+        later. Raises `TypeMismatchError` for other values.
+        """
+        return Pair.of(self, low, high)
 
     def signed(self, value: Value) -> Value:
         """A u32 value as s32, without an instruction; the caller knows that it is below 2**31."""

@@ -4,27 +4,29 @@ A slot is one instruction of one warp. Each warp has a clock that counts its own
 takes no time, and warps do not compete for units. Clocks meet where warps wait for each other:
 
 * a barrier sets the clocks of the warps that it releases to the latest of their arrivals;
-* a wait for an mbarrier ends no earlier than the last arrival at it, of a thread or of a copy, that
-  the interpreter has made so far.
+* a wait for an mbarrier ends no earlier than the last arrival at it, of a thread, of a copy or of a
+  commit of products, that the interpreter has made so far.
 
 An asynchronous copy is in flight from the instruction that starts it to the end of the wait that
-makes it visible. The recording says which warps wait for which and what may overlap; it says nothing
-of nanoseconds.
+makes it visible, and so is an operation of `tcgen05` on columns of tensor memory. The recording says which
+warps wait for which and what may overlap; it says nothing of nanoseconds.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP, Selection
 from ptxgen.interpreter.machine.observer import BulkObserver, Observer, Tell, TensorObserver
+from ptxgen.interpreter.machine.tmem_shapes import offsets
 from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import BANKS, rows_of, serialises, words_in_banks
+from ptxgen.isa.tensor_memory import COLUMNS
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.observer import Accessing
     from ptxgen.interpreter.program.blocks import Block, Program
     from ptxgen.ir import Instr
+    from ptxgen.isa.tensor_agent import Operation, RegisterShape
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -70,6 +73,22 @@ class Flight:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """`columns` columns of the CTA's tensor memory, from column `first` on, are read or written: by a warp in
+    slot `start`, or by an operation that it starts then and that is over in slot `end`, -1 if nobody waits
+    for it. `at` is the number of the instruction.
+    """
+
+    warp: int
+    start: int
+    end: int
+    at: int
+    first: int
+    columns: int
+    writes: bool
+
+
 @dataclass(slots=True)
 class Site:
     """The bytes of the CTA's shared memory that an instruction has accessed, from `first` to `last`,
@@ -99,6 +118,7 @@ class Recording:
     of which the first `recorded_slots` are in `slots`. `sites` are the accesses to shared memory by number.
     `regions` are the named parts of the `shared_bytes` of its shared memory, each with its first byte
     and its size; `bulk_bytes` are those that bulk copies of the CTA move to or from global memory.
+    `column_uses` are those of its tensor memory.
     """
 
     instrs: tuple[Instr, ...] = ()
@@ -110,6 +130,7 @@ class Recording:
     regions: tuple[tuple[str, int, int], ...] = ()
     shared_bytes: int = 0
     bulk_bytes: int = 0
+    column_uses: list[ColumnUse] = field(default_factory=list)
 
     @property
     def recorded_slots(self) -> int:
@@ -126,7 +147,7 @@ class Recorder(Observer):
 
     def __init__(self, most_slots: int = _MOST_SLOTS) -> None:
         self.bulk: BulkObserver = _Bulk(self)
-        self.tensor: TensorObserver = _Tensor()
+        self.tensor: TensorObserver = _Tensor(self)
         self.recording = Recording()
         self._most = most_slots
         self._recorded = 0
@@ -135,6 +156,8 @@ class Recorder(Observer):
         self._copies: dict[tuple[int, int], list[_Open]] = defaultdict(list)
         self._bulk_writes: dict[int, list[_Open]] = defaultdict(list)  # by mbarrier
         self._bulk_reads: dict[int, _Open] = {}  # by stamp
+        self._operations: dict[int, list[ColumnUse]] = defaultdict(list)  # by warp, without a commit so far
+        self._committed: dict[int, list[ColumnUse]] = defaultdict(list)  # by mbarrier
         self._stamp = 0
         self._cluster_wait = 0
 
@@ -168,6 +191,9 @@ class Recorder(Observer):
         left += [o for opens in (*self._copies.values(), *self._bulk_writes.values()) for o in opens]
         for one in left:
             self._landed(one, -1)
+        for uses in (*self._operations.values(), *self._committed.values()):
+            self._use(uses)
+        record.column_uses.sort(key=lambda u: (u.start, u.warp, u.at, u.first))
         record.flights.sort(key=lambda f: (f.start, f.warp, f.at))
         record.waits.sort(key=lambda w: (w.start, w.warp, w.at))
 
@@ -325,6 +351,7 @@ class Recorder(Observer):
             self._align([warp], [at], self._arrivals.get(position, 0), "mbarrier")
             first[position] = min(first.get(position, _NEVER), int(self._clock[warp]))
         for position, slot in first.items():
+            self._use([replace(u, end=max(slot, u.start)) for u in self._committed.pop(position, ())])
             for one in self._bulk_writes.pop(position, ()):
                 self._landed(one, max(slot, one.start))
 
@@ -352,9 +379,52 @@ class Recorder(Observer):
         if one is not None:
             self._landed(one, self.time(lane // WARP))
 
+    # --------------------------------------------------------------------------------- tensor memory
+
+    def access_columns(self, at: int, lane: int, cell: int, of: RegisterShape, *, writes: bool) -> None:
+        """The warp of a lane loads or stores a shape that begins at a cell (`TensorObserver`)."""
+        if lane < self._width:
+            now = self.time(lane // WARP)
+            columns = len(np.unique(offsets(of) % COLUMNS))
+            self._use([ColumnUse(lane // WARP, now, now + 1, at, cell % COLUMNS, columns, writes)])
+
+    def start_operation(self, at: int, lane: int, operation: Operation) -> None:
+        """A lane starts an operation of `tcgen05`."""
+        warp = lane // WARP
+        for of in operation.columns if warp < self._warps else ():
+            use = ColumnUse(warp, self.time(warp), -1, at, of.first, of.number, of.writes)
+            self._operations[warp].append(use)
+
+    def commit(self, lane: int, positions: list[int]) -> None:
+        """A lane commits its operations to the mbarriers at these positions, where the commit arrives."""
+        warp = lane // WARP
+        self._committed[positions[0]] += self._operations.pop(warp, [])
+        for position in positions:
+            self.arrive(position, self.time(warp) + 1)
+
+    def _use(self, uses: Iterable[ColumnUse]) -> None:
+        self.recording.column_uses += [use for use in uses if use.start < self._most]
+
 
 class _Tensor(TensorObserver):
-    """Records nothing: tensor memory is not followed."""
+    """Reports the events of tensor memory to the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def loads(self, at: int, lane: int, cell: int, of: RegisterShape) -> None:
+        self._recorder.access_columns(at, lane, cell, of, writes=False)
+
+    def stores(self, at: int, lane: int, cell: int, of: RegisterShape) -> None:
+        self._recorder.access_columns(at, lane, cell, of, writes=True)
+
+    def starts(self, at: int, lane: int, ctas: tuple[int, ...], operation: Operation) -> None:
+        del ctas
+        self._recorder.start_operation(at, lane, operation)
+
+    def commits(self, at: int, lane: int, positions: list[int]) -> None:
+        del at
+        self._recorder.commit(lane, positions)
 
 
 class _Bulk(BulkObserver):

@@ -37,7 +37,7 @@ TCGEN05: Final = "TensorCore 5th Generation Family Instructions"
 _OF_ONE_GPU: Final = ("sm_100a", "sm_103a", "sm_110a")
 _INTEGERS: Final = gate(only=("sm_100a", "sm_110a"))
 _SCALED_INPUT: Final = ("sm_100f",)
-_REDUCTIONS: Final = ("sm_103f", "sm_110f")
+REDUCTIONS: Final = ("sm_103f", "sm_110f")
 
 _ASYNC: Final[dict[str, Any]] = {"sm": 100, "effect": Effect.ASYNC}
 _TENSOR: Final[dict[str, Any]] = {"ptx": (8, 6), "only": TENSOR_FAMILIES, **_ASYNC}
@@ -192,7 +192,7 @@ def _reduced(flow: Flow) -> tuple[tuple[Lanes, ...], Lanes]:
     counts={"nd": _registers},
     undefined=Rule(_reduced, ()),
     ptx=(8, 8),
-    only=_REDUCTIONS,
+    only=REDUCTIONS,
     section=f"{TCGEN05}: tcgen05.ld",
     **_ASYNC,
 )

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from ptxgen.errors import DescriptorError
+from ptxgen.target import TENSOR_ALLOCATIONS, TENSOR_COLUMNS
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
     from ptxgen.isa.mma_descriptor import Product
 
 LANES: Final = 128
-COLUMNS: Final = 512
+COLUMNS: Final = TENSOR_COLUMNS
 QUARTER: Final = 32  # lanes that a warp may load and store
 QUARTERS: Final = LANES // QUARTER  # of each the warps with one number modulo 4
 GROUP: Final = 16  # lanes that the smaller shapes of loads, stores and products have of a quarter
 GROUPS: Final = LANES // GROUP
-ALLOCATIONS: Final = (32, 64, 128, 256, 512)  # columns that `tcgen05.alloc` takes
+ALLOCATIONS: Final = TENSOR_ALLOCATIONS
 SCALES_ADDRESS: Final = 0x3FFFFFFF  # bits of an address of scale factors; those above number a byte
 _CELL: Final = 4  # bytes
 _LANE: Final = 16  # the lowest bit of the lane in an address

@@ -7,7 +7,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -208,12 +208,8 @@ def timeline(pipeline: Pipeline) -> dict[str, Any]:
     """The timeline: a row for each lane. If there are more slots than columns, a column shows the class
     that most of its slots have.
     """
-    per = max(-(-pipeline.shown // _BINS), 1)
-    scale = (WIDTH - LEFT - 12) / max(-(-pipeline.shown // per), 1)
-
-    def x(slot: float) -> float:
-        return round(LEFT + min(slot, pipeline.shown) / per * scale, 1)
-
+    per, scale = _columns_of(pipeline)
+    x = x_of_slots(pipeline)
     boxes = []
     for n, lane in enumerate(pipeline.lanes):
         y = _TOP + n * _LANE
@@ -239,6 +235,18 @@ def timeline(pipeline: Pipeline) -> dict[str, Any]:
         "stages": stages, "ticks": [(n, x(n)) for n in ticks(pipeline.shown, 10)], "per": per,
         "used": sorted(used), "flying": any(lane.flights for lane in pipeline.lanes),
     }  # fmt: skip
+
+
+def x_of_slots(pipeline: Pipeline) -> Callable[[float], float]:
+    """The function from slots to x coordinates of a timeline."""
+    per, scale = _columns_of(pipeline)
+    return lambda slot: round(LEFT + min(slot, pipeline.shown) / per * scale, 1)
+
+
+def _columns_of(pipeline: Pipeline) -> tuple[int, float]:
+    """The slots of a column of a timeline, and the width of a column."""
+    per = max(-(-pipeline.shown // _BINS), 1)
+    return per, (WIDTH - LEFT - 12) / max(-(-pipeline.shown // per), 1)
 
 
 def warps_of(lane: Lane) -> str:

@@ -43,7 +43,8 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 OTHER: Final = "integers, moves"  # and all other instructions
 
 # A loop's path is the one with the most of these instructions, and announcements of copies. In a loop with
-# products on tensor cores the last of these, FFMA, does not count.
+# products on tensor cores, and in each loop of a kernel with products of `tcgen05`, the last of these, FFMA,
+# does not count.
 _WORK: Final = ("HMMA", "HGMMA", "QGMMA", *IN_TENSOR_MEMORY, "LDSM", "LDGSTS", "UTMALDG", "FFMA")
 # What announces bytes of copies at an mbarrier; with `T0` in its name it only arrives.
 _ANNOUNCES: Final = "SYNCS.ARRIVE.TRANS64"
@@ -383,6 +384,7 @@ def _best_path(
 ) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
     on_tensor_cores = any(i.macs for block in body for i in instrs[block : body[block].end])
+    on_tensor_cores = on_tensor_cores or any(i.name in IN_TENSOR_MEMORY for i in instrs)  # for another role
     counted = _WORK[:-1] if on_tensor_cores else _WORK
 
     def worth(block: int) -> tuple[int, ...]:

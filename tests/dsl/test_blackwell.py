@@ -10,6 +10,7 @@ import pytest
 from dsl.kernels import LOCKSTEP, launch
 
 from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import TrapError
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
 from ptxgen.types import bf16, f16, f32, u8, u32
@@ -194,6 +195,56 @@ def of_persistent() -> tuple[Any, Any, Any, Any]:
     wanted = exact(a, b.T)
     wanted.reshape(ROWS, 5, 64)[:, :, 8:32] *= 2
     return a, b, np.zeros((ROWS, 5 * 64), np.float32), wanted
+
+
+def largest(target: str, waits: bool = True) -> KernelBuilder:
+    """O = (Q K' less the largest of its row, as f16) V, stored in pieces, of which the last store waits. The
+    warp that multiplies waits as a whole, and goes round a loop.
+    """
+    k = builder(target=target)
+    Q, K, V, O = (k.tma.tensor_map(name, t) for name, t in (("Q", f16), ("K", f16), ("V", f16), ("O", f32)))
+    middle, loading, multiplying = roles(k)
+    memory = k.tensor_memory(256)
+    tiles = {"q": ((ROWS, 64), f16), "k": ((64, 64), f16), "v": ((64, 32), f16)}
+    inputs = k.tma.ring(1, loading, multiplying, released_by=memory, **tiles)
+    scores = memory.ring(1, multiplying, middle, s=(ROWS, 64), p=((ROWS, 64), f16, "s"), o=(ROWS, 32))
+    out = k.tma.tile("out", (ROWS, 32), f32)
+    with loading, k.loop(0, 2), inputs.fill() as stage:
+        for tile, array in ((stage.q, Q), (stage.k, K), (stage.v, V)):
+            k.tma.load(tile, array[0, 0])
+    with multiplying, memory.by_warp(), k.loop(0, 2), inputs.drain() as stage:
+        key = memory.operand(stage.k.T)
+        with scores.fill() as first, memory.one_thread():
+            first.s.mma(stage.q, key, use=False)
+        with scores.fill() as second, memory.one_thread():
+            second.o.mma(second.p, stage.v, use=False)
+    with middle, k.loop(0, 2) as n:
+        with scores.drain() as first:
+            values, top = first.s.load_with_largest()
+            for column in range(0, 64, 16):
+                some = [value - top for value in values[column : column + 16]]
+                first.p.store(some, column, waits=waits and column == 48)
+        with scores.drain() as second:
+            second.o.write(out)
+        k.tma.store(out, O[n * ROWS, 0])
+    return k
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+def test_loads_with_the_largest_of_a_row(target: str) -> None:
+    q, key, v = integers((ROWS, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
+    o, k = np.zeros((2 * ROWS, 32), np.float32), largest(target)
+    assert ("tcgen05.ld.red" in render(k.build())) is (target == "sm_103a")
+    launch(k, q, key, v, o)
+    scores = exact(q, key.T)
+    wanted = (scores - scores.max(1, keepdims=True)) @ v.astype(np.float32)
+    np.testing.assert_array_equal(o, np.concatenate([wanted, wanted]))
+
+
+def test_stores_that_nothing_waits_for_are_noticed() -> None:
+    q, key, v = integers((ROWS, 64), f16, 0), integers((64, 64), f16, 1), integers((64, 32), f16, 2)
+    with pytest.raises(TrapError, match=r"tcgen05\.st"):
+        launch(largest("sm_100a", waits=False), q, key, v, np.zeros((2 * ROWS, 32), np.float32))
 
 
 def test_sums_of_two_tiles_at_once() -> None:

@@ -17,7 +17,8 @@ from ptxgen.types import bf16, f16, f32, u8, u32
 
 SUMS = (
     "tensor_memory.ring: expected matrix 'c' as (128, columns) for sums, in multiples of 8 columns up to "
-    "256, or as ((128, columns), f16 or bf16) for an operand, in multiples of 16; got "
+    "256, or as ((128, columns), f16 or bf16 or 'e4m3' or 'e5m2') for an operand, in multiples of 16 "
+    "columns, of fp8 of 32; got "
 )
 
 
@@ -147,6 +148,32 @@ def test_refused_rings_of_tensor_memory() -> None:
     )
     with refused(ConfigError, other):
         memory.ring(1, multiplying, roles(builder())[0], c=(ROWS, 64))
+
+
+def test_refused_steps_by_warp() -> None:
+    pair = builder(cluster=2).tensor_memory(64, cta_group=2)
+    message = (
+        "tensor_memory.by_warp: in a pair of CTAs one thread of the even one waits, got cta_group=2; use "
+        "tensor_memory.one_thread"
+    )
+    with refused(ConfigError, message), pair.by_warp():
+        pass
+    message = "tensor_memory.operand: a must be a tile in shared memory, such as stage.a or stage.a.T, got 3"
+    with refused(TypeMismatchError, message):
+        pair.operand(3)
+
+
+def test_roles_take_all_stages_of_a_dealt_ring() -> None:
+    k = builder(threads=320)
+    storing, multiplying = k.warpgroup_role("storing", warpgroups=2), k.warp_role("multiplying")
+    memory = k.tensor_memory(128)
+    sums = memory.ring(2, multiplying, storing, dealt=True, c=(ROWS, 64))
+    message = (
+        "ring 'tensor_ring_1': role 'multiplying' has taken 1 of 2 stages by fill, expected all in turn, "
+        "since the ring is made with dealt=True"
+    )
+    with refused(ConfigError, message), multiplying, memory.by_warp(), sums.fill():
+        pass
 
 
 def test_refused_scale_factors() -> None:
@@ -370,8 +397,8 @@ def test_refused_uses_by_threads() -> None:
         with refused(TypeMismatchError, used):
             result.c.load(0, 32)
         even = (
-            "operand.store: expected an even first column and an even number of values, among the 64 columns "
-            "of matrix 'p', got first 1 and 1 values"
+            "operand.store: expected a first column and a number of values in multiples of 2, among the 64 "
+            "columns of matrix 'p', got first 1 and 1 values"
         )
         with of.weights.write() as stage, refused(ConfigError, even):
             stage.p.store([k.mov(0.0, type=f32)], 1)

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreter.machine.test_tcgen05_products import steps
 from interpreter.programs import ptx
+from interpreter.tensor_texts import by_one_thread, commit, instruction, moved, ran, wait
+from interpreter.tensor_texts import kernel as kernel_of_tensor_memory
 
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter import run
@@ -177,3 +180,36 @@ def test_lanes_of_a_bank_are_counted_by_words() -> None:
 def test_instructions_are_counted_by_their_number() -> None:
     counters = run(kernel(LATE), grid=3, block=64, args=[np.zeros(1)]).counters
     assert counters.by_instruction == {0: 6, 1: 6, 2: 6, 3: 3, 4: 3, 5: 3, 6: 6, 7: 6, 8: 6}
+
+
+def test_a_product_uses_columns_until_threads_have_waited_for_its_commit() -> None:
+    recorder = Recorder()
+    products = by_one_thread([*steps("f16", instruction(128, 32, "f16"), count=2), commit()])
+    text = kernel_of_tensor_memory("\n".join([products, wait(), moved(0, 16, to="out")]), nbytes=1 << 16)
+    ran(text, np.zeros(1 << 16, np.uint8), (128, 16), recorder=recorder)
+    record = recorder.recording
+    opcodes = [record.instrs[use.at].opcode.split(".")[1] for use in record.column_uses]
+    assert opcodes == ["mma"] * 2 + ["ld"] * 8
+    first, second, *loads = record.column_uses
+    assert (first.warp, first.first, first.columns, first.writes) == (0, 0, 32, True)
+    assert first.start < second.start < first.end == second.end
+    committed = 1 + next(
+        slot
+        for slot, number in enumerate(record.slots[0].tolist())
+        if record.instrs[number].opcode.startswith("tcgen05.commit")
+    )
+    ends = {one.warp: one.end for one in record.waits if one.kind == "mbarrier"}
+    assert set(ends) == {0, 1, 2, 3}
+    assert min(ends.values()) == committed
+    for use in loads:
+        assert (use.columns, use.writes, use.end) == (8, False, use.start + 1)
+        assert use.start >= ends[use.warp]
+
+
+def test_a_product_that_nobody_commits_has_no_end() -> None:
+    recorder = Recorder()
+    text = kernel_of_tensor_memory(
+        by_one_thread(steps("f16", instruction(128, 32, "f16"), count=1)), nbytes=1 << 16
+    )
+    ran(text, np.zeros(1 << 16, np.uint8), (128, 16), recorder=recorder)
+    assert [(use.columns, use.end) for use in recorder.recording.column_uses] == [(32, -1)]

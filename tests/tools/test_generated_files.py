@@ -74,8 +74,8 @@ def test_each_of_several_files_is_what_its_script_writes_and_another_is_outdated
     with pytest.raises(SystemExit):
         script.main(["--file", str(tmp_path / "other.svg")])
     assert capsys.readouterr().err.endswith(
-        "error: --file must name one of roles.svg, backward-roles.svg, in any folder, got "
-        f"{tmp_path / 'other.svg'}\n"
+        "error: --file must name one of roles.svg, backward-roles.svg, blackwell-roles.svg, in any folder, "
+        f"got {tmp_path / 'other.svg'}\n"
     )
 
 

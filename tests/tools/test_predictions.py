@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from ptxgen.errors import BackendError
 from ptxgen.report.issue_block import BlockClocks, Walk
 from ptxgen.report.issue_model import Busy, Wait
 from ptxgen.report.issue_units import Unit
+from ptxgen.report.role_model import WEIGHTS_ALONE, RoleClocks
 from ptxgen.runtime.sass import find_disassembler
 from ptxgen.target import target
 
@@ -295,13 +297,14 @@ SAMPLE: list[Callable[[], Case]] = [
     lambda: Case(AttentionConfig(64, dtype="f16", target="sm_90a"), "sm_90a"),
     lambda: Case(AttentionConfig(64, dtype="f16", target="sm_80"), "sm_80"),
     lambda: Case(AttentionConfig(64, dtype="f16"), "sm_80", "keys"),
+    lambda: Case(AttentionConfig(128, dtype="bf16", causal=True, target="sm_103a"), "sm_103a"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.usefixtures("assembler", "tools")
-@pytest.mark.parametrize("of", SAMPLE, ids=["sm_90a", "sm_80", "gradients"])
+@pytest.mark.parametrize("of", SAMPLE, ids=["sm_90a", "sm_80", "gradients", "sm_103a"])
 def test_committed_predictions_are_those_of_the_models(of: Callable[[], Case]) -> None:
     case = of()
     (entry,) = (
@@ -335,7 +338,25 @@ def test_a_prediction_is_a_line_of_a_table(tmp_path: Path) -> None:
     assert (second.row, second.iteration) == ("keys sm_90 | 60.0 | -", 1.0)
 
 
+@pytest.mark.parametrize("share", [0.8, 0.4])
+def test_a_launch_with_tcgen05_takes_its_iterations_and_rows(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = RoleClocks({Unit.TENSOR.value: 2048.0, WEIGHTS_ALONE: 2048.0 / share})
+    monkeypatch.setattr(predicted.RoleReading, "of", lambda _: SimpleNamespace(clocks=clocks))
+    said = predict(Case(AttentionConfig(128, dtype="bf16", target="sm_100a"), "sm_100a"))
+    assert (said["tensor_%"], said["iteration_clocks"]) == (100 * share, 2048 / share)
+    short, _, long = said["launches"]
+    # 148 multiprocessors take 1024 blocks of 256 queries in seven rounds, each of 128 tiles of 128 keys.
+    rows = 256 * (128 + 128) * 2 / (8000e9 / (148 * 1850e6))
+    assert long["clocks"] == pytest.approx(7 * (128.5 * 2048 / share + 1024 + rows), rel=1e-3)
+    operations = 4 * 128 * 16 * 16384**2
+    assert long["tflops"] == pytest.approx(operations * 1850e6 / long["clocks"] / 1e12, abs=0.1)
+    assert short["tflops"] < long["tflops"] < share * 2 * 4096 * 148 * 1850e6 / 1e12
+
+
 def test_a_launch_is_predicted_for_the_device_of_its_target() -> None:
     assert predicted.device_of("sm_90a") is predicted.device_of("sm_90") is H200
     assert predicted.device_of("sm_80").name == "A100 SXM4 40 GB"
+    assert [predicted.device_of(f"sm_{n}a").name for n in (100, 103)] == ["B200", "B300"]
     assert launch_model.H200.bytes_per_clock == pytest.approx(18.4, abs=0.05)

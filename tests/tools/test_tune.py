@@ -16,8 +16,9 @@ from flash.commands import tune as tool
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import tuning
 from flash.commands.measure.gpu import Shape
-from flash.commands.measure.static_quality import Counted
+from flash.commands.measure.static_quality import Counted, Subject, assembled
 from flash.commands.measure.tuning import RULES, Candidate, Entry, Problem, Static, Timed, candidates, ranked
+from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.cuda import CudaBackend
@@ -148,6 +149,26 @@ def test_the_issue_model_weighs_the_products_that_a_launch_executes(monkeypatch:
     actual = Static(PROBLEM).judge(candidates(PROBLEM)[0])
     # 80 products of m16n8k16 for 1000 scores, each of which takes a quarter of a multiprocessor for 8 clocks.
     assert actual["cost"] * actual["tensor_share"] == pytest.approx(80 * 8 / 4, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.ptxas
+@pytest.mark.usefixtures("assembler", "disassembler")
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_model_of_roles_weighs_the_tiles_that_a_launch_visits(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "count", lambda *_: Counted(4.0, 1.0, 0, 0.0))
+    problem = Problem(64, 64, "f16", causal, "sm_100a", 256)
+    config = problem.config(128, 256, 1)
+    kernel = build(config.kernel())
+    actual = Static(problem).judge(Candidate(config, is_default=False))
+    roles = assembled(Subject.of(kernel), kernel.config.target).roles
+    assert roles is not None
+    assert actual["tensor_share"] == roles.tensor
+    # The only block of queries visits two tiles, of which a mask hides none.
+    seen = 256 * 257 / 2 if causal else 256 * 256
+    assert actual["cost"] == pytest.approx(2 * roles.of_iteration * 1000 / seen)
 
 
 # ---------------------------------------------------------------------------- the result

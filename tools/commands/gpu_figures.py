@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.measure.predictions import predictions
+from benchmarks.measure.predictions import LENGTHS, device_of, predictions
 from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
+from flash.families.tcgen05 import TCGEN05
 from flash.launch.key_splits import OVERHEAD
 from flash.launch.scheduler_choice import HIDDEN, Device, costs_in_order, time_mirrored, time_of_grid
 from flash.problem.config import AttentionConfig
@@ -285,6 +286,21 @@ def of_counters() -> Table:
         cells = [dtype, str(head_dim), sizes, _cell(causal), str(row["N"])]
         rows.append([*cells, f"{row['tensor_pipe_%']:.1f}", model])
     return sorted(rows, key=lambda cells: (cells[3], int(cells[1]), int(cells[4])))
+
+
+def of_blackwell() -> Table:
+    """The predictions of kernels with `tcgen05`: device, head_dim, mask, share of the tensor cores in %, and
+    TFLOP/s by length.
+    """
+    rows = []
+    for of in predictions():
+        target = find_target(of.config["target"])
+        if not TCGEN05.is_for(target):
+            continue
+        rates = {launch["queries"]: f"{launch['tflops']:.0f}" for launch in of.launches}
+        about = [device_of(target.name).name, str(of.config["head_dim"]), _cell(of.config["causal"])]
+        rows.append([*about, f"{of.tensor:.0f}", *(rates[n] for n in LENGTHS)])
+    return rows
 
 
 def _modelled(kernel: str) -> str:

@@ -18,9 +18,10 @@ from ptxgen import interpreter
 from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
+from ptxgen.report.role_model import RoleClocks, role_clocks, role_loops
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.plan import LaunchPlan
-from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
+from ptxgen.runtime.sass import IN_TENSOR_MEMORY, Loop, find_disassembler, main_loop
 from ptxgen.target import WARP_SIZE, Target
 
 THOUSAND: Final = 1000  # scores: the unit of figures
@@ -52,7 +53,8 @@ class Subject:
 class Assembled:
     """An assembled kernel: 32-bit registers of a thread, bytes that its spill code moves, bytes of
     shared memory of a CTA; `occupancy` is the share of a multiprocessor's warps that can be
-    resident, 0 to 1. If `loop` is None, `why_no_loop` says why.
+    resident, 0 to 1. If `loop` is None, `why_no_loop` says why; kernels with `tcgen05` have `roles` instead,
+    the clocks of an iteration of all their roles.
     """
 
     registers: int
@@ -63,6 +65,7 @@ class Assembled:
     columns: int
     loop: Loop | None
     why_no_loop: str = ""
+    roles: RoleClocks | None = None
 
     @property
     def scores(self) -> float:
@@ -84,10 +87,13 @@ def assembled(subject: Subject, target: Target) -> Assembled:
     """Assemble a kernel; `loop` needs a disassembler. Raises `BackendError` if none assembles."""
     assembly = find_assembler(target=target.name).assemble(subject.text, target.name)
     usage = assembly.kernel(subject.entry)
-    loop, why = None, "no loop has products on tensor cores"
+    loop, roles, why = None, None, "no loop has products on tensor cores"
     try:
-        loop = main_loop(find_disassembler().instructions(assembly.cubin))
-    except BackendError as error:
+        instrs = find_disassembler().instructions(assembly.cubin)
+        loop = main_loop(instrs)
+        if any(instr.name in IN_TENSOR_MEMORY for instr in instrs):
+            roles = role_clocks(role_loops(instrs), target)
+    except (BackendError, ValueError) as error:
         why = str(error)
     shared = subject.shared_bytes + usage.static_shared_bytes
     ctas = target.blocks_per_sm_for(subject.threads, usage.registers, shared)
@@ -100,6 +106,7 @@ def assembled(subject: Subject, target: Target) -> Assembled:
         subject.columns,
         loop,
         "" if loop else why,
+        roles,
     )
 
 

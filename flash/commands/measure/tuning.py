@@ -12,7 +12,15 @@ from typing import Any, Final, Protocol
 from flash.commands.measure.device import Gpu
 from flash.commands.measure.gpu import OnDevice, Shape, on_device, race
 from flash.commands.measure.record import MS, flat, ratios
-from flash.commands.measure.static_quality import THOUSAND, Assembled, Counted, Subject, assembled, count
+from flash.commands.measure.static_quality import (
+    THOUSAND,
+    Assembled,
+    Counted,
+    Subject,
+    assembled,
+    count,
+    seen_scores,
+)
 from flash.contract.catalogue import build
 from flash.families.choice import offered_tiles
 from flash.operands.dtype_names import Auto, DTypeName
@@ -159,12 +167,13 @@ class Static:
         return f"{assembler.name} {assembler.version}"
 
     def judge(self, candidate: Candidate) -> Entry:
-        """Registers, spills and occupancy from the assembler, the interpreter's counters, and the issue
-        model's share of the tensor cores, if it knows the main loop.
+        """Registers, spills and occupancy from the assembler, the interpreter's counters, and the share of
+        the tensor cores by the issue model, if it knows the main loop, or by that of roles.
         """
-        kernel = candidate.config.kernel()
-        assembly = assembled(Subject.of(build(kernel)), kernel.target)
-        counts = count(candidate.config, self.problem.seq)
+        built = build(candidate.config.kernel())
+        kernel, seq = built.config, self.problem.seq
+        assembly = assembled(Subject.of(built), kernel.target)
+        counts = count(candidate.config, seq)
         cost = max(counts.instructions / SCHEDULERS, counts.wavefronts)
         model: Entry = {}
         if assembly.loop is not None:
@@ -173,6 +182,10 @@ class Static:
             )
             model["tensor_share"] = busy.tensor
             cost = max(cost, busy.clocks_of_iteration / SCHEDULERS * _rounds(assembly, counts))
+        elif assembly.roles is not None:
+            model["tensor_share"] = assembly.roles.tensor
+            iterations = built.resources.visited_tiles(seq, seq) * THOUSAND
+            cost = max(cost, assembly.roles.of_iteration * iterations / seen_scores(seq, self.problem.causal))
         return {
             "registers": assembly.registers,
             "spilled_bytes": assembly.spilled_bytes,

@@ -17,6 +17,7 @@ Monomial = tuple[int, ...]  # numbers of atoms, sorted; an atom occurs as often 
 _MOST_TERMS: Final = 1 << 10  # terms of a product
 _MOST_DEGREE: Final = 12
 _MOST_DEEP: Final = 40  # nesting of atoms in atoms
+_NUMBER_BITS: Final = 32  # of the number of an atom
 _MOST: Final = 1 << 62  # the largest coefficient, so that int64 never overflows
 UNBOUNDED: Final = 1 << 200  # an infinite bound
 
@@ -281,6 +282,12 @@ class Atoms:
         left to compare.
         """
         return not self._settled[number], number
+
+    def nested_first(self, number: int) -> tuple[bool, int]:
+        """Another sort key: atoms in which others are nested come before these, whichever were made first,
+        so that a row modulo the heads of a group comes before the index of the CTA that is in it.
+        """
+        return not self._settled[number], (self._depths[number] << _NUMBER_BITS) + number
 
     def named(self, kind: str, name: str, low: int, high: int, *blocks: int) -> Poly:
         """The atom of this name, made when it is first asked for."""

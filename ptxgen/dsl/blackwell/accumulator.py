@@ -11,17 +11,18 @@ from ptxgen.dsl.blackwell.cells import (
     TensorMatrix,
     columns_after,
     load_row,
+    load_row_with_largest,
     packed,
     require_f32,
     scale_row,
     store_row,
 )
-from ptxgen.dsl.blackwell.operands import Format, descriptor, operand_of, step_elements
+from ptxgen.dsl.blackwell.operands import Descriptor, Format, operand_of, step_elements
 from ptxgen.dsl.blackwell.products import check_scales, checked_product
 from ptxgen.dsl.blackwell.scales import Scales, format_of
 from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
-from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, moved
+from ptxgen.dsl.hopper.products import STEP_BYTES, Operand
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
@@ -98,17 +99,18 @@ class Accumulator(TensorMatrix):
         """Emit the instructions of a product, one for each 32 bytes of the rows of A."""
         k: Any = self.memory.k  # whose words of one row take different operands
         step, group = step_elements(b.dtype), self.memory.group
-        right = descriptor(b, k_is_rows=product.n_major)
-        left = descriptor(a, k_is_rows=product.m_major) if isinstance(a, Operand) else None
+        right = Descriptor.of(b, k_is_rows=product.n_major)
+        left = Descriptor.of(a, k_is_rows=product.m_major) if isinstance(a, Operand) else None
         for number in range(a.columns // step):
             sums = use if number == 0 else self.memory.true
-            second = moved(right, b.layout.step(step * number, transposed=product.n_major))
+            second = right.moved(b.layout.step(step * number, transposed=product.n_major))
             if isinstance(a, TensorOperand):
                 first: Pointer | Value = columns_after(a.at, number * STEP_BYTES // CELL)
-                k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind="kind::f16")
+                kind = f"kind::{product.kind}"
+                k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind=kind)
                 continue
             assert left is not None  # a is in shared memory
-            first = moved(left, a.layout.step(step * number, transposed=product.m_major))
+            first = left.moved(a.layout.step(step * number, transposed=product.m_major))
             if form is None or scales is None:
                 kind = f"kind::{product.kind}"
                 k.tcgen05_mma(self.at, first, second, product.bits, sums, group=group, kind=kind)
@@ -136,6 +138,15 @@ class Accumulator(TensorMatrix):
         at = self.use_by_threads(caller, first)
         with k.placed():
             return load_row(k, at, number)
+
+    def load_with_largest(self) -> tuple[list[Var], Value]:
+        """Load all columns of this thread's `row` as `load` does, and return with them the largest of the
+        row, f32, which is NaN only if all are. On sm_103a the load finds it (".red"), elsewhere further
+        instructions. Threads, errors and sections are those of `load`.
+        """
+        at = self.use_by_threads("accumulator.load_with_largest", 0)
+        with self.memory.k.placed():
+            return load_row_with_largest(self.memory.k, at, self.columns)
 
     def store(self, values: Sequence[Value], first: Scalar = 0) -> None:
         """Store f32 values to this thread's `row`, from column `first` on, and wait until they are there; the

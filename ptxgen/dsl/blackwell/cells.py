@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
@@ -10,6 +11,7 @@ from ptxgen.dsl.hopper.role import WARPGROUP
 from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.isa.tcgen05 import REDUCTIONS
 from ptxgen.isa.tensor_memory import LANES
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import PAIRS, ScalarType, b32, f32, u32
@@ -17,6 +19,7 @@ from ptxgen.types import PAIRS, ScalarType, b32, f32, u32
 CELL: Final = 4  # bytes of a lane and a column
 # Registers of one load or store; with 128 the assembler has none left where a thread begins with so many.
 _MOST_REGISTERS: Final = 32
+CHAINS: Final = 4  # of maxima that are taken at once
 _LOG_LANES_OF_WARP: Final = 21  # 32 lanes, in the upper half of an address
 
 
@@ -102,11 +105,32 @@ def load_row(k: Roles, at: Pointer, count: int) -> list[Var]:
     return variables
 
 
-def store_row(k: Roles, at: Pointer, values: Sequence[Value]) -> None:
-    """Store a value of 32 bits of this thread to each of the following columns, and wait."""
+def load_row_with_largest(k: Roles, at: Pointer, count: int) -> tuple[list[Var], Value]:
+    """The variables of `load_row`, and the largest number among them."""
+    if any(k.target.has_features_of(family) for family in REDUCTIONS):
+        variables, tops = [], []
+        for first, number in _pieces(count):
+            cells, top = k.tcgen05_ld_red_f32(columns_after(at, first), num=_times(number), op="max")
+            variables += [Var(k, cell.reg, f32) for cell in cells]
+            tops.append(top)
+        k.tcgen05_wait_ld()
+        return variables, functools.reduce(k.max, tops)
+    variables = load_row(k, at, count)
+    return variables, largest(k, variables)
+
+
+def largest(k: Roles, values: Sequence[Value]) -> Value:
+    """The largest of f32 values, in chains that run at once."""
+    chains = [functools.reduce(k.max, values[first::CHAINS]) for first in range(min(CHAINS, len(values)))]
+    return functools.reduce(k.max, chains)
+
+
+def store_row(k: Roles, at: Pointer, values: Sequence[Value], *, waits: bool = True) -> None:
+    """Store a value of 32 bits of this thread to each of the following columns, and wait for it if told."""
     for first, number in _pieces(len(values)):
         k.tcgen05_st(columns_after(at, first), values[first : first + number], num=_times(number))
-    k.tcgen05_wait_st()
+    if waits:
+        k.tcgen05_wait_st()
 
 
 def scale_row(k: Roles, at: Pointer, count: int, factor: Value, piece: int) -> None:
@@ -134,6 +158,15 @@ def packed(k: Roles, values: Sequence[Value], dtype: ScalarType) -> list[Value]:
         k.cvt(high, low, rnd="rn", dtype=PAIRS[dtype]).as_(u32)
         for low, high in zip(values[::2], values[1::2], strict=True)
     ]
+
+
+def packed_fp8(k: Roles, values: Sequence[Value], fp8: str) -> list[Value]:
+    """Neighbouring f32 values, rounded to e4m3 or e5m2 as `fp8` says and limited to its largest number, four
+    in 32 bits, the first one lowest.
+    """
+    of: Any = f"{fp8}x2"
+    pairs = [k.cvt_narrow(high, low, dtype=of) for low, high in zip(values[::2], values[1::2], strict=True)]
+    return [k.pack(list(two)).as_(u32) for two in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
 def require_f32(caller: str, values: Sequence[object]) -> None:

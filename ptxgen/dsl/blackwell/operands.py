@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
-from ptxgen.dsl.hopper.products import STEP_BYTES, Operand, matrix_descriptor, moved
+from ptxgen.dsl.hopper.products import STEP_BYTES, Operand
 from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.ops import Ops
+from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.descriptors import OF_MAPS, SharedMatrix
-from ptxgen.types import ScalarType, bf16, f16, f32, u8
+from ptxgen.types import ScalarType, bf16, f16, f32, u8, u32, u64
 
 FP4: Final = "e2m1"  # elements of four bits, two in a byte of u8
+_UNIT_SHIFT: Final = 4  # addresses count 16 bytes
+_ADDRESS_BITS: Final = 0x3FFF
 _UNIT: Final = 16  # bytes; also those of a row of scale factors that `tcgen05.cp` copies
 # The kind of product and the name of the elements, by the type in memory.
 _KINDS: Final = {f16: ("f16", "f16"), bf16: ("f16", "bf16"), f32: ("tf32", "tf32")}
@@ -62,19 +66,41 @@ def step_elements(dtype: ScalarType) -> int:
     return STEP_BYTES // dtype.nbytes
 
 
-def descriptor(of: Operand, *, k_is_rows: bool) -> Value:
-    """The matrix descriptor of the beginning of an operand for `tcgen05.mma`, u64; `k_is_rows`: the rows of
-    the tile in memory are the K dimension of the product (PTX ISA, "Shared memory descriptor").
+class Descriptor:
+    """The matrix descriptor of an operand for `tcgen05.mma` or `tcgen05.cp`: its lower half has the address,
+    and the upper one is constant (PTX ISA, "Shared memory descriptor").
     """
-    return moved(matrix_descriptor(of.at, _fields(of.layout, k_is_rows=k_is_rows).bits), of.offset)
+
+    def __init__(self, k: Ops, units: Value, fields: SharedMatrix, offset: int = 0) -> None:
+        self._k, self._units = k, units
+        self._upper, lower = divmod(fields.bits, 1 << u32.bits)
+        self._lower = lower + (offset >> _UNIT_SHIFT)
+
+    @classmethod
+    def of(cls, operand: Operand, *, k_is_rows: bool) -> Descriptor:
+        """That of the beginning of an operand; `k_is_rows`: the rows of the tile in memory are the K
+        dimension of the product.
+        """
+        units = units_of(operand.at) if operand.units is None else operand.units
+        return cls(operand.k, units, _fields(operand.layout, k_is_rows=k_is_rows), operand.offset)
+
+    @classmethod
+    def of_scales(cls, tile: BoxTile) -> Descriptor:
+        """That of a tile of scale factors: rows of 16 bytes one after another, without a swizzle."""
+        at, fields = tile.at(0), SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _UNIT, 0, OF_MAPS["none"])
+        return cls(at.tile.k, units_of(at), fields)
+
+    def moved(self, nbytes: int) -> Value:
+        """The descriptor, u64, for an address `nbytes` bytes further on."""
+        k = self._k
+        lower = self._units + (self._lower + (nbytes >> _UNIT_SHIFT))
+        return k.pack([lower, k.mov(self._upper, type=u32)]).as_(u64)
 
 
-def scales_descriptor(tile: BoxTile) -> Value:
-    """The matrix descriptor of a tile of scale factors for `tcgen05.cp`: rows of 16 bytes one after another,
-    without a swizzle.
-    """
-    fields = SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _UNIT, 0, OF_MAPS["none"])
-    return matrix_descriptor(tile.at(0), fields.bits)
+def units_of(at: TilePointer) -> Value:
+    """The register of an address in shared memory in units of 16 bytes, u32, as descriptors have it."""
+    k = at.tile.k
+    return k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
 
 
 def is_packed(operand: Operand) -> bool:

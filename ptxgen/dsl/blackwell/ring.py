@@ -9,7 +9,7 @@ from ptxgen.dsl.blackwell.accumulator import Accumulator
 from ptxgen.dsl.blackwell.cells import CELL, Memory
 from ptxgen.dsl.blackwell.tensor_operand import TensorOperand
 from ptxgen.dsl.blocks import block
-from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, Products
+from ptxgen.dsl.hopper.products import FP8, MOST_COLUMNS, STEP, STEP_BYTES, Products
 from ptxgen.dsl.hopper.role import WARPGROUP, Role
 from ptxgen.dsl.hopper.stage import Cursor, RingMemory, StepStage
 from ptxgen.dsl.tiles import TilePointer
@@ -17,8 +17,9 @@ from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.isa.tensor_memory import LANES
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, bf16, f16, u32, u64
+from ptxgen.types import ScalarType, bf16, f16, u8, u32, u64
 
+_STEPS: Final = {"fill": "fill", "drain": "drain", "then": "drain"}  # by cursor
 _BARRIERS: Final = 2  # of a stage: full and empty
 _BARRIER_ALIGN: Final = 8  # bytes
 _COLUMN_STEP: Final = 8  # columns of sums in one CTA; twice as many in a pair
@@ -36,12 +37,15 @@ class RingHost(Memory, Products, Protocol):
 
 @dataclass(frozen=True)
 class _Shape:
-    """A matrix of each stage, its type (None: sums), the columns of tensor memory, and the first of them."""
+    """A matrix of each stage, its type (None: sums), the columns of tensor memory, the first of them, and of
+    an operand of fp8 the name of its type.
+    """
 
     columns: int
     dtype: ScalarType | None
     width: int
     first: int
+    fp8: str
 
 
 class TensorRing(RingMemory):
@@ -93,14 +97,14 @@ class TensorRing(RingMemory):
                 raise ConfigError(
                     f"{caller}: a matrix cannot be called {matrix!r}, a word of stages; rename it"
                 )
-            columns, dtype, over = _checked(caller, matrix, form, LANES * memory.cta_group)
+            columns, dtype, over, fp8 = _checked(caller, matrix, form, LANES * memory.cta_group)
             needed = columns * dtype.nbytes // CELL if dtype else columns
             if over is None:
-                self._shapes[matrix] = _Shape(columns, dtype, needed, width)
+                self._shapes[matrix] = _Shape(columns, dtype, needed, width, fp8)
                 width += needed
             else:
                 first = _last_columns(caller, matrix, needed, over, self._shapes)
-                self._shapes[matrix] = _Shape(columns, dtype, needed, first)
+                self._shapes[matrix] = _Shape(columns, dtype, needed, first, fp8)
         self._width = width
         self._first = memory.take(caller, stages * width)
         barriers = k.shared(name, (1, _BARRIERS * stages), u64, align=_BARRIER_ALIGN)
@@ -140,12 +144,18 @@ class TensorRing(RingMemory):
                 index: Any = 0
                 if self.dealt and kind == "drain":
                     index = self.k.mov(role.warpgroup, type=u32)
-                elif self.stages > 1 or kind == "then":
+                elif not self.dealt and (self.stages > 1 or kind == "then"):
                     index = self.k.var(u32, 0)
                 self._cursors[kind] = Cursor(index, self.k.var(u32, parity))
 
     def leave(self, role: Role) -> None:
-        """Check nothing."""
+        """Raise `ConfigError` unless the code of the role takes all stages of a dealt ring in turn."""
+        for kind, cursor in self._cursors.items():
+            if isinstance(cursor.index, int) and cursor.index:
+                raise ConfigError(
+                    f"ring {self.name!r}: role {role.name!r} has taken {cursor.index} of {self.stages} "
+                    f"stages by {_STEPS[kind]}, expected all in turn, since the ring is made with dealt=True"
+                )
 
     # ------------------------------------------------------------------------------ steps
 
@@ -182,7 +192,7 @@ class TensorRing(RingMemory):
         if not self.written:
             yield from self._of_threads("drain", cursor, 0, self.stages)
             return
-        with self.memory.issuing(self.consumer):
+        with self.memory.step(self.consumer):
             yield from self._of_products("drain", cursor, 0, self.stages)
 
     def _require(self, step: str, role: Role, *, of_threads: bool) -> None:
@@ -204,7 +214,7 @@ class TensorRing(RingMemory):
         k, memory = self.k, self.memory
         role = self.producer if kind == "fill" else self.consumer
         stage = self._stage_of(kind, cursor)
-        with memory.issuing(role):
+        with memory.step(role):
             self.wait(self.barrier(stage.index, waits), cursor.parity)
             k.tcgen05_fence_after()
         try:
@@ -227,7 +237,9 @@ class TensorRing(RingMemory):
         if waits is None:
             assert self.then is not None  # which comes here
             role = self.then
-            self.wait(self._handed_barrier(stage.index), cursor.parity)
+            # A wait at a constant address that begins a loop would be one block with it, and proofs would not
+            # know that lanes go round together.
+            self.wait(self._handed_barrier(stage.index), k.mov(cursor.parity, type=u32))
         else:
             self.wait(self.barrier(stage.index, waits), cursor.parity)
         k.tcgen05_fence_after()
@@ -259,7 +271,7 @@ class TensorRing(RingMemory):
         at = self._handed
         assert at is not None  # a role takes stages then
         if isinstance(index, int):
-            return at
+            return at.step(columns=index)
         return at.moved(self.k.mad(index, _BARRIER_ALIGN, at.value, mode="lo"))
 
     def _arrive_at_products(self, barrier: TilePointer, role: Role) -> None:
@@ -280,11 +292,14 @@ class TensorRing(RingMemory):
     def matrix(self, name: str, stage: TensorStage) -> Accumulator | TensorOperand:
         """A matrix of a stage."""
         shape = self._shapes[name]
-        moved_by = None if isinstance(stage.index, int) else stage.index * self._width
-        at = self.memory.address(self._first + shape.first, moved_by)
+        first, moved_by = self._first + shape.first, stage.index * self._width
+        if isinstance(moved_by, int):
+            at = self.memory.address(first + moved_by)
+        else:
+            at = self.memory.address(first, moved_by)
         if shape.dtype is None:
             return Accumulator(self.memory, name, self.rows, shape.columns, at, stage)
-        return TensorOperand(self.memory, name, self.rows, shape.columns, at, stage, shape.dtype)
+        return TensorOperand(self.memory, name, self.rows, shape.columns, at, stage, shape.dtype, shape.fp8)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -343,22 +358,28 @@ class TensorStage(StepStage):
             )
 
 
-def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarType | None, str | None]:
-    """The columns of a matrix, its type, None for sums, and the sums whose columns it shares, or None."""
-    shape, dtype, over = form, None, None
+def _checked(caller: str, name: str, form: Any, rows: int) -> tuple[int, ScalarType | None, str | None, str]:
+    """The columns of a matrix, its type, None for sums, the sums whose columns it shares, or None, and the
+    name of its type if that is fp8.
+    """
+    shape, over, fp8 = form, None, ""
+    dtype: Any = None
     if isinstance(form, tuple) and len(form) in (2, 3) and isinstance(form[0], tuple):
         shape, dtype, *rest = form
         over = rest[0] if rest else None
-    step = _COLUMN_STEP * rows // LANES if dtype is None else STEP
-    right = isinstance(shape, tuple) and len(shape) == 2 and shape[0] == rows and dtype in (None, f16, bf16)
-    columns = shape[1] if right else None
+    if isinstance(dtype, str) and dtype in FP8:
+        dtype, fp8 = u8, dtype
+    step = _COLUMN_STEP * rows // LANES if dtype is None else STEP_BYTES // getattr(dtype, "nbytes", 1)
+    right = isinstance(shape, tuple) and len(shape) == 2 and shape[0] == rows
+    columns = shape[1] if right and (dtype in (None, f16, bf16) or fp8) else None
     if not is_count(columns) or columns % step or columns > MOST_COLUMNS:
         raise ConfigError(
             f"{caller}: expected matrix {name!r} as ({rows}, columns) for sums, in multiples of "
             f"{_COLUMN_STEP * rows // LANES} columns up to {MOST_COLUMNS}, or as (({rows}, columns), f16 or "
-            f"bf16) for an operand, in multiples of {STEP}; got {shown(form)}"
+            f"bf16 or {' or '.join(map(repr, FP8))}) for an operand, in multiples of {STEP} columns, of fp8 "
+            f"of {STEP_BYTES}; got {shown(form)}"
         )
-    return columns, dtype, over
+    return columns, dtype, over, fp8
 
 
 def _last_columns(caller: str, name: str, needed: int, over: object, shapes: Mapping[str, _Shape]) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ptxgen.dsl.blackwell.cells import CELL, Memory, columns_after
-from ptxgen.dsl.blackwell.operands import FORMATS, Format, scales_descriptor
+from ptxgen.dsl.blackwell.operands import FORMATS, Descriptor, Format
 from ptxgen.dsl.hopper.layouts import Layout
-from ptxgen.dsl.hopper.products import moved
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.values import Pointer
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
@@ -67,10 +66,10 @@ class Scales:
                 f"{self!r}, such as ({shape}, u32, 'none') of a ring, got {shown(tile)}"
             )
         with k.placed():
-            start = scales_descriptor(tile)
+            start = Descriptor.of_scales(tile)
             for block in range(self._blocks):
                 for cell in range(cells):
-                    source = moved(start, (block * cells + cell) * tile.layout.row_bytes)
+                    source = start.moved((block * cells + cell) * tile.layout.row_bytes)
                     to = columns_after(self.of_cell(cell), block * SCALE_COLUMNS)
                     k.tcgen05_cp(to, source, group=self._memory.group, shape="32x128b", warps="warpx4")
 

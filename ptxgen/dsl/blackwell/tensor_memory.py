@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Final
 
 from ptxgen.dsl.blackwell.cells import CELL
-from ptxgen.dsl.blackwell.operands import FORMATS
+from ptxgen.dsl.blackwell.operands import FORMATS, operand_of, units_of
 from ptxgen.dsl.blackwell.ring import TensorRing
 from ptxgen.dsl.blackwell.scales import Scales
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.cluster import Cluster
+from ptxgen.dsl.hopper.products import Operand
 from ptxgen.dsl.hopper.role import Role
 from ptxgen.dsl.hopper.roles import Roles
 from ptxgen.dsl.tiles import TilePointer
@@ -44,6 +46,7 @@ class TensorMemory:
         self.spans_cluster = cta_group == _PAIR
         self._taken = 0
         self._rings = 0
+        self._by_warp = False
         self._issuing = 0  # open blocks of the thread that starts products
         self.account = k.account
         k.add_role_user(self, "tensor memory")
@@ -92,7 +95,8 @@ class TensorMemory:
 
         In a ring that is not written, an operand is what threads of the consumer store in their `drain`, and
         products read it in the next `fill` of the stage. `p=((128, 64), f16, "s")` has the last columns of
-        the sums `s`. With `dealt` warpgroup i of the consumer drains stage i, again and again. With `then`
+        the sums `s`. With `dealt` warpgroup i of the consumer drains stage i, again and again, and the code
+        of other roles takes all stages in turn, so that their addresses are constants. With `then`
         another role drains each stage, too, when the consumer has handed it on by `stage.hand_on()`, and the
         stage is free when both have released it.
 
@@ -152,6 +156,37 @@ class TensorMemory:
         if role is None:
             raise TypeMismatchError("tensor_memory.one_thread is for the code of a role, 'with role:'")
         with self.issuing(role):
+            yield
+
+    @block
+    def by_warp(self) -> Iterator[None]:
+        """Code in which steps of rings are those of the whole warp, which waits and goes round loops
+        together, and `one_thread()` in them has the products of one thread: the assembler then keeps
+        addresses and indices in uniform registers, which products take. Raises `ConfigError` in pairs of
+        CTAs.
+        """
+        if self.is_even is not None:
+            raise ConfigError(
+                "tensor_memory.by_warp: in a pair of CTAs one thread of the even one waits, got "
+                "cta_group=2; use tensor_memory.one_thread"
+            )
+        self._by_warp = True
+        try:
+            yield
+        finally:
+            self._by_warp = False
+
+    def operand(self, tile: object) -> Operand:
+        """A tile in shared memory, or a part or a transpose of one, as an operand of products whose address
+        is computed here for all of them, not in each `one_thread()`. Raises `TypeMismatchError` for others.
+        """
+        operand = operand_of("tensor_memory.operand", "a", tile)
+        return replace(operand, units=units_of(operand.at))
+
+    @contextmanager
+    def step(self, role: Role) -> Iterator[None]:
+        """The code of a step of a role: of the thread that starts products, or `by_warp` of its warp."""
+        with nullcontext() if self._by_warp else self.issuing(role):
             yield
 
     @contextmanager

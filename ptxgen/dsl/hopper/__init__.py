@@ -6,6 +6,7 @@ from ptxgen.dsl.hopper.async_stores import AsyncStores
 from ptxgen.dsl.hopper.cluster import Cluster, cluster_of
 from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.ping_pong import PingPong
+from ptxgen.dsl.hopper.products import Operand
 from ptxgen.dsl.hopper.ring import Ring
 from ptxgen.dsl.hopper.role import NamedBarrier, Role, WarpgroupBarrier
 from ptxgen.dsl.hopper.roles import Roles
@@ -25,6 +26,7 @@ __all__ = [
     "Corner",
     "Layout",
     "NamedBarrier",
+    "Operand",
     "PingPong",
     "Ring",
     "Role",

@@ -43,6 +43,9 @@ class Products(Protocol):
     def is_even(self) -> Value | None:
         """Whether this CTA is the one of its pair whose thread starts products; None without pairs."""
 
+    def step(self, role: Role) -> AbstractContextManager[None]:
+        """The code of a step of a role: of the one thread that starts products, or of its whole warp."""
+
     def issuing(self, role: Role) -> AbstractContextManager[None]:
         """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
 
@@ -69,6 +72,7 @@ class Operand:
     transposed: bool
     fp8: str = ""  # the type of elements that are bytes in memory, of `FP8`
     offset: int = 0
+    units: Value | None = None  # the address in units of 16 bytes, where a register has it
 
     @property
     def T(self) -> Operand:

@@ -321,13 +321,15 @@ class Ring(RingMemory):
         k.require_role(f"ring {self.name!r}: drain", self.consumer)
         k.refuse_predicated("ring.drain")
         cursor = self._cursors["drain"]
-        with products.issuing(self.consumer):
+        with products.step(self.consumer):
             stage = self._stage(cursor, "drain")
             self.wait(stage.ready, cursor.parity)
+            self._show_copies()
             try:
                 yield stage
                 if stage.is_open:
-                    stage.release()
+                    with products.issuing(self.consumer):
+                        stage.release()
             finally:
                 stage.close()
         self.advance(cursor)

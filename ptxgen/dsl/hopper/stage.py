@@ -27,8 +27,9 @@ def barriers_of_stage(parts: int) -> int:
 
 @dataclass
 class Cursor:
-    """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
-    consumer `held` is the stage that it has not released yet, if `holds` is 1; `holds` is 0 if there is none.
+    """The next stage of a role, an int where its code takes all in turn, and the parity of the phase that it
+    waits for. Of an overlapped ring's consumer `held` is the stage that it has not released yet, if `holds`
+    is 1; `holds` is 0 if there is none.
     """
 
     index: Var | int
@@ -143,9 +144,9 @@ class RingMemory:
 
     def barrier(self, index: Value | int, first: int) -> TilePointer:
         """The barrier of stage `index`; the barriers of its kind begin at column `first`."""
-        at = self._barriers.step(columns=first)
         if isinstance(index, int):
-            return at
+            return self._barriers.step(columns=first + index)
+        at = self._barriers.step(columns=first)
         return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
 
     def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
@@ -163,7 +164,9 @@ class RingMemory:
         """Go on to the next stage; after the last one to the first, with the other parity."""
         k = self.k
         if isinstance(cursor.index, int):
-            cursor.parity.set(cursor.parity ^ 1)
+            cursor.index = (cursor.index + 1) % self.stages
+            if cursor.index == 0:
+                cursor.parity.set(cursor.parity ^ 1)
             return
         is_last = cursor.index == self.stages - 1
         cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))

@@ -248,7 +248,7 @@ class TmemMachine(BulkMachine):
                 for of in operation.columns:
                     self._check_columns(lane, cta, of.first, of.number, of.what)
             for box in operation.boxes:
-                if box.first < 0 or box.end > self.shared.nbytes:
+                if box.end > self.shared.nbytes:
                     start.refuse(
                         f"{box.what} reaches from {box.first:#x} to {box.end:#x}, outside the "
                         f"{self.shared.nbytes} bytes of shared memory"

@@ -215,7 +215,8 @@ class TensorAllocator:
 
     def _free(self, request: Request, cta: int) -> None:
         of = self._ctas[cta]
-        if of.allocations.get(request.first, (0, 0))[0] != request.columns:
+        allocation = of.allocations.get(request.first)
+        if allocation is None or allocation[0] != request.columns:
             self._refuse(
                 request,
                 f"frees {request.columns} columns of tensor memory at {request.first:#x}, but the CTA "

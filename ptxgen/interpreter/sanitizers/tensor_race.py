@@ -156,7 +156,7 @@ class TensorRaces:
         known = clocks.reached_rows(np.array([warp]))[0]
         other, twin = stamps & LANE_MASK, stamps & ASYNC != 0
         wrong = stamps >> CLOCK & CLOCK_MASK > known[clocks.column(other, twin)]
-        wrong &= np.where(twin, other // WARP != queue, other // WARP != warp) & (stamps > 0)
+        wrong &= np.where(twin, other // WARP != queue, other // WARP != warp)
         if wrong.any():
             return _first("race", wrong, units, stamps, what)
         if self._order is not None and not self.lacking:
@@ -167,10 +167,9 @@ class TensorRaces:
         return []
 
     def _chained(self, units: Lanes, stamps: Lanes) -> bool:
-        """Whether all these units, and no others, were last written by one operation."""
-        one = int(stamps[0])
-        same = bool((stamps == one).all()) and one & ASYNC != 0
-        return same and np.count_nonzero(self._written == one) == len(units)
+        """Whether all these units, and no others, have the same stamp of a write."""
+        last = np.unique(stamps)
+        return len(last) == 1 and np.count_nonzero(self._written == last) == len(units)
 
 
 def _first(kind: str, wrong: Lanes, units: Lanes, stamps: Lanes, what: str) -> list[Conflict]:

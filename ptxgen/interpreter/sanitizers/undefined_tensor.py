@@ -56,18 +56,18 @@ class UndefinedTensor:
     def loads(self, index: Lanes) -> None:
         """Record whether warps load cells with undefined bits."""
         if not self._other.moved:
-            self._other.moved = bool(self.bits.reshape(-1)[index].any())
+            self._other.moved = bool(self.bits.ravel()[index].any())
 
     def stores(self, index: Lanes) -> None:
         """Record that warps have stored cells; they count as defined until `store` records the
         undefined bits of the registers.
         """
-        self.bits.reshape(-1)[index] = 0
+        self.bits.ravel()[index] = 0
 
     def load(self, index: Lanes) -> tuple[Lanes, Lanes]:
         """The undefined bits of cells, `[registers, lanes]`, and for each lane the origin of one of them."""
-        bits = self.bits.reshape(-1)[index]
-        origins = np.where(bits != 0, self.origins.reshape(-1)[index], 0).max(axis=0)
+        bits = self.bits.ravel()[index]
+        origins = np.where(bits != 0, self.origins.ravel()[index], 0).max(axis=0)
         undefined = (bits != 0).any(axis=0)
         unwritten = undefined & (origins == 0)
         if unwritten.any():
@@ -78,8 +78,8 @@ class UndefinedTensor:
 
     def store(self, index: Lanes, bits: Lanes, origins: Lanes) -> None:
         """Record the undefined bits of stored registers, `[registers, lanes]`, and each lane's origin."""
-        self.bits.reshape(-1)[index] = bits
-        self.origins.reshape(-1)[index] = np.where(bits != 0, origins, 0)
+        self.bits.ravel()[index] = bits
+        self.origins.ravel()[index] = np.where(bits != 0, origins, 0)
 
     def starts(self, ctas: tuple[int, ...], operation: Operation, shared: UndefinedMemory) -> None:
         """Carry undefined bits through an operation on the memories of some CTAs, as it starts."""
@@ -121,19 +121,16 @@ class UndefinedTensor:
             for of in operation.columns:
                 if of.reads and any(bits.any() for bits in self._views(self.bits, cta, of)):
                     lanes = (np.array(of.groups)[:, None] * GROUP + np.arange(GROUP)).reshape(-1)
-                    wrong = self.bits[cta, lanes, of.first : of.first + of.number]
-                    lane, column = (
-                        int(lanes[np.nonzero(wrong)[0][0]]),
-                        of.first + int(np.nonzero(wrong)[1][0]),
-                    )
+                    row, number = np.argwhere(self.bits[cta, lanes, of.first : of.first + of.number])[0]
+                    lane, column = int(lanes[row]), of.first + int(number)
                     known = int(self.origins[cta, lane, column])
                     return known or self._unwritten((cta * LANES + lane) * COLUMNS + column)
             for box in operation.boxes if shared.some else ():
                 chunks = box.chunks + cta * self._stride // _CHUNK
                 bits = shared.bits[: len(shared.bits) // _CHUNK * _CHUNK].reshape(-1, _CHUNK)[chunks]
                 if bits.any():
-                    row, byte = (int(i[0]) for i in np.nonzero(bits))
-                    position = int(chunks[row]) * _CHUNK + byte
+                    row, byte = np.argwhere(bits)[0]
+                    position = int(chunks[row]) * _CHUNK + int(byte)
                     return int(shared.origins[position // 4]) or self._other.unwritten_shared(position)
         return 0
 

@@ -16,6 +16,7 @@ from flash.families.family import Family
 from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
+from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -26,6 +27,7 @@ from ptxgen.text import render
 
 HOPPER = target("sm_90a")
 SETTINGS: dict[Family[Any], dict[str, Any]] = {
+    TCGEN05_FP8: {"head_dim": 64, "dtype": "e4m3", "target": "sm_100a"},
     FP8: {"head_dim": 64, "dtype": "e4m3"},
     LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
     SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
@@ -107,6 +109,8 @@ def test_a_process_that_emits_a_kernel_imports_no_other_family(family: Family[An
     )
     built = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     own = family.emitter.partition(":")[0]
-    shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()  # whose parts the others take
+    # Those whose parts the others take.
+    shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()
+    shared |= {TCGEN05.emitter.partition(":")[0]} if family is TCGEN05_FP8 else set()
     assert own in built.stdout.split()
     assert set(built.stdout.split()) <= {own, *shared}

@@ -91,7 +91,7 @@ class Call:
     def check(self, kernels: Kernels) -> None:
         """Each item is as accurate as attention to its own keys in float64."""
         out, lse = self.launched()
-        assert "wgmma" in kernels.names[0]
+        assert self.config.kernel().family.entry in kernels.names[0]
         splits = self.arguments["splits"]
         assert ("_splits_" in kernels.names[0]) == (splits > 1)
         assert len(kernels.names) == 1 + (splits > 1)
@@ -114,6 +114,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
             {"causal": True, "pack_gqa": True, "dtype": "bf16"},
             {"causal": True, "window": (30, None), "pack_gqa": False},
             *({"softcap": 5.0, "tile": 48, "block_q": 128, "stages": 3}, {}),
+        )
+    ),
+    *(
+        ("tcgen05 f16", {"dims": dims, "causal": True, **how})
+        for dims, how in (
+            ((96, 40), {"pack_gqa": True, "dtype": "bf16"}),
+            ((72, 128), {"window": (30, None), "pack_gqa": False, "block_q": 128}),
+            ((16, 16), {"softcap": 5.0, "stages": 3}),
         )
     ),
     *(
@@ -242,11 +250,12 @@ def test_many_new_rows_are_there_before_they_are_attended_to(kernels: Kernels) -
     ids=str,
 )
 @pytest.mark.parametrize("how", [{"pack_gqa": True}, {"pack_gqa": False, "window": (40, None)}], ids=str)
+@pytest.mark.parametrize("kind", ["wgmma f16", "tcgen05 f16"])
 def test_few_new_rows_are_written_by_the_kernel_that_attends(
-    how: dict[str, Any], rotary: dict[str, Any], page_size: int, splits: int, kernels: Kernels
+    kind: str, how: dict[str, Any], rotary: dict[str, Any], page_size: int, splits: int, kernels: Kernels
 ) -> None:
     rng, heads = np.random.default_rng(3), (2 if how["pack_gqa"] else 1, 1)
-    call = Call.of(config_of(causal=True, **how), page_size, splits=splits, seq_q=25, heads=heads)
+    call = Call.of(config_of(kind, causal=True, **how), page_size, splits=splits, seq_q=25, heads=heads)
     arguments, new = dict(call.arguments), []
     if not rotary.get("queries_only"):
         new = list(rng.standard_normal((2, 2, 1, 9, 16)).astype(np.float16))
@@ -256,12 +265,13 @@ def test_few_new_rows_are_written_by_the_kernel_that_attends(
         arguments |= {"rotary_cos": np.cos(angles).astype("f4"), "rotary_sin": np.sin(angles).astype("f4")}
         arguments["rotary_interleaved"] = rotary.get("rotary_interleaved", False)
     results = []
-    for name in ("sm_90a", "sm_90"):
+    for name in (call.config.target, "sm_90"):
         cache = [array.copy() for array in call.cache]
-        arguments["splits"] = splits if name == "sm_90a" else 1
-        config = replace(call.config, target=name)
+        arguments["splits"] = splits if name != "sm_90" else 1
+        block_q = call.config.block_q if name != "sm_90" else 64
+        config = replace(call.config, target=name, block_q=block_q)
         results.append((cache, DecodeKernel(config).launch(call.q, *cache, *new, **arguments)))
-    assert "wgmma" in kernels.names[0]
+    assert call.config.kernel().family.entry in kernels.names[0]
     assert ("_append_" in kernels.names[0]) == bool(new)
     assert len(kernels.names) == 2 + (splits > 1)
     (caches, result), (other_caches, wanted) = results

@@ -302,7 +302,18 @@ def test_explain_says_what_multiplies() -> None:
     [
         (
             {"target": "sm_90"},
-            f"{_E4M3} needs target='sm_90a', whose wgmma multiplies it, got 'sm_90'{_OR_ELSE}",
+            f"{_E4M3} needs target='sm_90a', whose wgmma multiplies it, or 'sm_100a', whose tcgen05 does, "
+            f"got 'sm_90'{_OR_ELSE}",
+        ),
+        (
+            {"target": "sm_103a", "scale_block": 64, "pack_gqa": True},
+            f"{_E4M3} has one kernel for sm_103a, which does not take this: scale_block=64 with pack_gqa=True"
+            f"{_OR_ELSE}",
+        ),
+        (
+            {"target": "sm_100a", "head_dim_v": 272},
+            f"{_E4M3} has one kernel for sm_100a, which does not take this: rows of more than 256 columns "
+            f"leave S no columns of tensor memory{_OR_ELSE}",
         ),
         (
             {"head_dim": 72},

@@ -37,6 +37,15 @@ KERNELS: dict[str, dict[str, Any]] = {
     "f32_grade": {"dtype": "f32", "precision": "f32_grade", "tile": 16, "block_q": 32},
     "wgmma": {"dtype": "f16", "target": "sm_90a", "tile": 16, "block_q": 64, "page_size": 16},
     "gathered": {"dtype": "bf16", "target": "sm_90a", "tile": 16, "block_q": 64, "page_size": 3},
+    "tcgen05": {"dtype": "f16", "target": "sm_100a", "tile": 16, "block_q": 256, "page_size": 16},
+    "tcgen05_gathered": {
+        "dtype": "bf16",
+        "target": "sm_103a",
+        "tile": 16,
+        "block_q": 128,
+        "page_size": 3,
+        "pack_gqa": True,
+    },
     "wgmma_f32": {"dtype": "f32", "precision": "f32_grade", "target": "sm_90a", "page_size": 16},
 }
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])

@@ -29,7 +29,7 @@ from ptxgen.target import target as find_target
 
 Array = np.ndarray[Any, Any]
 
-TARGETS = ("sm_80", "sm_89", "sm_90", "sm_90a", "sm_120")
+TARGETS = ("sm_80", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120")
 HEAD_DIMS = (64, 128, 256)
 DTYPES: dict[str, dict[str, Any]] = {
     "f32": {"dtype": "f32"},
@@ -185,9 +185,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
     "wgmma": {"dtype": "f16", "target": "sm_90a"},
     "wgmma of f32": {"dtype": "f32", "precision": "f32_grade", "target": "sm_90a", "tile": 32},
+    "tcgen05": {"dtype": "f16", "target": "sm_100a"},
 }
-FEW_KINDS = [kind if kind in ("f16", "wgmma") else nightly(kind) for kind in KINDS]
-BLOCKS = {"wgmma": (64, 128, 192), "wgmma of f32": (64, 128)}
+FEW_KINDS = [kind if kind in ("f16", "wgmma", "tcgen05") else nightly(kind) for kind in KINDS]
+BLOCKS = {"wgmma": (64, 128, 192), "wgmma of f32": (64, 128), "tcgen05": (128, 256)}
 
 
 @pytest.mark.slow
@@ -248,7 +249,7 @@ LENGTHS = ((1, 150), (9, 131), (0, 20), (3, 0), (70, 75))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 def test_sequences_over_pages_have_the_same_bits_alone_and_beside_others(target: str) -> None:
     how: dict[str, Any] = {"dtype": "f16", "target": target, "causal": True, "return_lse": True}
     config = AttentionConfig(16, varlen=True, page_size=16, splits=1, **how)

@@ -104,6 +104,32 @@ def test_columns_that_nobody_frees_are_waited_for_for_ever() -> None:
     assert trap(text, [np.zeros(1, np.uint32)], block=64) == deadlock(wanted, 0, 64)
 
 
+def test_a_warp_waits_for_the_allocation_of_another_that_has_asked_before() -> None:
+    """Warps 1 and 2 ask for 256 columns each, while warp 0 has all."""
+    text = text_of(WAITING.format(first="bar.sync 2, 96;").replace("bar.sync 1, 64;", "bar.sync 1, 96;"))
+    wanted = [
+        f"{named(0, 32)} wait at barrier 2 (32 of 96 threads have come) in {located(text, 'bar.sync 2')}",
+        f"{named(32, 32)} wait at 256 columns of tensor memory side by side (the CTA has allocated columns 0 "
+        f"to 511) in {located(text, '256;')}",
+        f"{named(64, 32)} wait at the tcgen05.alloc that another warp of the CTA has begun before in "
+        f"{located(text, '256;')}",
+    ]
+    assert trap(text, [np.zeros(1, np.uint32)], block=96) == deadlock(wanted, 0, 96)
+
+
+def test_columns_that_are_freed_go_to_all_warps_that_have_room_in_them() -> None:
+    """Warps 1 and 2 free their columns behind a barrier of both."""
+    slot = "$second:\nshl.b32 %r3, %r1, 2;\nadd.u32 %r2, %r2, %r3;"
+    text = WAITING.format(first=freed(512, 0)).replace("bar.sync 1, 64;", "bar.sync 1, 96;")
+    text = text.replace("$second:", slot)
+    text = text_of(
+        text.replace("st.global.u32 [%rd1], %r11;", "bar.sync 3, 64;\nred.global.add.u32 [%rd1], %r11;")
+    )
+    x = np.zeros(1, np.uint32)
+    run_both_ways(text, args=[x], grid=1, block=96)
+    assert x[0] == 32 * 256
+
+
 def test_an_allocation_has_no_values_of_an_earlier_one() -> None:
     cells = "%r14, [%r10];\ntcgen05.wait::ld.sync.aligned;"
     body = [
@@ -277,4 +303,29 @@ def test_both_ctas_of_a_pair_allocate_the_same() -> None:
     got = trap(text, [np.zeros(2, np.uint32)], grid=2, cluster=2)
     assert got == at(text, "], %r9;") + (
         "both CTAs of a pair give the same number of columns, and this one gives 64, the other 32"
+    )
+
+
+def test_an_allocation_of_a_pair_is_not_larger_than_an_earlier_one_of_either_cta() -> None:
+    for rank in (0, 1):
+        alone = f"setp.eq.u32 %p0, %r6, {rank};\n@%p0 {ALLOC} [%r2+8], 32;"
+        text = text_of(
+            PAIR.format(before="", between="").replace(
+                "mov.u32 %r6, %cluster_ctarank;", "mov.u32 %r6, %cluster_ctarank;\n" + alone
+            )
+        )
+        got = trap(text, [np.zeros(2, np.uint32)], grid=2, cluster=2)
+        assert got.endswith(
+            "an allocation of 128 columns of tensor memory follows one of 32, and a CTA's later allocations "
+            "are not larger; allocate the largest first"
+        )
+
+
+def test_a_pair_gets_columns_that_are_free_in_both_ctas() -> None:
+    alone = f"mov.u32 %r6, %cluster_ctarank;\nsetp.eq.u32 %p0, %r6, 1;\n@%p0 {ALLOC} [%r2+8], 128;"
+    text = PAIR.format(before="", between="").replace("mov.u32 %r6, %cluster_ctarank;", alone)
+    got = trap(text_of(text), [np.zeros(2, np.uint32)], grid=2, cluster=2)
+    assert got.endswith(
+        "ends with the columns 0 to 127 of tensor memory allocated; free them with "
+        "tcgen05.dealloc before the last thread ends"
     )

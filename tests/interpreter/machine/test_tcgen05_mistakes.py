@@ -129,6 +129,12 @@ def test_a_pair_needs_a_cluster_of_an_even_size() -> None:
     assert got == at(text, "tcgen05.alloc") + (
         "a pair has two CTAs of one cluster, and the cluster has 1; launch the kernel with an even cluster"
     )
+    # The allocation may be of one CTA, and the product of a pair.
+    text = text_of(lines)
+    got = trap(text, [np.zeros(3 << 13, np.uint8), np.zeros(4, np.uint32)], block=LANES, grid=3, cluster=3)
+    assert got == at(text, lines[-1]) + (
+        "a pair has two CTAs of one cluster, and the cluster has 3; launch the kernel with an even cluster"
+    )
 
 
 def test_a_commit_is_multicast_to_ctas_of_the_cluster() -> None:

@@ -215,6 +215,11 @@ MISTAKES: Final = (
         32,
     ),
     (
+        f"{WHERE}add.u32 %r2, %r2, 0x100000;\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r9}}, [%r2];",
+        "reaches lanes 16 to 47 of tensor memory at 0x100000, but warp 0 of a CTA has lanes 0 to 31",
+        0,
+    ),
+    (
         f"{WHERE}add.u32 %r2, %r2, 0x80000;\ntcgen05.st.sync.aligned.16x64b.x1.b32 [%r2], {{%r2}};",
         "reaches lanes 8 to 23 of tensor memory at 0x80000, and this shape begins at lane 0 or 16 of a "
         "warp's 32",
@@ -246,7 +251,7 @@ MISTAKES: Final = (
         0,
     ),
     (
-        f"{WHERE}and.b32 %r3, {THREAD}, 1;\nadd.u32 %r2, %r2, %r3;\n"
+        f"{WHERE}and.b32 %r3, {THREAD}, 3;\nadd.u32 %r2, %r2, %r3;\n"
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r9}, [%r2];",
         "expected one address of tensor memory for all threads of a warp, got 0x0 and 0x1",
         0,
@@ -258,6 +263,11 @@ MISTAKES: Final = (
 def test_a_mistake_in_an_address_stops_the_kernel(body: str, why: str, thread: int) -> None:
     text, got = trapped(body)
     assert got == message(text, body.rpartition("\n")[2], why, thread)
+
+
+def test_the_last_column_may_be_loaded() -> None:
+    body = [*row_of_thread(8), f"tcgen05.ld.sync.aligned.32x32b.x8.b32 {vector(8)}, [%r2+504];", *stored(8)]
+    assert (ran(kernel("\n".join(body)), numbers(LANES, 8), (LANES, 8)) == 0x7FC0DEAD).all()
 
 
 def test_tensor_memory_that_nobody_has_allocated_is_not_there() -> None:

@@ -19,6 +19,7 @@ from interpreter.tensor_texts import (
     kernel,
     moved,
     ran,
+    result,
     rows_of_128_bytes,
     wait,
 )
@@ -337,3 +338,11 @@ def test_the_odd_cta_may_issue_for_its_pair() -> None:
     got = ran(text, np.concatenate(whole), (256, n), ctas=2, cluster=2).view(np.float32)
     want = exact(a, "bf16") @ exact(b, "bf16").T
     assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
+
+
+def test_the_multiply_adds_of_products_are_counted_and_a_copy_has_none() -> None:
+    copy = "tcgen05.cp.cta_group::1.128x256b [%r90], %rd1;"
+    lines = [*steps("f16", instruction(128, 32, "f16")), copy, commit()]
+    text = kernel(by_one_thread(lines) + "\n" + wait(), nbytes=1 << 16)
+    counted = result(text, np.zeros(1 << 16, np.uint8), np.zeros(4, np.uint32)).counters.tensor_memory_macs
+    assert dict(counted) == {"tcgen05.mma.cta_group::1.kind::f16": 4 * 128 * 32 * 16}

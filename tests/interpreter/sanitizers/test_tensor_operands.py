@@ -8,15 +8,24 @@ from interpreter.programs import at, located
 from interpreter.reported import messages
 from interpreter.sanitizers.test_tensor_memory import (
     ADDRESS,
+    AFTER,
+    BEFORE,
     LAST,
     LOAD,
     MMA,
+    MMA_LINES,
     NO_COMMIT,
+    NO_PAIR,
+    STORE,
     USE,
     WAIT_ST,
+    WRITE,
     N,
     of_thread,
     reported,
+    strict,
+    undefined,
+    unwritten,
 )
 from interpreter.tensor_texts import (
     BUFFER,
@@ -26,9 +35,76 @@ from interpreter.tensor_texts import (
     THREAD,
     by_one_thread,
     commit,
+    instruction,
     kernel,
     wait,
 )
+
+# A product whose A is at column 64 of tensor memory, and the columns of A that each thread stores.
+OF_A = by_one_thread([f"add.u32 %r80, {TENSOR}, 64;", *MMA[:-1], LAST.replace("%rd1", "[%r80]"), commit()])
+STORE_A = f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%r2+64], {{{', '.join(['%r93'] * 8)}}};"
+
+
+@pytest.mark.parametrize("meet", ["", "bar.sync 0;"])
+def test_a_product_comes_after_the_stores_of_a_by_a_barrier(meet: str) -> None:
+    text, got = reported(ADDRESS, STORE_A, WAIT_ST, meet, OF_A, wait())
+    wanted = (
+        f"{at(text, '[%r80]')}race: tensor address 0x200040 was written by thread (32, 0, 0) in "
+        f"{located(text, STORE_A)}; no barrier orders the two"
+    )
+    assert got == [wanted] * (not meet)
+
+
+def test_the_manual_asks_for_a_fence_behind_the_stores_of_a_though_d_has_one() -> None:
+    text, got = strict(WRITE, BEFORE, STORE_A, WAIT_ST, "bar.sync 0;", AFTER, OF_A, wait())
+    assert got == [
+        f"{at(text, '[%r80]')}tensor_order: tensor address 0x200040 was written by thread (32, 0, 0) in "
+        f"{located(text, STORE_A)}; its thread has executed no tcgen05.fence::before_thread_sync after it"
+    ]
+
+
+def test_what_the_manual_asks_for_is_reported_of_one_access() -> None:
+    """Neither a load nor a store that follows an access without its fence lacks anything."""
+    start = by_one_thread([*MMA[:5], commit()])  # a single product
+    for later in (LOAD, f"{STORE}\n{WAIT_ST}"):
+        got = strict(BEFORE, WRITE, "bar.sync 0;", AFTER, start, wait(), ADDRESS, later)[1]
+        assert [m.rpartition("; ")[2] for m in got] == [
+            "its thread has executed no tcgen05.fence::before_thread_sync after it"
+        ]
+
+
+def test_64_rows_of_a_in_tensor_memory_are_written_before_a_product_reads_them() -> None:
+    """Warp 0 alone stores its rows."""
+    start = OF_A.replace(MMA[0], f"mov.u32 %r5, {instruction(64, N, 'f16')};")
+    body = [ADDRESS, f"@!%p9 bra $stored;\n{STORE_A}\n$stored:", WAIT_ST, "bar.sync 0;", start, wait(), LOAD]
+    text, got = reported(*body, of_thread(32), sanitize="init")
+    assert got == unwritten(text, 32, 32 << 16 | 64, "[%r80],")
+
+
+def test_an_undefined_register_is_followed_through_a_in_tensor_memory() -> None:
+    store = STORE_A.replace("%r93}", "%r397}")
+    body = [ADDRESS, store, WAIT_ST, "bar.sync 0;", OF_A, wait(), LOAD, of_thread(0)]
+    text, got = reported(*body, sanitize="init")
+    assert got == undefined(text, "%r397", store)
+
+
+@pytest.mark.parametrize("byte", [4, 12, 16])
+def test_each_word_of_shared_memory_has_its_origin(byte: int) -> None:
+    """The word is of the first row of A."""
+    spoil = f"@%p8 st.shared.u32 [{BUFFER}+{MBARRIERS + byte}], %r399;"
+    other = spoil.replace(f"{MBARRIERS + byte}]", f"{MBARRIERS + byte + 4}]").replace("%r399", "%r398")
+    start = by_one_thread([*MMA, commit()])
+    text, got = reported(
+        other, spoil, "fence.proxy.async;", start, wait(), ADDRESS, LOAD, of_thread(0), sanitize="init"
+    )
+    assert got == undefined(text, "%r399", spoil)
+
+
+def test_the_manual_orders_no_products_whose_d_begins_at_different_columns() -> None:
+    """The second product has as many columns as the first, and shares the first half of its own with it."""
+    shifted = [f"add.u32 %r80, {TENSOR}, {N // 2};", MMA_LINES[-1].replace("[%r90]", "[%r80]")]
+    got = strict(by_one_thread([*MMA, *shifted, commit()]), wait())[1]
+    assert [m.rpartition("; ")[2] for m in got] == [NO_PAIR]
 
 
 @pytest.mark.parametrize("waits", [False, True])

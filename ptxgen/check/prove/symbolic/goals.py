@@ -52,6 +52,7 @@ class Goals:
         self._left_of_all = _ALL_STEPS
         self._deepest = 0
         self._is_cut = False  # whether the search ended somewhere because of its depth or its steps
+        self._order = atoms.order  # by which the highest atom of a goal is found
         # The depth at which each goal was tried in vain, with the facts; they are stored so that
         # their id stays unique.
         self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
@@ -93,6 +94,10 @@ class Goals:
         if not holds and depths is _DEPTHS:  # few goals need these facts, and they make a search long
             bounds = self._bounds_of(usable)
             holds = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes, depths)
+        if not holds and depths is _DEPTHS and self._order == self._atoms.order:
+            self._order = self._atoms.nested_first
+            holds = self._searched_with(goal, usable, lanes, depths)
+            self._order = self._atoms.order
         self._left, self._deepest, self._failed, self._is_cut = outer
         return holds
 
@@ -143,7 +148,7 @@ class Goals:
             return False
         if not goal.is_uniform:
             return False
-        top = max((a for m in goal.terms for a in m), key=self._atoms.order)
+        top = max((a for m in goal.terms for a in m), key=self._order)
         return (
             any(
                 self._search(g, facts, lanes, depth + 1, split)
