@@ -12,6 +12,7 @@ Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` takes for ordered, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -45,11 +46,12 @@ class TensorOrder:
         self._fences, self._pairs = fences, pairs
         self._instrs = instrs
         warps, columns = clocks.known.shape
-        self._before: Lanes = np.zeros(warps, np.int64)  # the clock of each warp at its last fence::before
+        # The clocks of each warp at its fences::before, and at its waits::ld, in rising order.
+        self._before: list[list[int]] = [[] for _ in range(warps)]
+        self._waited: list[list[int]] = [[] for _ in range(warps)]
         self._after: Lanes = np.zeros(
             (warps, columns), np.int64
         )  # what it came after at its last fence::after
-        self._waited: Lanes = np.zeros(warps, np.int64)  # its clock at its last wait::ld
 
     def fence(self, ids: Lanes, side: str) -> None:
         """Record a fence of lanes, `side` before or after the synchronisation of threads."""
@@ -57,12 +59,13 @@ class TensorOrder:
         if side == "after":
             self._after[warps] = self._clocks.reached_rows(warps)
             return
-        self._before[warps] = self._clocks.clock[warps]
+        for warp in warps.tolist():
+            self._before[warp].append(int(self._clocks.clock[warp]))
         self._clocks.tick(warps)
 
     def wait(self, warp: int) -> None:
         """Record that a warp has waited for its loads."""
-        self._waited[warp] = self._clocks.clock[warp]
+        self._waited[warp].append(int(self._clocks.clock[warp]))
         self._clocks.tick(np.array([warp]))
 
     def conflicts(
@@ -87,10 +90,12 @@ class TensorOrder:
                 return self._one(TENSOR_ORDER, queued, units, stamps, what, NO_PAIR)
         if not self._fences:
             return []
-        loads = ~twin & (clock > self._waited[other]) & (operation | ~mine)
+        loads = (
+            ~twin & (clock > 0) & (operation | ~mine) & ~_covered(self._waited, other, clock, known[column])
+        )
         if what == "was read by" and loads.any():
             return self._one(TENSOR_FENCE, loads, units, stamps, what, NO_WAIT)
-        unfenced = ~mine & ~twin & (clock > self._before[other])
+        unfenced = ~mine & ~twin & (clock > 0) & ~_covered(self._before, other, clock, known[column])
         if unfenced.any():
             return self._one(TENSOR_FENCE, unfenced, units, stamps, what, NO_FENCE_BEFORE)
         late = (twin | ~mine) & ~queued & (clock > self._after[warp][column])
@@ -106,3 +111,16 @@ class TensorOrder:
         stamp = int(stamps[n])
         other = stamp >> INSTR & INSTR_MASK
         return [(Conflict(kind, 0, int(units[n]), other, stamp & LANE_MASK, what), lacking)]
+
+
+def _covered(ends: list[list[int]], warps: Lanes, clocks: Lanes, known: Lanes) -> Lanes:
+    """Whether each access, by a warp at a clock, is followed by an entry of the warp in `ends` that comes
+    before `known`, up to which others come after what the warp does.
+    """
+    result = np.zeros(len(warps), np.bool_)
+    accesses = set(zip(warps.tolist(), clocks.tolist(), known.tolist(), strict=True))
+    for warp, clock, limit in accesses:
+        at = bisect_left(ends[warp], clock)
+        if at < len(ends[warp]) and ends[warp][at] < limit:
+            result |= (warps == warp) & (clocks == clock) & (known == limit)
+    return result

@@ -434,12 +434,13 @@ def test_the_manual_asks_for_a_fence_before_a_load_of_any_cell_of_a_product() ->
         assert len([m for m in got if "no tcgen05.fence::after_thread_sync" in m]) == len(got) == count
 
 
-@pytest.mark.parametrize("fence", [False, True])
-def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(fence: bool) -> None:
+@pytest.mark.parametrize("at_fence", [0, 1, 2])
+def test_the_manual_asks_for_a_fence_behind_stores_and_before_a_barrier(at_fence: int) -> None:
     start = by_one_thread([*MMA, commit()])
-    # A fence before the stores is none behind them.
-    lines = [WRITE, BEFORE] if fence else [BEFORE, WRITE]
-    text, got = strict(*lines, "bar.sync 0;", AFTER, start, wait())
+    lines = [WRITE, "bar.sync 0;"]
+    lines.insert(at_fence, BEFORE)
+    fence = at_fence == 1
+    text, got = strict(*lines, AFTER, start, wait())
     wanted = (
         f"{at(text, 'tcgen05.mma')}tensor_fence: tensor address 0x200000 was written by thread (32, 0, 0) in "
         f"{located(text, STORE)}; its thread has executed no tcgen05.fence::before_thread_sync after it"
