@@ -61,17 +61,18 @@ class LiftedSoftmax(OverlappedSoftmax):
         """
         k = self.k
         totals: list[Value] = list(self.row_sum)
-        carries: list[Value] = []
+        is_large: Value = self._has_rest
         for words, elements in zip(P, words_of(S), strict=True):
             for nth, (word, scores) in enumerate(zip(words, elements, strict=True)):
                 i = nth % S.rows
-                weights = [k.ex2(self._shifted(score, i), ftz=True) for score in scores]
+                exponents = [self._shifted(score, i) for score in scores]
+                for exponent in exponents:
+                    is_large = is_large | k.setp(exponent, LIFT, cmp="gtu")
+                weights = [k.ex2(exponent, ftz=True) for exponent in exponents]
                 if self.keeps_sums:
                     totals[i] = functools.reduce(operator.add, weights, totals[i])
                 word.set(rounded_word(k, weights))
-                carries.append(word + _CARRIES)
-        is_large = (functools.reduce(operator.or_, carries) & _SIGNS) != 0
-        with k.when(k.vote(is_large | self._has_rest, -1, mode="any")):
+        with k.when(k.vote(is_large, -1, mode="any")):
             again()
         if self.keeps_sums:
             with k.otherwise():
