@@ -23,10 +23,6 @@ from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
-# Added to the bytes of four weights that are not negative, it carries into the signs of those of 2^LIFT and
-# more, and of NaN: 2^8 is 0x78 in e4m3.
-_CARRIES: Final = 0x0808_0808
-_SIGNS: Final = 0x8080_8080
 
 
 class LiftedSoftmax(OverlappedSoftmax):
@@ -55,9 +51,10 @@ class LiftedSoftmax(OverlappedSoftmax):
         """Set the words of P, four for 32 keys of S, to exp2(scale * S - shift) rounded to e4m3, and add the
         weights to the sums, before they are rounded.
 
-        S stays. No maxima are taken: where a rounded weight is 2^LIFT or more, a shift may have to move, and
+        S stays. No maxima are taken: where an exponent is above LIFT, or NaN, a shift may have to move, and
         the warp runs what `again` emits instead, which weighs S by its maxima and sets P. A shift moves for
-        weights above 2^LIFT alone, so that all bits are those of `weigh`.
+        exponents above LIFT alone, so that all bits are those of `weigh`. The comparisons write predicates,
+        and so delay no product, as registers that are written do.
         """
         k = self.k
         totals: list[Value] = list(self.row_sum)
