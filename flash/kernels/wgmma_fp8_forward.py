@@ -90,18 +90,18 @@ class Fp8Consumer(Consumer):
         k, t, config = work.k, FP8.require(work.t), work.config
         self.value_part = t.value_part
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        outputs = config.return_lse + (MAX_LOGIT in config.outputs)
+        registers = config.features.registers + outputs * _OUTPUT_REGISTERS
+        registers += _SCALE_REGISTERS if config.features.scale_block else 0
+        self.overlaps = t.overlaps(registers)
         last_part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part + ONES, zero=False)
         count = t.output_columns // t.value_part
-        if t.sums_are_in_scores:
+        if self.overlaps:
             self.parts = [last_part if (count - n) % 2 else S for n in range(count)]
         else:
             others = [k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)] if count > 1 else []
             self.parts = [*(others * (count - 1)), last_part]
         super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
-        outputs = config.return_lse + (MAX_LOGIT in config.outputs)
-        others = config.features.registers + outputs * _OUTPUT_REGISTERS
-        others += _SCALE_REGISTERS if config.features.scale_block else 0
-        self.overlaps = t.overlaps(others)
         if not self.overlaps:
             self.ping_pong = None
         self.scales: BlockScales | None = None  # if blocks of rows have scales of their own
