@@ -78,8 +78,8 @@ class Fp8Queries(Queries):
 
 class Fp8Consumer(Consumer):
     """See `Consumer`. If registers allow, weights of a tile are multiplied together with the queries and keys
-    of the next one, else before it is taken. Sums of P V of a tile are in `parts`, by columns of V; the last one
-    also has those of the columns of ones.
+    of the next one, else before it is taken. Sums of P V of a tile are in `parts`, by columns of V; the last
+    one also has those of the columns of ones.
     """
 
     queries_of: ClassVar[type[Queries]] = Fp8Queries

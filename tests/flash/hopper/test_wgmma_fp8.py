@@ -201,7 +201,7 @@ def test_values_and_the_next_scores_are_multiplied_together_without_maxima(
     assert [one.opcode.split(".")[1] for one in path if one.name == "BAR"] == ["SYNC", "ARV"]
     names = [one.name for one in path]
     assert not {*names} & {"FMNMX", "PRMT", "SHFL", "R2UR"}
-    # Large weights are noticed without writing a register: what integers are computed does not grow with them.
+    # Comparisons notice large weights, and write predicates: no integers are computed for each weight.
     assert names.count("FSETP") == names.count("FFMA") == len(exponentials)
     assert names.count("LOP3") + names.count("VIADD") + names.count("IADD3") < 4
 
