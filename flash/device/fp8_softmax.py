@@ -23,10 +23,6 @@ from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
-# Added to the bytes of four weights that are not negative, it carries into the signs of those of 2^LIFT and
-# more, and of NaN: 2^8 is 0x78 in e4m3.
-_CARRIES: Final = 0x0808_0808
-_SIGNS: Final = 0x8080_8080
 
 
 class RoundedSums(OverlappedSoftmax):
@@ -72,23 +68,25 @@ class LiftedSoftmax(RoundedSums):
         """Set the words of P, four for 32 keys of S, to exp2(scale * S - shift) rounded to e4m3, and add the
         weights to the sums, before they are rounded.
 
-        S stays. No maxima are taken: where a rounded weight is 2^LIFT or more, a shift may have to move, and
+        S stays. No maxima are taken: where an exponent is above LIFT, or NaN, a shift may have to move, and
         the warp runs what `again` emits instead, which weighs S by its maxima and sets P. A shift moves for
-        weights above 2^LIFT alone, so that all bits are those of `weigh`.
+        exponents above LIFT alone, so that all bits are those of `weigh`. The comparisons write predicates,
+        and so delay no product, as registers that are written do.
         """
         k = self.k
         totals: list[Value] = list(self.row_sum)
-        carries: list[Value] = []
+        is_large: Value = self._has_rest
         for words, elements in zip(P, words_of(S), strict=True):
             for nth, (word, scores) in enumerate(zip(words, elements, strict=True)):
                 i = nth % S.rows
-                weights = [k.ex2(self._shifted(score, i), ftz=True) for score in scores]
+                exponents = [self._shifted(score, i) for score in scores]
+                for exponent in exponents:
+                    is_large = is_large | k.setp(exponent, LIFT, cmp="gtu")
+                weights = [k.ex2(exponent, ftz=True) for exponent in exponents]
                 if self.keeps_sums:
                     totals[i] = functools.reduce(operator.add, weights, totals[i])
                 word.set(rounded_word(k, weights))
-                carries.append(word + _CARRIES)
-        is_large = (functools.reduce(operator.or_, carries) & _SIGNS) != 0
-        with k.when(k.vote(is_large | self._has_rest, -1, mode="any")):
+        with k.when(k.vote(is_large, -1, mode="any")):
             again()
         if self.keeps_sums:
             with k.otherwise():

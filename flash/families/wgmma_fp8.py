@@ -74,11 +74,12 @@ class Fp8Tiling(WgmmaTiling):
         return self.output_columns if self.output_columns <= _WIDEST_AT_ONCE else _PART
 
     def overlaps(self, other_registers: int) -> bool:
-        """Whether products of weights with all columns of their values, and the scores of the next tile, are
-        under way together: a thread holds their sums besides O and P. `other_registers` is the number of
-        registers for features.
+        """Whether products of weights with their values, and the scores of the next tile, are under way
+        together: a thread holds their sums besides O and P. Of several products every second one has its sums
+        in the registers of S, which must have as many columns. `other_registers` is the number of registers
+        for features.
         """
-        if self.value_part < self.output_columns:
+        if self.value_part not in (self.output_columns, self.tile):
             return False
         sums = (self.tile + self.output_columns + self.value_part + ONES) // 2
         most = self.registers_of_roles(keeps_more=False)[1] or _MOST_REGISTERS

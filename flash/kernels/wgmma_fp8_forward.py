@@ -13,8 +13,9 @@ softmax has scaled the largest of a row to 2^8.
 of each tile start at zero, and are added to O in f32.
 
 Where registers allow, the product of a tile's weights is under way together with the scores of the next one,
-and warpgroups alternate: while one multiplies, the other computes exponentials. In tiles that no mask cuts no
-maxima are taken: the rounded weights say whether a shift moves (`LiftedSoftmax.weigh_into`).
+and warpgroups alternate: while one multiplies, the other computes exponentials. Wide values are multiplied 64
+columns after others, and the sums of every second product are in the registers of S. In tiles that no mask
+cuts no maxima are taken: the exponents say whether a shift moves (`LiftedSoftmax.weigh_into`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Fp8Queries(Queries):
 
 class Fp8Consumer(Consumer):
     """See `Consumer`. If registers allow, weights of a tile are multiplied together with the queries and keys
-    of the next one, else before it is taken. Sums of P V of a tile are in `parts`, by columns of V.
+    of the next one, else before it is taken. Sums of P V of a tile are in `parts`, by columns of V; the last
+    one also has those of the columns of ones.
     """
 
     queries_of: ClassVar[type[Queries]] = Fp8Queries
@@ -88,16 +90,18 @@ class Fp8Consumer(Consumer):
         k, t, config = work.k, FP8.require(work.t), work.config
         self.value_part = t.value_part
         S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
-        part = last_part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part + ONES, zero=False)
-        count = t.output_columns // t.value_part
-        if count > 1:
-            part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)
-        self.parts = [part] * (count - 1) + [last_part]
-        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         outputs = config.return_lse + (MAX_LOGIT in config.outputs)
-        others = config.features.registers + outputs * _OUTPUT_REGISTERS
-        others += _SCALE_REGISTERS if config.features.scale_block else 0
-        self.overlaps = t.overlaps(others)
+        registers = config.features.registers + outputs * _OUTPUT_REGISTERS
+        registers += _SCALE_REGISTERS if config.features.scale_block else 0
+        self.overlaps = t.overlaps(registers)
+        last_part = k.wgmma.accumulator(WGMMA_ROWS, t.value_part + ONES, zero=False)
+        count = t.output_columns // t.value_part
+        if self.overlaps:
+            self.parts = [last_part if (count - n) % 2 else S for n in range(count)]
+        else:
+            others = [k.wgmma.accumulator(WGMMA_ROWS, t.value_part, zero=False)] if count > 1 else []
+            self.parts = [*(others * (count - 1)), last_part]
+        super().__init__(work, S, k.wgmma.accumulator(WGMMA_ROWS, t.output_columns))
         if not self.overlaps:
             self.ping_pong = None
         self.scales: BlockScales | None = None  # if blocks of rows have scales of their own
@@ -138,11 +142,11 @@ class Fp8Consumer(Consumer):
         key = pipeline.keys.acquire()
         k.note("O += P V of the tile before, its sums from zero on, and S = Q K^T")
         with self.exclusively(masking):
-            self._start_part(value, 0)
+            self._start_parts(value)
             self._start_scores(key)
         k.wgmma.wait(1)
         value.release()
-        self._add_part(0)
+        self._add_part(len(self.parts) - 1)
         k.wgmma.wait()
         key.release()
         self._weigh(n, masking, of_tile)
@@ -161,14 +165,13 @@ class Fp8Consumer(Consumer):
 
     @marked("wgmma fp8: values")
     def _multiply_values(self) -> None:
-        """Multiply the weights in P with their values, some columns of them after others."""
+        """Multiply the weights in P with their values."""
         value = self.work.pipeline.values.acquire()
         self.k.note("O += P V, the sums of the tile from zero on")
-        for part in range(len(self.parts)):
-            self._start_part(value, part)
-            self.k.wgmma.wait()
-            self._add_part(part)
+        self._start_parts(value)
+        self.k.wgmma.wait()
         value.release()
+        self._add_part(len(self.parts) - 1)
 
     @marked("wgmma fp8: start scores")
     def _start_scores(self, key: Stage) -> None:
@@ -176,6 +179,19 @@ class Fp8Consumer(Consumer):
         kind = self.config.dtype.name
         q = self.queries.tile.part(self.group_row, WGMMA_ROWS).as_fp8(kind)
         self.S.set(q @ key.k.T.as_fp8(kind))
+
+    def _start_parts(self, value: Stage) -> None:
+        """Start multiplying P with its values, some columns of them after others, and add the sums of all
+        products but the last one. If products overlap, two are under way.
+        """
+        for part in range(len(self.parts)):
+            if part and not self.overlaps:
+                self.k.wgmma.wait()
+                self._add_part(part - 1)
+            self._start_part(value, part)
+            if part and self.overlaps:
+                self.k.wgmma.wait(1)
+                self._add_part(part - 1)
 
     @marked("wgmma fp8: start values")
     def _start_part(self, value: Stage, part: int) -> None:
@@ -190,7 +206,7 @@ class Fp8Consumer(Consumer):
         for i, terms in enumerate(self.parts[part].rows_of_thread):
             sums = self.O.rows_of_thread.row(i)[first : first + weighed]
             self._add(sums, terms[:weighed], scaled=self.scales is not None)
-            if terms[weighed:]:
+            if part == len(self.parts) - 1:
                 self._add([self.softmax.rounded_sum[i]], terms[weighed : weighed + 1])
 
     def _add(self, sums: Sequence[Var], terms: Sequence[Value], *, scaled: bool = False) -> None:

@@ -21,7 +21,7 @@ TURNS = "f16-sm_90a-turns-causal"
 def test_problems_of_fp8_have_numbers_alone_in_queries_and_keys() -> None:
     problems = subjects()[FP8].problems
     by_scores = {p.scores: p for p in problems}
-    assert set(by_scores) == {"random", "growing", "falling", "parting in fp8"}
+    assert set(by_scores) == {"random", "growing", "falling", "parting in fp8", "peaks in fp8"}
     config = AttentionConfig(64, dtype="e4m3", causal=True)
     for scores, longest in ((s, max(p.seq_k for p in problems if p.scores == s)) for s in by_scores):
         (problem, *_) = (p for p in problems if (p.scores, p.seq_k) == (scores, longest))
@@ -37,6 +37,15 @@ def test_scores_that_part_in_fp8_differ_alike_from_key_to_key() -> None:
     steps = np.diff(scores, axis=1)
     assert (steps == steps[:, :1]).all()
     assert set(steps[:, 0]) == {-48.0, 0.0, 48.0}
+
+
+def test_peaks_in_fp8_are_of_the_first_keys_of_tiles_and_rise_from_tile_to_tile() -> None:
+    (problem,) = (p for p in subjects()[FP8].problems if p.scores == "peaks in fp8")
+    arguments = arrays_of(AttentionConfig(64, dtype="e4m3"), problem)
+    peaks = arguments.k[0, 0, :, 0].astype(np.float64)
+    assert np.flatnonzero(peaks).tolist() == list(range(0, len(peaks), 64))
+    assert len(peaks) > 64
+    assert (np.diff(peaks[::64]) < 0).all()  # tiles are taken from the last to the first
 
 
 def test_every_other_scale_is_negative() -> None:

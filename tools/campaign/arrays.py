@@ -174,6 +174,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "infinite panels": uneven.infinite_panels,
     "infinite turn": uneven.infinite_round,
     "parting in fp8": fp8.parting,
+    "peaks in fp8": fp8.peaks,
 }
 
 

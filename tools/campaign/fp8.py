@@ -20,6 +20,8 @@ _STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
 # Courses of scores, each of eight rows: neighbouring courses are in one warp, and in its lanes.
 _UP, _LEVEL, _DOWN = 1.0, 0.0, -1.0
 _COURSES: Final = (_UP, _LEVEL, _LEVEL, _UP, _UP, _DOWN, _DOWN, _UP)
+_TILE, _ROWS = 64, 8  # keys of a tile, and rows of a warp of which each lane has one
+_HIGHEST: Final = 448.0  # the largest number of e4m3
 _LEAST, _LARGEST = 0.5, 2.0  # of scales
 
 
@@ -34,6 +36,16 @@ def parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     for n in range(_DIGITS):
         k[..., n] = ahead // _DIGIT**n % _DIGIT * _DIGIT**n
         q[..., n] = course * _STEEP
+
+
+def peaks(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Give the first row of each lane one high score in a tile, that of its first key, and higher in each
+    tile that is taken later: shifts move by the first comparison of a warp alone.
+    """
+    keys = np.arange(k.shape[2])
+    k[..., 0] = (keys % _TILE == 0) * (_HIGHEST * (1 - keys / (len(keys) + _TILE)))
+    q[...] = 0
+    q[..., np.arange(q.shape[2]) % (2 * _ROWS) < _ROWS, 0] = 2
 
 
 def scales(random: np.random.Generator, shape: tuple[int, ...]) -> Array:

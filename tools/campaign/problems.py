@@ -201,11 +201,14 @@ def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTilin
 
 def _of_fp8(problems: Iterable[Problem]) -> Iterator[Problem]:
     """The problems with numbers that e4m3 has, which has no infinity."""
+    peaks = []
     for p in problems:
         if p.scores == "parting":
             yield replace(p, scores="parting in fp8")
+            peaks.append(replace(p, scores="peaks in fp8"))
         elif p.scores != "none":
             yield p
+    yield from peaks[:1]
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:

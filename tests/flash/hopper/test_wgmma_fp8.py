@@ -199,7 +199,27 @@ def test_values_and_the_next_scores_are_multiplied_together_without_maxima(
     assert products[-1] < waits[0]
     assert waits[-1] < exponentials[0]
     assert [one.opcode.split(".")[1] for one in path if one.name == "BAR"] == ["SYNC", "ARV"]
-    assert not {one.name for one in path} & {"FMNMX", "PRMT", "SHFL", "R2UR"}
+    names = [one.name for one in path]
+    assert not {*names} & {"FMNMX", "PRMT", "SHFL", "R2UR"}
+    # Comparisons notice large weights, and write predicates: no integers are computed for each weight.
+    assert names.count("FSETP") == names.count("FFMA") == len(exponentials)
+    assert names.count("LOP3") + names.count("VIADD") + names.count("IADD3") < 4
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("head_dim", [256, nightly(192)])
+def test_two_products_of_wide_values_and_the_next_scores_are_under_way(
+    head_dim: int, assembler: Assembler
+) -> None:
+    config = AttentionConfig(head_dim, dtype="e4m3", target="sm_90a", tile=64)
+    path = main_loop_of(config, assembler).path
+    groups = [one.operands.split(",")[0] for one in path if "gsb0" in one.operands and one.name == "QGMMA"]
+    waits = [one.operands for one in path if one.opcode.startswith("WARPGROUP.DEPBAR")]
+    parts = head_dim // 64
+    assert len(groups) == parts + 1
+    assert len({*groups}) == 2  # blocks of registers
+    assert waits == [*["gsb0, 0x1"] * parts, "gsb0, 0x0"]
+    assert not {one.name for one in path} & {"LDL", "STL"}
 
 
 @pytest.mark.parametrize("return_lse", [False, True])
