@@ -25,8 +25,9 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from ptxgen.records import dataclass
 
 ISSUED: Final = 4  # warp instructions of a clock
 SPECIAL_LANES: Final = 16  # results of a clock: exp2, log2, reciprocals

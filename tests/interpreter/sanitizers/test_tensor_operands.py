@@ -58,7 +58,7 @@ def test_a_product_comes_after_the_stores_of_a_by_a_barrier(meet: str) -> None:
 def test_the_manual_asks_for_a_fence_behind_the_stores_of_a_though_d_has_one() -> None:
     text, got = strict(WRITE, BEFORE, STORE_A, WAIT_ST, "bar.sync 0;", AFTER, OF_A, wait())
     assert got == [
-        f"{at(text, '[%r80]')}tensor_order: tensor address 0x200040 was written by thread (32, 0, 0) in "
+        f"{at(text, '[%r80]')}tensor_fence: tensor address 0x200040 was written by thread (32, 0, 0) in "
         f"{located(text, STORE_A)}; its thread has executed no tcgen05.fence::before_thread_sync after it"
     ]
 
