@@ -79,7 +79,8 @@ class TensorRing(RingMemory):
         for role in (producer, consumer, *([] if then is None else [then])):
             if getattr(role, "k", None) is not k:
                 raise ConfigError(
-                    f"{caller}: the producer and the consumer must be roles of this kernel, got {shown(role)}"
+                    f"{caller}: the producer, the consumer and then=… must be roles of this kernel, got "
+                    f"{shown(role)}"
                 )
         if not is_count(stages) or not matrices:
             raise ConfigError(
@@ -136,8 +137,9 @@ class TensorRing(RingMemory):
 
     def enter(self, role: Role) -> None:
         """Declare the role's stage index and parity; a fresh empty barrier lets the producer pass."""
-        # Indices of threads are in registers also if there is one stage: a wait at a constant address that
-        # begins a loop would be one block with it, and proofs would not know that lanes go round together.
+        # The stage index of the role `then` is in a register even if there is one stage: a wait at a constant
+        # address that begins a loop would be one block with it, and proofs would not know that lanes go round
+        # together.
         sides = (self.producer, "fill", 1), (self.consumer, "drain", 0), (self.then, "then", 0)
         for mine, kind, parity in sides:
             if mine is role:
@@ -404,6 +406,6 @@ def _check_consumers(
         )
     if dealt and stages != consumer.warpgroups:
         raise ConfigError(
-            f"{caller}: dealt=True gives a stage to each warpgroup of role {consumer.name!r}, which has "
-            f"{consumer.warpgroups}, got {stages} stages"
+            f"{caller}: dealt=True gives a stage to each warpgroup of role {consumer.name!r}, expected "
+            f"{consumer.warpgroups} stages, got {stages}"
         )
