@@ -165,7 +165,8 @@ class TensorRing(RingMemory):
     def fill(self) -> Iterator[TensorStage]:
         """A step of the producer whose products fill a stage: wait until the next stage is free, start
         products in the body, and commit them at its end. All threads of the role come here, and one of them,
-        in a pair of the even CTA, waits and commits; drains of operands in the body are of this thread.
+        in a pair of the even CTA, waits and commits; drains of operands in the body are of this thread. In
+        `tensor_memory.by_warp()` all threads wait, drains are of all of them, and one commits.
         """
         self._require("fill", self.producer, of_threads=False)
         yield from self._of_products("fill", self._cursors["fill"], self.stages, 0)
@@ -181,9 +182,10 @@ class TensorRing(RingMemory):
     @block
     def drain(self) -> Iterator[TensorStage]:
         """A step of the consumer: wait until the next stage is full, use it in the body, and release it. In a
-        `written` ring one thread runs the body, and a commit of its products releases the stage; otherwise
-        all threads of the role run it, of a `dealt` ring each warpgroup with its stage. It is also a step of
-        the role `then`, which waits until the consumer has handed the stage on.
+        `written` ring one thread runs the body, in `tensor_memory.by_warp()` all threads of the role, and a
+        commit of its products releases the stage; otherwise all threads of the role run it, of a `dealt` ring
+        each warpgroup with its stage. It is also a step of the role `then`, which waits until the consumer
+        has handed the stage on.
         """
         if self.then is not None and self.then.has(self.k.present_role):
             self._require("drain", self.then, of_threads=True)
