@@ -31,7 +31,7 @@ from ptxgen.records import dataclass
 
 ISSUED: Final = 4  # warp instructions of a clock
 SPECIAL_LANES: Final = 16  # results of a clock: exp2, log2, reciprocals
-EXP2_LANES: Final[Mapping[int, int]] = {103: 32}  # where exp2 has more of them
+EXP2_LANES: Final[Mapping[int, int]] = {103: 32}  # of exp2, by target, where it has more
 TENSOR_MEMORY_BYTES: Final = 128  # of a scheduler in a clock
 INTEGER_LANES: Final = 64
 WAVEFRONTS: Final = 1  # of shared memory, of a clock

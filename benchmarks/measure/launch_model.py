@@ -230,8 +230,8 @@ def _time(scheduler: str, costs: Sequence[float], slots: int) -> float:
 
 
 def walks_of(t: Any, sizes: Sizes, block: int, tiles: int, *, is_causal: bool) -> tuple[Walk, ...]:
-    """What each warpgroup of a CTA of tiling `t` meets for the block of queries `block`, which visits `tiles`
-    tiles; if causal, a mask cuts those that its first row does not see whole.
+    """The tiles that each warpgroup of a CTA of tiling `t` meets for the block of queries `block`, which
+    visits `tiles` tiles; if causal, a mask cuts those that a warpgroup's first row does not see whole.
     """
     if not is_causal:
         return tuple(Walk(0, 0, 0, tiles) for _ in range(t.consumers))

@@ -76,7 +76,7 @@ class Flight:
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
     """`columns` columns of the CTA's tensor memory, from column `first` on, are read or written: by a warp in
-    slot `start`, or by an operation that it starts then and that is over in slot `end`, -1 if nobody waits
+    slot `start`, or by an operation that it starts then and that is over in slot `end`, -1 if no warp waits
     for it. `at` is the number of the instruction.
     """
 

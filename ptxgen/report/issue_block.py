@@ -30,9 +30,9 @@ _NUMBER: Final = re.compile(r"0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The tiles of keys that a warpgroup meets for a block of queries: those that are `hidden` from its rows,
-    those that the mask `cut`s, the first it computes among them, those that it sees whole, but not the CTA
-    (`apart`), and all `others`.
+    """The numbers of tiles of keys that a warpgroup meets for a block of queries: `hidden` from all its rows;
+    `cut` by the mask, the first that it computes among them; `apart`, which its rows see whole, but rows of
+    another warpgroup of the CTA do not; and `others`, which all rows of the CTA see whole.
     """
 
     hidden: int

@@ -1,11 +1,11 @@
 """How busy roles of warps that run at once keep a multiprocessor: the model of kernels with `tcgen05`.
 
 One warp copies tiles, one thread starts products, warpgroups compute weights (exponentials) of the scores, a
-row each thread, and a warpgroup corrects sums where a maximum has grown, which is seldom: its path round its
-loop leaves that out. Each role has its loop; an iteration of each is a tile of keys, of all row tiles of the
-CTA. A unit is busy for the sum over the roles, and an iteration takes as long as its busiest unit at least.
-The clocks of a unit of one scheduler are those of the scheduler that also has the busier one of the warp that
-copies and the warp that starts products.
+row each thread, and a warpgroup corrects sums where a maximum has grown, which is seldom: the path that the
+model takes round its loop leaves the correction out. Each role has its loop; an iteration of each is a tile
+of keys, of all row tiles of the CTA. A unit is busy for the sum over the roles, and an iteration takes as
+long as its busiest unit at least. The clocks of a unit of one scheduler are those of the scheduler that also
+has the busier one of the warp that copies and the warp that starts products.
 
 The loop of the weights is also issued by `issue_model`, with its stall counts and scoreboards, by the warps
 of all row tiles, which begin at random clocks as resident CTAs do; no other role uses the scheduler, scores

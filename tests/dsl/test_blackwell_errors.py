@@ -143,8 +143,8 @@ def test_refused_rings_of_tensor_memory() -> None:
     with refused(ConfigError, none):
         memory.ring(0, multiplying, storing, c=(ROWS, 64))
     other = (
-        "tensor_memory.ring: the producer and the consumer must be roles of this kernel, got Role('storing', "
-        "warps 0 to 3)"
+        "tensor_memory.ring: the producer, the consumer and then=… must be roles of this kernel, got "
+        "Role('storing', warps 0 to 3)"
     )
     with refused(ConfigError, other):
         memory.ring(1, multiplying, roles(builder())[0], c=(ROWS, 64))

@@ -120,8 +120,8 @@ def rings(**how: Any) -> Any:
 def test_refused_rings_of_two_consumers() -> None:
     with refused(
         ConfigError,
-        "tensor_memory.ring: dealt=True gives a stage to each warpgroup of role 'first', which has 2, got 3 "
-        "stages",
+        "tensor_memory.ring: dealt=True gives a stage to each warpgroup of role 'first', expected 2 stages, "
+        "got 3",
     ):
         rings(stages=3)
     with refused(

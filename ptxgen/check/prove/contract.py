@@ -134,7 +134,7 @@ class Promised:
             # A grid such as `row blocks * heads` has at least one row block and one head, so a
             # single factor is no more than the limit of blocks either.
             self.facts += tuple(high + 1 - of for of in (number, *self._factors(number)))
-        self._sizes.clear()  # sizes in it may have been made before others were known
+        self._sizes.clear()  # sizes in it may have been computed before others were known
 
     def _factors(self, number: Poly) -> Iterator[Poly]:
         """The product of the sizes in `number`, without its quotients, and that product without any

@@ -79,7 +79,8 @@ class TensorRing(RingMemory):
         for role in (producer, consumer, *([] if then is None else [then])):
             if getattr(role, "k", None) is not k:
                 raise ConfigError(
-                    f"{caller}: the producer and the consumer must be roles of this kernel, got {shown(role)}"
+                    f"{caller}: the producer, the consumer and then=… must be roles of this kernel, got "
+                    f"{shown(role)}"
                 )
         if not is_count(stages) or not matrices:
             raise ConfigError(
@@ -136,8 +137,9 @@ class TensorRing(RingMemory):
 
     def enter(self, role: Role) -> None:
         """Declare the role's stage index and parity; a fresh empty barrier lets the producer pass."""
-        # Indices of threads are in registers also if there is one stage: a wait at a constant address that
-        # begins a loop would be one block with it, and proofs would not know that lanes go round together.
+        # The stage index of the role `then` is in a register even if there is one stage: a wait at a constant
+        # address that begins a loop would be one block with it, and proofs would not know that lanes go round
+        # together.
         sides = (self.producer, "fill", 1), (self.consumer, "drain", 0), (self.then, "then", 0)
         for mine, kind, parity in sides:
             if mine is role:
@@ -163,7 +165,8 @@ class TensorRing(RingMemory):
     def fill(self) -> Iterator[TensorStage]:
         """A step of the producer whose products fill a stage: wait until the next stage is free, start
         products in the body, and commit them at its end. All threads of the role come here, and one of them,
-        in a pair of the even CTA, waits and commits; drains of operands in the body are of this thread.
+        in a pair of the even CTA, waits and commits; drains of operands in the body are of this thread. In
+        `tensor_memory.by_warp()` all threads wait, drains are of all of them, and one commits.
         """
         self._require("fill", self.producer, of_threads=False)
         yield from self._of_products("fill", self._cursors["fill"], self.stages, 0)
@@ -179,9 +182,10 @@ class TensorRing(RingMemory):
     @block
     def drain(self) -> Iterator[TensorStage]:
         """A step of the consumer: wait until the next stage is full, use it in the body, and release it. In a
-        `written` ring one thread runs the body, and a commit of its products releases the stage; otherwise
-        all threads of the role run it, of a `dealt` ring each warpgroup with its stage. It is also a step of
-        the role `then`, which waits until the consumer has handed the stage on.
+        `written` ring one thread runs the body, in `tensor_memory.by_warp()` all threads of the role, and a
+        commit of its products releases the stage; otherwise all threads of the role run it, of a `dealt` ring
+        each warpgroup with its stage. It is also a step of the role `then`, which waits until the consumer
+        has handed the stage on.
         """
         if self.then is not None and self.then.has(self.k.present_role):
             self._require("drain", self.then, of_threads=True)
@@ -404,6 +408,6 @@ def _check_consumers(
         )
     if dealt and stages != consumer.warpgroups:
         raise ConfigError(
-            f"{caller}: dealt=True gives a stage to each warpgroup of role {consumer.name!r}, which has "
-            f"{consumer.warpgroups}, got {stages} stages"
+            f"{caller}: dealt=True gives a stage to each warpgroup of role {consumer.name!r}, expected "
+            f"{consumer.warpgroups} stages, got {stages}"
         )
