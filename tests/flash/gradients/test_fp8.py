@@ -348,6 +348,15 @@ def test_packed_sequences_are_refused_by_name() -> None:
     )
 
 
+def test_kernels_for_other_hosts_refuse_packed_sequences_by_name() -> None:
+    with pytest.raises(ConfigError) as stopped:
+        gradient_kernels.backward(AttentionConfig(64, dtype="e4m3", varlen=True), "keys")
+    assert str(stopped.value) == (
+        "backward: dtype='e4m3' has no kernel of gradients here, because kernels of fp8 take no packed "
+        "sequences; use a batch for each length, or convert Q, K, V and dO to 'bf16'"
+    )
+
+
 def test_one_sweep_is_refused_by_name() -> None:
     with pytest.raises(ConfigError) as stopped:
         AttentionGradient(AttentionConfig(64, dtype="e4m3"), deterministic=False, sweeps=1)
