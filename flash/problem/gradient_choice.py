@@ -336,8 +336,8 @@ def _of_fp8(
         if config.varlen:  # which no backend computes
             instead = "use a batch for each length"
         raise ConfigError(
-            f"{caller}: dtype={config.dtype!r} has no kernel of gradients here, because {against}; {instead}, "
-            "or convert Q, K, V and dO to 'bf16'"
+            f"{caller}: dtype={config.dtype!r} has no kernel of gradients here, because {against}; "
+            f"{instead}, or convert Q, K, V and dO to 'bf16'"
         )
     tiling = _wgmma_tiling(config, owner, one_sweep=False, in_order=False)
     assert isinstance(tiling, WgmmaGradientTiling)  # there is no sweep with sums
