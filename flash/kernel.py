@@ -176,8 +176,8 @@ class AttentionKernel:
         that share a head of k and v; they may be negative or 0, and must be finite, which is checked on the
         host only. With a config of a `scale_block` each block of that many rows of a head has a scale: they
         broadcast to [batch, heads, ceil(seq_q / scale_block)], k's and v's to [batch, kv_heads, ceil(seq_k /
-        scale_block)]. out is then of the config's out_dtype, and the GPU is a Hopper GPU. With a config of
-        `shared_kv` there is no v: V is the first head_dim_v columns of k.
+        scale_block)]. out is then of the config's out_dtype, and the GPU is one of Hopper or Blackwell.
+        With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
         theirs, with any strides, in either layout. Each is given if, and only if, the config asks

@@ -48,7 +48,7 @@ class Fp8Case:
         return {name: scaled_numbers(x, self.scales[f"{name}_scale"], rows) for name, x in self.codes.items()}
 
     @property
-    def given(self) -> dict[str, Any]:
+    def reference_arguments(self) -> dict[str, Any]:
         """The arguments of the reference."""
         config = self.config
         how = {"causal": config.causal, "softmax_scale": config.scale, **config.score_arguments}
@@ -57,7 +57,7 @@ class Fp8Case:
     def forward(self) -> tuple[Array, Array]:
         """O in the type in which it is written, and LSE in f32."""
         x = self.numbers
-        out, lse = attention_reference(x["q"], x["k"], x["v"], **self.given)
+        out, lse = attention_reference(x["q"], x["k"], x["v"], **self.reference_arguments)
         return out.astype(self.config.output.numpy), lse.astype(np.float32)
 
     def named(self) -> dict[str, Array]:
@@ -84,7 +84,7 @@ class Fp8Case:
         """The bounds of the gradients."""
         x, (out, lse) = self.numbers, self.forward()
         call = GradientInputs(
-            *(self.config, x["dout"], x["q"], x["k"], x["v"], out, lse, self.dlse, self.given),
+            *(self.config, x["dout"], x["q"], x["k"], x["v"], out, lse, self.dlse, self.reference_arguments),
             written=self.config.output.numpy,
         )
         result = call.bounds([*self.arrays])
@@ -146,16 +146,16 @@ def fp8_case(
 
 def check(of: Fp8Case, **how: Any) -> Gradients:
     """Run a case, and judge it against the reference in float64."""
-    found = of.run(**how)
-    results = {"q": found.dq, "k": found.dk, "v": found.dv, **found.arrays}
+    gradients = of.run(**how)
+    results = {"q": gradients.dq, "k": gradients.dk, "v": gradients.dv, **gradients.arrays}
     for name, bound in of.bounds().items():
         assert_close(name, results[name], *bound)
-    return found
+    return gradients
 
 
 def as_bf16(of: Fp8Case) -> tuple[AttentionConfig, dict[str, Array]]:
     """The config and the arrays of the call with the same numbers, rounded to bf16."""
     config = AttentionConfig(of.config.head_dim, dtype="bf16", causal=of.config.causal, target=ON)
     numbers = {name: x.astype(ml_dtypes.bfloat16) for name, x in of.numbers.items()}
-    out, lse = attention_reference(numbers["q"], numbers["k"], numbers["v"], **of.given)
+    out, lse = attention_reference(numbers["q"], numbers["k"], numbers["v"], **of.reference_arguments)
     return config, {**numbers, "out": out.astype(ml_dtypes.bfloat16), "lse": lse.astype(np.float32)}

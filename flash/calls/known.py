@@ -114,8 +114,8 @@ def _key(
 
 
 class _Repeat(NamedTuple):
-    """The launches of calls that differ in the addresses of their arrays alone: those have `of` and `layouts`
-    alike, and arrays that lie apart, of which `pairs` are; `streams` are None for each array.
+    """The launches of calls that differ in the addresses of their arrays alone: `of` and `layouts` are equal,
+    and no span of bytes of `pairs` overlaps. `streams` has None for each array.
     """
 
     of: tuple[object, ...]
@@ -179,8 +179,8 @@ class Repeats:
         written: Collection[str],
         launches: Prepared,
     ) -> None:
-        """Cache the launches of a call that is right, unless its arrays are not as `Repeats` says, or it is
-        not known which GPU one is on.
+        """Cache the launches of a call that is right, unless its arrays are not as `Repeats` says, or the GPU
+        of one of them is not known.
         """
         pointers, *layouts, _, _, _, _ = zip(*views.values(), strict=True)
         if 0 in pointers or any(pointer & _MISALIGNED for pointer in pointers):

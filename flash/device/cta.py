@@ -244,7 +244,7 @@ class Cta:
         end = k.min(k.max(seen, self.first_tile + 1), self.tiles)
         if reach.left is None:
             return self.first_tile, end
-        # Of warpgroups after the last row, which the CTA's bounds are about, too.
+        # A warpgroup without rows takes the tiles of the last row, about which the CTA's bounds are, too.
         nearest = reach.first_key(k, self.query(k.min(first_row, last_row))) // self.tile
         return k.max(k.min(nearest, end - 1), self.first_tile), end
 

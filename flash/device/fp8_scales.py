@@ -71,7 +71,7 @@ def _block_of(k: KernelBuilder, tile: Value, tiles: int, last: Value) -> Value:
 
 class ValueUnits:
     """The units of O while a kernel adds values of a tile of keys to it: the scale of V of the tile's block
-    of rows. A scale below `LEAST_UNIT` counts as that, so that the unit before is a multiple of it.
+    of rows. A scale whose magnitude is below `LEAST_UNIT` counts as `LEAST_UNIT`, by which O can be divided.
     """
 
     def __init__(self, k: KernelBuilder, config: KernelConfig, parameters: Parameters, cta: Cta) -> None:

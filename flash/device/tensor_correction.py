@@ -54,7 +54,8 @@ class Correction:
         with k.otherwise():
             self._write_zeros(cta)
         if self.work.config.is_persistent:
-            k.bar_warp_sync(-1)  # the wait that follows is a loop, and else would be one with where both meet
+            # The wait that follows is a loop: its head would otherwise also be where the two branches meet.
+            k.bar_warp_sync(-1)
         self._store(cta)
         pipeline = self.work.pipeline
         assert isinstance(pipeline, TensorPipeline)

@@ -32,8 +32,8 @@ class GradientPipeline:
     with the tiles of the two matrices whose rows the CTA owns; and `walked`, a ring of those that it walks
     over, and the tiles in `stored`, to which the threads of the producer store. Where a score may be hidden,
     they also set NaN and infinity in walked tiles to 0 (`clears`), before the consumer has these, and in one
-    sweep in the keys that the CTA owns (`clears_owned`). Of fp8, factors of the products that sum gradients
-    have tiles of bf16 besides.
+    sweep in the keys that the CTA owns (`clears_owned`). With fp8 the factors of the products that sum
+    gradients also have tiles of bf16.
     """
 
     @marked("gradient pipeline: declarations")
@@ -121,7 +121,7 @@ class GradientPipeline:
         first_row: Value,
     ) -> None:
         """Write the rows of a gradient that the CTA owns, rounded, through the tile of the owned matrix `of`,
-        which all consumers have read. Of fp8 that is too small: gradients have tiles of their own.
+        which all consumers have read. With fp8 that tile is too small: gradients have their own.
         """
         k = self.k
         out = self.results[name] if self.config.is_fp8 else self._result(name, self.owned.tile(of.lower()))

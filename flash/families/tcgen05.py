@@ -10,9 +10,10 @@ Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 k
 | what is asked | reason against the family |
 |---|---|
 | a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
-| head_dim_v above 256 | tensor memory has no columns for O and S |
+| head_dim or head_dim_v above 256 | tensor memory has no columns for O and S |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
-| block_q below 128 | a product has 128 rows |
+| a block_q other than 128 and 256 | a product has 128 rows |
+| a tile, or stages, too large for shared memory, registers or tensor memory | |
 
 A kernel of `mma.sync` computes such problems.
 """
@@ -38,10 +39,11 @@ WIDEST: Final = 256  # columns of Q and K, and of V
 # The fewest keys of a tile with which "auto" is two row tiles, unless fewer are asked for: with fewer keys
 # products read Q so often that shared memory takes longer than one row tile waits.
 _LEAST_OF_TWO: Final = 64
-# Registers of a thread that computes weights, of one that rescales O, and of the others, by row tiles: with
-# two of them all 65536 registers, as flash-attn-4 deals them. The others need more for rows of Q of more
-# than `_FEW_STEPS` columns, whose descriptors the thread that starts products has in registers, to gather
-# rows, and for CTAs that take several blocks of queries.
+# Registers of a thread that computes weights, of one that rescales O, and of one that copies or starts
+# products, by row tiles: with two of them all 65536 registers, as flash-attn-4 deals them. Threads of the
+# last kind need more (`_REGISTERS_TO_WORK`) for rows of Q of more than `_FEW_STEPS` columns, whose
+# descriptors the thread that starts products has in registers, to gather rows, and for CTAs that take several
+# blocks of queries.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128

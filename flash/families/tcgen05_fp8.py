@@ -7,7 +7,7 @@ columns of V two row tiles have tiles of 96 keys.
 | what is asked | reason against the family |
 |---|---|
 | what `flash/families/tcgen05.py` lists of targets and sizes | |
-| what `flash/families/wgmma_fp8.py` lists of features | |
+| what `not_for_fp8` of `flash/problem/narrow.py` names | |
 """
 
 from __future__ import annotations

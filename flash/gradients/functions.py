@@ -66,7 +66,7 @@ class _GradientsOfNoColumns(AttentionGradient):
         raise_problems([*problems_of_rows({n: views[n] for n in "kv"}), *problems], caller)
         like = views["q"]
         handle = None if stream is None else streams.stream_handle(stream, caller)
-        # In place of dout and out, with k in place of v. They are one array, but of fp8.
+        # In place of dout and out, with k in place of v. They are one array but with fp8, whose types differ.
         of = [views["dout"], views["out"]] if self.config.is_fp8 else [like]
         zeros = [self._empty(like, typed, handle) for typed in of]
         self._gradient.clear([view(array, "dout") for array in zeros], stream_of(like, handle))

@@ -6,8 +6,9 @@ sweep it also adds to sums of dQ (`flash/device/wgmma_query_sums.py`).
 The scores are computed transposed, keys by queries, so that Pᵀ and dSᵀ are in the registers from which the
 next products read them. dV += Pᵀ dO starts before dS is computed, so that tensor cores work meanwhile.
 
-Of fp8, S and dP are products of fp8, which both read along the columns. The others read along rows, which
-`wgmma` of fp8 does not: their factors are those numbers times their scales, in bf16
+With fp8 S and dP are products of fp8, whose factors are both read along their columns. The other products
+read a factor along its rows, which `wgmma` of fp8 does not: their factors are the numbers of Q and dO times
+their scales, in bf16
 (`flash/kernels/widened_rows.py`).
 """
 

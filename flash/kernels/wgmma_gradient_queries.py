@@ -1,6 +1,6 @@
 """The kernel for Hopper that writes dQ, and D for the other kernels: a CTA owns rows of Q, 64 for each
 warpgroup that computes, and walks over the keys that they see. `flash/device/gradient_tiles.py` has the
-formulas. Of fp8, K has the form in which it is a factor of dQ besides, and dO that in which it is one of D
+formulas. With fp8 K is also read in bf16, as a factor of dQ, and so is dO, as a factor of D
 (`flash/kernels/wgmma_gradient_keys.py`).
 """
 

@@ -80,19 +80,19 @@ def widened_rows(config: WideConfig) -> ir.Module:
         scale = scales.of_sequence(k, batch, head, first_row.as_(u32) // config.scale_block)
     else:
         scale = scales.of_sequence(k, batch, head // group)
-    source, to = (array.head(k, batch, head, rows) for array in (X, W))
+    source, destination = (array.head(k, batch, head, rows) for array in (X, W))
     pieces = config.columns // PIECE
     lanes = 1 << (pieces - 1).bit_length()  # of a row
-    nth, lane = k.thread_id() // lanes, k.thread_id() % lanes
+    row_of_pass, lane = k.thread_id() // lanes, k.thread_id() % lanes
     column = lane * PIECE
-    with k.loop(nth, ROWS, step=THREADS // lanes) as down:
-        row = first_row + k.signed(down)
-        some = row < rows
-        with k.when(some if pieces == lanes else some & (lane < pieces)):
+    with k.loop(row_of_pass, ROWS, step=THREADS // lanes) as row_of_cta:
+        row = first_row + k.signed(row_of_cta)
+        exists = row < rows
+        with k.when(exists if pieces == lanes else exists & (lane < pieces)):
             at = source.row(k, row) + k.cvt(column, dtype=u64)
             words = [_widened(k, config, word, scale) for word in k.load(Pointer(at, "global", u32), _WORDS)]
             flat = [word for pair in words for word in pair]
-            into = to.row(k, row) + k.cvt(column * BF16.nbytes, dtype=u64)
+            into = destination.row(k, row) + k.cvt(column * BF16.nbytes, dtype=u64)
             for i in range(0, len(flat), _WORDS):
                 k.store(Pointer(into, "global", u32, i * u32.nbytes), flat[i : i + _WORDS])
     return k.finish()

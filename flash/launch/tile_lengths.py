@@ -1,11 +1,12 @@
 """Which tiles a launch has, where its config leaves block_q and tile to it.
 
-A kernel with `tcgen05` has two row tiles; for at most as many queries as one has, a launch has one, as
-flash-attn-4 does: the other one would be multiplied in vain. Of kernels with `wgmma`, tiles are those
-that were the fastest on an H200 for these numbers of queries and keys (docs/tuning.md). Long sequences
-amortize the overhead of large blocks, short ones do not: with causality, large blocks compute more scores
-that are masked. For fewer than 512 no clock has decided: of 128 or 256 rows blocks of 192 compute a third in
-vain, and by the model of launches (docs/measurements.md) blocks of 128 are 13 to 27 % faster.
+A kernel with `tcgen05` has two row tiles where there is room for them. A launch of f16 or bf16 with at most
+as many queries as one of them has rows has one, as flash-attn-4 does: the other one would be multiplied in
+vain. Of kernels with `wgmma`, tiles are those that were the fastest on an H200 for these numbers of queries
+and keys (docs/tuning.md). Long sequences amortize the overhead of large blocks, short ones do not: with
+causality, large blocks compute more scores that are masked. For fewer than 512 no clock has decided: of 128
+or 256 rows blocks of 192 compute a third in vain, and by the model of launches (docs/measurements.md) blocks
+of 128 are 13 to 27 % faster.
 
 The length is that of the queries or of the keys, whichever are fewer. Blocks of more rows than the default
 are taken only by a launch with many of them for each multiprocessor: of few the last round leaves more

@@ -73,9 +73,9 @@ class AttentionConfig(ScoreSettings):
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192; with
-        target="sm_100a" or "sm_103a" a 16-bit type may have a tile of 96 and a block_q of 256. "auto"
-        takes the documented
-        default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
+        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256.
+        "auto" takes the documented default for head_dim and target (`DEFAULT_TILES`,
+        `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or
         `tcgen05` does not take, where the kernel without it has no such size.
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
@@ -111,8 +111,9 @@ class AttentionConfig(ScoreSettings):
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
-        (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, the own targets of
-        Blackwell GPUs, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103 never.
+        (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, which
+        only Blackwell GPUs run, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103
+        never.
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
         launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
@@ -365,7 +366,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def gradient_features(self) -> Features:
-        """The features of the problem of the gradients: of fp8 their output's has scales, too."""
+        """The features of the problem of the gradients: with fp8 the gradient of O has scales, too."""
         return replace(self.features, scaled_gradient=self.is_fp8)
 
     def for_rows(

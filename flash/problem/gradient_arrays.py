@@ -29,7 +29,7 @@ _MATRICES: Final = {
     DELTAS: ("dO", "O"),
     SUMS: ("dQ",),
 }
-# The factors of the products that sum gradients, and that of D, which kernels of fp8 read in bf16 besides.
+# The factors of the products that sum gradients, and that of D, which kernels of fp8 also read in bf16.
 _WIDENED: Final = {QUERIES: ("K_wide", "dO_wide"), KEYS: ("Q_wide", "dO_wide")}
 
 

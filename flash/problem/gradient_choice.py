@@ -332,9 +332,12 @@ def _of_fp8(
     """The kernel with Q, K, V and dO of fp8. Raises `ConfigError`, which names `caller`, if there is none."""
     against = without_wgmma or against_fp8(config, owner, target, alignment)
     if against:
+        instead = "only backend 'cpu' computes these gradients"
+        if config.varlen:  # which no backend computes
+            instead = "use a batch for each length"
         raise ConfigError(
-            f"{caller}: dtype={config.dtype!r} has no kernel of gradients here, because {against}; only "
-            "backend 'cpu' computes these gradients, or convert Q, K, V and dO to 'bf16'"
+            f"{caller}: dtype={config.dtype!r} has no kernel of gradients here, because {against}; "
+            f"{instead}, or convert Q, K, V and dO to 'bf16'"
         )
     tiling = _wgmma_tiling(config, owner, one_sweep=False, in_order=False)
     assert isinstance(tiling, WgmmaGradientTiling)  # there is no sweep with sums

@@ -17,8 +17,8 @@ def test_polynomials_of_pairs_are_those_of_values() -> None:
 
     k = builder("polynomial", on="sm_100a")
     x, y = k.pointer("x", f32), k.pointer("y", f32)
-    own = k.cvt(k.thread_id() * 4, dtype=u64)
-    k.store(y.plus(own), of_pair(k, k.load(x.plus(own))))
+    offset = k.cvt(k.thread_id() * 4, dtype=u64)
+    k.store(y.plus(offset), of_pair(k, k.load(x.plus(offset))))
     values = np.linspace(-127.5, 127.5, THREADS).astype(np.float32)
     values[:4] = np.nan, np.inf, -np.inf, 0
     values[2] = -np.inf  # of which the lower half is taken

@@ -82,9 +82,9 @@ def test_the_host_errs_by_no_more_than_its_roundings(how: dict[str, Any]) -> Non
     check(fp8_case(70, 90, **how), backend="cpu")
 
 
-def _error(found: Any, exact: Any) -> float:
+def _error(result: Any, exact: Any) -> float:
     """The root of the mean square of the errors, relative to that of the exact numbers."""
-    difference = np.asarray(found, np.float64) - exact
+    difference = np.asarray(result, np.float64) - exact
     return float(np.sqrt((difference**2).mean() / (exact**2).mean()))
 
 
@@ -93,36 +93,36 @@ def _error(found: Any, exact: Any) -> float:
 def test_gradients_err_no_more_than_those_of_the_same_numbers_in_bf16() -> None:
     of = fp8_case(256, 256, heads=1, causal=True)
     x = of.numbers
-    exact = attention_reference_gradients(x["dout"], x["q"], x["k"], x["v"], **of.given)
+    exact = attention_reference_gradients(x["dout"], x["q"], x["k"], x["v"], **of.reference_arguments)
     config, arrays = as_bf16(of)
     rounded = AttentionGradient(config).launch(**arrays, backend="interpreter")
-    found = of.run()
+    gradients = of.run()
     for name in ("dq", "dk", "dv"):
         right = getattr(exact, name)
-        assert _error(getattr(found, name), right) < _error(getattr(rounded, name), right) < 0.01
+        assert _error(getattr(gradients, name), right) < _error(getattr(rounded, name), right) < 0.01
 
 
 def test_functions_find_types_in_arrays() -> None:
     of = fp8_case(40, 50, causal=True, dout_dtype="e5m2", out_dtype="f16", scale_block=64)
     arrays = of.named()
-    found = flash.attention_backward(
+    gradients = flash.attention_backward(
         **arrays, **of.scales, causal=True, scale_block=64, backend="interpreter"
     )
-    assert found.dq.dtype == found.dk.dtype == found.dv.dtype == np.float16
-    assert_same_bits(found, of.run())
+    assert gradients.dq.dtype == gradients.dk.dtype == gradients.dv.dtype == np.float16
+    assert_same_bits(gradients, of.run())
 
 
 def test_values_without_columns_give_dq_and_dk_of_lse_alone() -> None:
     of = fp8_case(20, 30, with_dlse=True)
     named = of.named()
     empty = {name: named[name][..., :0] for name in ("v", "dout", "out")}
-    found = flash.attention_backward(**{**named, **empty}, **of.scales, backend="cpu")
+    gradients = flash.attention_backward(**{**named, **empty}, **of.scales, backend="cpu")
     zeros = {name: np.zeros_like(named[name]) for name in ("dout", "out")}
     wanted = of.run("cpu", **zeros)
-    assert found.dv.shape == (*named["v"].shape[:3], 0)
-    assert found.dv.dtype == _BF16
-    assert found.dq.tobytes() == wanted.dq.tobytes()
-    assert found.dk.tobytes() == wanted.dk.tobytes()
+    assert gradients.dv.shape == (*named["v"].shape[:3], 0)
+    assert gradients.dv.dtype == _BF16
+    assert gradients.dq.tobytes() == wanted.dq.tobytes()
+    assert gradients.dk.tobytes() == wanted.dk.tobytes()
 
 
 # --------------------------------------------------------------------------------- NaN and infinity
@@ -139,15 +139,15 @@ def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(name: str, d
     of = fp8_case(rows, rows, heads=1, causal=True, dtype=dtype)
     clean = of.run()
     of.codes[name][0, 0, at, 3] = np.inf if dtype == "e5m2" and name in ("v", "dout") else np.nan
-    found = of.run()
+    gradients = of.run()
     seen = np.arange(rows)
     is_row = name in ("q", "dout")
     bad = {"dq": seen == at, "dk": seen <= at} if is_row else {"dq": seen >= at, "dk": seen >= 0}
     for gradient, hit in bad.items():
-        result = getattr(found, gradient)[0, 0]
+        result = getattr(gradients, gradient)[0, 0]
         assert np.array_equal(~np.isfinite(result.astype(np.float32)).all(axis=1), hit), gradient
         assert result[~hit].tobytes() == getattr(clean, gradient)[0, 0][~hit].tobytes()
-    unseen = found.dv[0, 0][seen > at]
+    unseen = gradients.dv[0, 0][seen > at]
     if is_row:
         assert unseen.tobytes() == clean.dv[0, 0][seen > at].tobytes()
 
@@ -345,6 +345,15 @@ def test_packed_sequences_are_refused_by_name() -> None:
     assert str(stopped.value) == (
         "AttentionGradient: config must be one of batches, because packed sequences of fp8 have no gradients,"
         " got dtype='e4m3' with varlen=True; use a batch for each length, or convert Q, K and V to 'bf16'"
+    )
+
+
+def test_kernels_for_other_hosts_refuse_packed_sequences_by_name() -> None:
+    with pytest.raises(ConfigError) as stopped:
+        gradient_kernels.backward(AttentionConfig(64, dtype="e4m3", varlen=True), "keys")
+    assert str(stopped.value) == (
+        "backward: dtype='e4m3' has no kernel of gradients here, because kernels of fp8 take no packed "
+        "sequences; use a batch for each length, or convert Q, K, V and dO to 'bf16'"
     )
 
 

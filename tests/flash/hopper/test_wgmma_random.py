@@ -152,8 +152,8 @@ def drawn(seed: int) -> Case:
     settings, dims = _settings(rng, kind)
     config = AttentionConfig(*dims, **settings, **_features(rng, kind, packed))
     least = [0] if packed else []
-    some = _LONGER if kind == _TCGEN05 else _LENGTHS
-    lengths = {side: [_one_of(rng, [*least, *some]) for _ in range(batch)] for side in "qk"}
+    usual = _LONGER if kind == _TCGEN05 else _LENGTHS
+    lengths = {side: [_one_of(rng, [*least, *usual]) for _ in range(batch)] for side in "qk"}
     ends: dict[str, Array] = {}
     if packed:
         ends = {f"cu_seqlens_{side}": np.cumsum([2, *lengths[side]]).astype(np.int32) for side in "qk"}
@@ -226,10 +226,10 @@ def _launched(of: Case, monkeypatch: pytest.MonkeyPatch, **how: Any) -> tuple[Ar
     """(out, lse) of a call on the interpreter, [batch, heads, seq_q, ...]; what it does not write is 7."""
     run, families = interpreter.run, ("_wgmma_", "_tcgen05_", "merge_")
 
-    def watched(module: Any, *given: Any, **more: Any) -> Any:
+    def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
         (kernel,) = module.kernels
         assert any(family in kernel.name for family in families), kernel.name
-        return run(module, *given, **{**more, **how})
+        return run(module, *args, **{**kwargs, **how})
 
     with monkeypatch.context() as patched:
         patched.setattr("flash.launch.calls.ctas_at_once", lambda _, parts, *__: min(of.ctas, parts))

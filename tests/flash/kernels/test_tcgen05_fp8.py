@@ -94,8 +94,8 @@ def test_one_kernel_of_fp8_has_each_target() -> None:
     assert name.startswith("attention_forward_tcgen05_e4m3_d64_m256_n128_")
     ones: Any = {name: np.ones(1, "f4") for name in SCALES}
     config = AttentionConfig(64, dtype="e4m3", target="sm_100a")
-    said = AttentionKernel(config).explain(*arrays_of(config, 64, 64), backend="interpreter", **ones)
+    text = AttentionKernel(config).explain(*arrays_of(config, 64, 64), backend="interpreter", **ones)
     assert (
         "products: tcgen05 of fp8, with tiles copied by TMA and sums in tensor memory; no GPU has run it\n"
-        in said
+        in text
     )

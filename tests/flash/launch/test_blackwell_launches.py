@@ -60,10 +60,10 @@ def test_explain_says_which_kernel_computes_and_why(how: dict[str, Any], product
     kernel = AttentionKernel(AttentionConfig(32, dtype="f16", **how))
     group = 2 if kernel.config.pack_gqa is True else 1
     arrays = Problem(40, 50, 32, 32, heads=2, kv_heads=2 // group).arrays(dtype=np.float16)
-    said = kernel.explain(*arrays, backend="interpreter")
-    assert f"products: {products}\n" in said
-    assert f"tiles:    {tiles}\n" in said
-    assert "silicon:  this text has not run on a GPU\n" in said
+    text = kernel.explain(*arrays, backend="interpreter")
+    assert f"products: {products}\n" in text
+    assert f"tiles:    {tiles}\n" in text
+    assert "silicon:  this text has not run on a GPU\n" in text
     out, wanted = (kernel.launch(*arrays, backend=backend) for backend in ("interpreter", "cpu"))
     np.testing.assert_allclose(out.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
 
@@ -71,9 +71,9 @@ def test_explain_says_which_kernel_computes_and_why(how: dict[str, Any], product
 def test_sizes_that_tcgen05_alone_has_are_left_open_where_arrays_do_not_go_with_it() -> None:
     config = AttentionConfig(128, dtype="f16", target="sm_100a", tile=128, block_q=256)
     kernel, (q, k, v) = AttentionKernel(config), Problem(40, 50, 128, 128).arrays(dtype=np.float16)
-    said = kernel.explain(q, k[:, :, ::-1], v, backend="interpreter")
-    assert "products: mma.sync: a stride of K is -128 elements\n" in said
-    assert "128 queries by 128 keys, 256 threads; block_q=256 is for tcgen05\n" in said
+    text = kernel.explain(q, k[:, :, ::-1], v, backend="interpreter")
+    assert "products: mma.sync: a stride of K is -128 elements\n" in text
+    assert "128 queries by 128 keys, 256 threads; block_q=256 is for tcgen05\n" in text
 
 
 def test_at_most_128_queries_have_one_row_tile() -> None:
