@@ -1,6 +1,6 @@
 """Which tiles a launch has, where its config leaves block_q and tile to it.
 
-A kernel with `tcgen05` has two row tiles where there is room for them. A launch of f16 or bf16 with at most
+A kernel with `tcgen05` has two row tiles where there is room for them. A launch with at most
 as many queries as one of them has rows has one, as flash-attn-4 does: the other one would be multiplied in
 vain. Of kernels with `wgmma`, tiles are those that were the fastest on an H200 for these numbers of queries
 and keys (docs/tuning.md). Long sequences amortize the overhead of large blocks, short ones do not: with
@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from flash.families.choice import family_of
-from flash.families.tcgen05 import TCGEN05, TCGEN05_ROWS
+from flash.families.tcgen05 import TCGEN05, TCGEN05_ROWS, Tcgen05Family
 from flash.families.wgmma import WGMMA_TARGET, WgmmaTiling
 from flash.launch.checks import Geometry
 from flash.problem.config import AttentionConfig
@@ -54,7 +54,8 @@ def sized(
         return config
     if TCGEN05.is_for(target):
         rows = geometry.longest_q if config.pack_gqa is False else geometry.packed_rows
-        is_one = rows <= TCGEN05_ROWS and family_of(config.kernel(target, alignment).tiling) is TCGEN05
+        tiling = config.kernel(target, alignment).tiling
+        is_one = rows <= TCGEN05_ROWS and isinstance(family_of(tiling), Tcgen05Family)
         return replace(config, block_q=TCGEN05_ROWS) if is_one else config
     if target.name != WGMMA_TARGET:
         return config

@@ -148,6 +148,12 @@ def test_refused_rings_of_tensor_memory() -> None:
     )
     with refused(ConfigError, other):
         memory.ring(1, multiplying, roles(builder())[0], c=(ROWS, 64))
+    third = (
+        "tensor_memory.ring: then=… must be a third role, which takes stages from role 'storing', got "
+        "Role('storing', warps 0 to 3); leave it out where that role releases them"
+    )
+    with refused(ConfigError, third):
+        memory.ring(1, multiplying, storing, then=storing, c=(ROWS, 64))
 
 
 def test_refused_steps_by_warp() -> None:

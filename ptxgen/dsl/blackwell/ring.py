@@ -87,6 +87,11 @@ class TensorRing(RingMemory):
                 f"{caller}: it takes a positive number of stages, two roles, and matrices by name, such as "
                 f"c=(128, 128); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(matrices)}"
             )
+        if then in (producer, consumer):
+            raise ConfigError(
+                f"{caller}: then=… must be a third role, which takes stages from role {consumer.name!r}, got "
+                f"{then!r}; leave it out where that role releases them"
+            )
         _check_consumers(caller, stages, consumer, then, written=written, dealt=dealt)
         self.memory = memory
         self.rows = LANES

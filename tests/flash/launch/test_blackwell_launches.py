@@ -23,11 +23,10 @@ PRODUCTS = "tcgen05, with tiles copied by TMA and sums in tensor memory; no GPU 
 
 
 def launched(seq_q: int, heads: int = 2, kv_heads: int = 2, **settings: Any) -> KernelConfig:
-    """The kernel of a launch of f16 with 64 columns and 300 keys."""
+    """The kernel of a launch of f16, or of another type, with 64 columns and 300 keys."""
     config = AttentionConfig(64, **{"dtype": "f16", "target": "sm_100a", **settings})
-    q, k = (
-        view(np.zeros((1, of, n, 64), np.float16), "array") for of, n in ((heads, seq_q), (kv_heads, 300))
-    )
+    dtype = np.uint8 if config.is_fp8 else np.float16
+    q, k = (view(np.zeros((1, of, n, 64), dtype), "array") for of, n in ((heads, seq_q), (kv_heads, 300)))
     return kernel_of(config, check(config, q, k, k, None), find_target("sm_100a"), 16)
 
 
@@ -78,6 +77,7 @@ def test_sizes_that_tcgen05_alone_has_are_left_open_where_arrays_do_not_go_with_
 
 def test_at_most_128_queries_have_one_row_tile() -> None:
     assert [launched(n).tiling.block_q for n in (1, 128, 129)] == [128, 128, 256]
+    assert launched(128, dtype="e4m3").tiling.block_q == 128
     assert launched(1, block_q=256).tiling.block_q == launched(1, splits=1).tiling.block_q == 256
 
 
