@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from kernel_runs import Problem
@@ -25,7 +26,7 @@ PRODUCTS = "tcgen05, with tiles copied by TMA and sums in tensor memory; no GPU 
 def launched(seq_q: int, heads: int = 2, kv_heads: int = 2, **settings: Any) -> KernelConfig:
     """The kernel of a launch of f16, or of another type, with 64 columns and 300 keys."""
     config = AttentionConfig(64, **{"dtype": "f16", "target": "sm_100a", **settings})
-    dtype = np.uint8 if config.is_fp8 else np.float16
+    dtype = ml_dtypes.float8_e4m3fn if config.is_fp8 else np.float16
     q, k = (view(np.zeros((1, of, n, 64), dtype), "array") for of, n in ((heads, seq_q), (kv_heads, 300)))
     return kernel_of(config, check(config, q, k, k, None), find_target("sm_100a"), 16)
 
