@@ -12,7 +12,6 @@ Of accesses that `ptxgen.interpreter.sanitizers.tensor_race` takes for ordered, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -90,12 +89,11 @@ class TensorOrder:
                 return self._one(TENSOR_ORDER, queued, units, stamps, what, NO_PAIR)
         if not self._fences:
             return []
-        loads = (
-            ~twin & (clock > 0) & (operation | ~mine) & ~_covered(self._waited, other, clock, known[column])
-        )
+        by_threads = ~twin & (stamps != 0)
+        loads = by_threads & (operation | ~mine) & ~_covered(self._waited, other, clock, known[column])
         if what == "was read by" and loads.any():
             return self._one(TENSOR_FENCE, loads, units, stamps, what, NO_WAIT)
-        unfenced = ~mine & ~twin & (clock > 0) & ~_covered(self._before, other, clock, known[column])
+        unfenced = by_threads & ~mine & ~_covered(self._before, other, clock, known[column])
         if unfenced.any():
             return self._one(TENSOR_FENCE, unfenced, units, stamps, what, NO_FENCE_BEFORE)
         late = (twin | ~mine) & ~queued & (clock > self._after[warp][column])
@@ -118,9 +116,8 @@ def _covered(ends: list[list[int]], warps: Lanes, clocks: Lanes, known: Lanes) -
     before `known`, up to which others come after what the warp does.
     """
     result = np.zeros(len(warps), np.bool_)
-    accesses = set(zip(warps.tolist(), clocks.tolist(), known.tolist(), strict=True))
-    for warp, clock, limit in accesses:
-        at = bisect_left(ends[warp], clock)
-        if at < len(ends[warp]) and ends[warp][at] < limit:
-            result |= (warps == warp) & (clocks == clock) & (known == limit)
+    for warp in set(warps.tolist()):
+        of_warp = warps == warp
+        until_access, until_known = np.searchsorted(ends[warp], [clocks[of_warp], known[of_warp]])
+        result[of_warp] = until_access < until_known
     return result

@@ -18,6 +18,7 @@ from interpreter.sanitizers.test_tensor_memory import (
     NO_PAIR,
     STORE,
     USE,
+    WAIT_LD,
     WAIT_ST,
     WRITE,
     N,
@@ -39,6 +40,8 @@ from interpreter.tensor_texts import (
     kernel,
     wait,
 )
+
+NO_FENCE = "its thread has executed no tcgen05.fence::before_thread_sync after it"
 
 # A product whose A is at column 64 of tensor memory, and the columns of A that each thread stores.
 OF_A = by_one_thread([f"add.u32 %r80, {TENSOR}, 64;", *MMA[:-1], LAST.replace("%rd1", "[%r80]"), commit()])
@@ -68,9 +71,58 @@ def test_what_the_manual_asks_for_is_reported_of_one_access() -> None:
     start = by_one_thread([*MMA[:5], commit()])  # a single product
     for later in (LOAD, f"{STORE}\n{WAIT_ST}"):
         got = strict(BEFORE, WRITE, "bar.sync 0;", AFTER, start, wait(), ADDRESS, later)[1]
-        assert [m.rpartition("; ")[2] for m in got] == [
-            "its thread has executed no tcgen05.fence::before_thread_sync after it"
-        ]
+        assert [m.rpartition("; ")[2] for m in got] == [NO_FENCE]
+
+
+def test_a_fence_after_the_synchronisation_is_none_before_it() -> None:
+    got = strict(WRITE, AFTER, "bar.sync 0;", AFTER, by_one_thread([*MMA, commit()]), wait())[1]
+    assert [m.rpartition("; ")[2] for m in got] == [NO_FENCE]
+
+
+def test_the_manual_asks_each_warp_for_its_fence() -> None:
+    """All but warp 3 execute it."""
+    skip = f"shr.u32 %r3, {THREAD}, 5;\nsetp.eq.u32 %p6, %r3, 3;\n@%p6 bra $none;\n{BEFORE}\n$none:"
+    text, got = strict(WRITE, skip, "bar.sync 0;", AFTER, by_one_thread([*MMA, commit()]), wait())
+    assert got == [
+        f"{at(text, 'tcgen05.mma')}tensor_fence: tensor address 0x600000 was written by thread (96, 0, 0) in "
+        f"{located(text, STORE)}; {NO_FENCE}"
+    ]
+
+
+@pytest.mark.parametrize("access", ["ld", "st"])
+def test_the_manual_asks_for_nothing_before_cells_without_an_access(access: str) -> None:
+    """Of two columns, the warps have accessed only the first."""
+    two = f"tcgen05.{access}.sync.aligned.32x32b.x2.b32 "
+    two += "{%r9, %r10}, [%r2];" if access == "ld" else "[%r2], {%r93, %r93};"
+    assert strict(WRITE, LOAD, WAIT_LD, two, WAIT_LD, WAIT_ST)[1] == []
+
+
+# Products with the first 16 columns of D, which the manual does not order before those with all of it.
+SMALL = [f"mov.u32 %r5, {instruction(128, 16, 'f16')};", *MMA[1:5]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "lacking"),
+    [("tensor_fence", [NO_FENCE]), ("tensor_order", [NO_PAIR]), ("tensor_fence,tensor_order", [NO_PAIR])],
+)
+def test_an_order_that_is_not_asked_for_hides_no_fence(asked: str, lacking: list[str]) -> None:
+    """A product whose D is that of a smaller one, and of a store without a fence."""
+    store = STORE.replace("[%r2]", "[%r2+16]")
+    start = by_one_thread([*SMALL, MMA[0], MMA[4], commit()])
+    got = reported(ADDRESS, store, WAIT_ST, "bar.sync 0;", start, wait(), sanitize=asked)[1]
+    assert [m.rpartition("; ")[2] for m in got] == lacking
+
+
+@pytest.mark.parametrize(
+    ("asked", "lacking"),
+    [("tensor_fence", [NO_FENCE]), ("tensor_order", [NO_PAIR]), ("tensor_fence,tensor_order", [NO_FENCE])],
+)
+def test_a_fence_that_is_not_asked_for_hides_no_order(asked: str, lacking: list[str]) -> None:
+    """A product whose A has been stored without a fence, and whose D is that of a smaller one."""
+    of_a = [f"add.u32 %r80, {TENSOR}, 64;", MMA[0], LAST.replace("%rd1", "[%r80]")]
+    start = by_one_thread([*SMALL, *of_a, commit()])
+    got = reported(ADDRESS, STORE_A, WAIT_ST, "bar.sync 0;", start, wait(), sanitize=asked)[1]
+    assert [m.rpartition("; ")[2] for m in got] == lacking
 
 
 def test_64_rows_of_a_in_tensor_memory_are_written_before_a_product_reads_them() -> None:
