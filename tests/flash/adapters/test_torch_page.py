@@ -51,7 +51,7 @@ def test_the_examples_of_gradients(library: str, request: pytest.FixtureRequest)
     request.getfixturevalue(library)
     names: dict[str, Any] = {}
     exec(compile(program("docs/backward.md", library), "docs/backward.md", "exec"), names)
-    for gradient, of in zip(names["found"], names["wanted"], strict=True):
+    for gradient, of in zip(names["gradients"], names["wanted"], strict=True):
         np.testing.assert_allclose(gradient, of, atol=1e-5, rtol=1e-5)
 
 
