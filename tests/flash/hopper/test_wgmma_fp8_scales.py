@@ -84,11 +84,12 @@ def test_nothing_of_a_tile_is_lost_beside_one_whose_scales_are_2_to_the_20_times
 
 
 @pytest.mark.parametrize("dtype", ["e4m3", *map(nightly, [*FP8_DTYPES][1:])])
-def test_numbers_that_are_not_finite_have_the_scale_of_their_key(dtype: str) -> None:
-    config = config_of(dtype=dtype, causal=True)
+@pytest.mark.parametrize("kind", ["fp8 in blocks", "fp8 in blocks on sm_100a"])
+def test_numbers_that_are_not_finite_have_the_scale_of_their_key(kind: str, dtype: str) -> None:
+    config = KINDS[kind].config(dtype=dtype, causal=True)
     q, k, v = arrays_of(config, 70, 150)
-    odd = (np.nan,) if dtype == "e4m3" else (np.nan, np.inf, -np.inf)
-    for n, value in enumerate(odd):
+    values = (np.nan,) if dtype == "e4m3" else (np.nan, np.inf, -np.inf)
+    for n, value in enumerate(values):
         for location, key in enumerate((149, 121 - n, 10)):  # the last rows see all, the first row 80 of them
             v[0, 0, key, 3 + 8 * n + location] = value
     scales = operands_of(config, (q, k, v))
@@ -96,8 +97,8 @@ def test_numbers_that_are_not_finite_have_the_scale_of_their_key(dtype: str) -> 
     out, _, _ = run_forward(config, (q, k, v), operands=scales, sanitize=True)
     numbers = [scaled_numbers(x, scales[n], 64) for n, x in zip(SCALES, (q, k, v), strict=True)]
     wanted, _ = attention_reference(*numbers, causal=config.causal)
-    for kind in (np.isnan, np.isposinf, np.isneginf):
-        np.testing.assert_array_equal(kind(out.astype(np.float64)), kind(wanted))
+    for is_one in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(is_one(out.astype(np.float64)), is_one(wanted))
 
 
 # ------------------------------------------------------------------------------------------
