@@ -48,7 +48,7 @@ _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
 _MOST_STAGES: Final = 4
-# Of so many pairs of exponentials one is a polynomial, where the unit of special functions has 16 lanes.
+# One of this many pairs of exponentials is a polynomial, where the special functions have 16 lanes.
 _BY_POLYNOMIAL: Final = 8
 # Registers of a thread besides the scores of its row, the least with which the assembler was seen to spill
 # nothing.
@@ -229,8 +229,8 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
 
 def by_polynomial(target: Target) -> int:
-    """Of how many pairs of exponentials one is computed by a polynomial on a target; 0: none is, since the
-    unit of special functions is as fast as the tensor cores there.
+    """The number of pairs of exponentials of which a kernel computes one by a polynomial; 0 on targets whose
+    special functions are as fast as their tensor cores: there it computes none.
     """
     return 0 if target.sm in EXP2_LANES else _BY_POLYNOMIAL
 

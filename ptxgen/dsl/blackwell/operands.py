@@ -78,7 +78,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, operand: Operand, *, k_is_rows: bool) -> Descriptor:
-        """That of the beginning of an operand; `k_is_rows`: the rows of the tile in memory are the K
+        """The descriptor of the beginning of an operand; `k_is_rows`: rows of the tile in memory are the K
         dimension of the product.
         """
         units = units_of(operand.at) if operand.units is None else operand.units
@@ -86,7 +86,7 @@ class Descriptor:
 
     @classmethod
     def of_scales(cls, tile: BoxTile) -> Descriptor:
-        """That of a tile of scale factors: rows of 16 bytes one after another, without a swizzle."""
+        """The descriptor of a tile of scale factors: rows of 16 bytes one after another, no swizzle."""
         at, fields = tile.at(0), SharedMatrix(0, _UNIT, SWIZZLE_ROWS * _UNIT, 0, OF_MAPS["none"])
         return cls(at.tile.k, units_of(at), fields)
 
