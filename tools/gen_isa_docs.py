@@ -17,7 +17,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 from ptxgen import isa
 from ptxgen.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
-from ptxgen.isa import ANY, SPECIALS, Gate, Inst
+from ptxgen.isa import ANY, SPECIALS, Inst
 from ptxgen.isa.missing import FORMS, INSTRUCTIONS, PTX_ISA
 from tools.commands.generated_file import write_or_check
 
@@ -42,7 +42,7 @@ def render() -> str:
         opcodes=len({op.opcode for row in rows for op in row.all_ops()}),
         chapters=[{"title": title, "rows": cells} for title, cells in chapters.items()],
         specials=[
-            {"name": s.name, "type": s.type.name, "needs": _needs(s.gate), "doc": s.doc}
+            {"name": s.name, "type": s.type.name, "needs": str(s.gate), "doc": s.doc}
             for s in SPECIALS.values()
         ],
         version=".".join(map(str, PTX_ISA)),
@@ -57,7 +57,7 @@ def _cells(row: Inst) -> dict[str, str]:
         "name": row.name,
         "syntax": row.syntax,
         "modifiers": "; ".join(_slot(row, slot) for slot in row.choices),
-        "needs": _needs(row.gate),
+        "needs": str(row.gate),
         "effect": row.effect.value,
         "accuracy": row.accuracy or "exact",
         "meaning": " ".join(row.doc.split()).replace("<", "&lt;") + refused,  # a literal "<", not a tag
@@ -77,13 +77,8 @@ def _slot(row: Inst, slot: str) -> str:
         names = [name for name, _ in members]
         if len(names) > _MANY:
             names = [*names[:2], "…", names[-1]]
-        groups.append(", ".join(names) + (f" ({_needs(gate)})" if gate is not ANY else ""))
+        groups.append(", ".join(names) + (f" ({gate})" if gate is not ANY else ""))
     return f"`.{groups[0]}`" if groups == [slot] else f"`{slot}`: {', '.join(groups)}"
-
-
-def _needs(gate: Gate) -> str:
-    first = f"PTX {gate.ptx[0]}.{gate.ptx[1]}, sm_{gate.sm}"
-    return f"{first}, only {', '.join(gate.owners)}" if gate.only else first
 
 
 if __name__ == "__main__":

@@ -74,6 +74,10 @@ class Gate:
         names = sorted(self.only, key=lambda name: (target_number(name), name))
         return [f"family {name}" if name.endswith("f") else name for name in names]
 
+    def __str__(self) -> str:
+        first = f"PTX {self.ptx[0]}.{self.ptx[1]}, sm_{self.sm}"
+        return f"{first}, only {', '.join(self.owners)}" if self.only else first
+
 
 # The families with tensor memory and pairs of CTAs, and all since Blackwell.
 TENSOR_FAMILIES: Final = ("sm_100f", "sm_110f")

@@ -1,4 +1,9 @@
-"""The classes of PTX instructions that mixes and timelines show."""
+"""The classes of PTX instructions that mixes and timelines show, and how results of each are awaited.
+
+The assembler awaits results of fixed latency by stall counts, and those of variable latency by scoreboards
+(Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018, section 2.1).
+Asynchronous instructions are awaited by other instructions of the text.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,13 @@ NAMES: Final = (
     "synchronisation",
     "control",
 )
+_FIXED: Final = "fixed, awaited by stall counts"
+_VARIABLE: Final = "variable, awaited by a scoreboard"
+_ASYNCHRONOUS: Final = "asynchronous, awaited by a group or an mbarrier"
+_OTHERS: Final = "until other threads or copies have arrived"
+_LATENCIES: Final = (
+    _FIXED, _FIXED, _VARIABLE, _FIXED, _VARIABLE, _VARIABLE, _ASYNCHRONOUS, _OTHERS, "none: it has no result",
+)  # fmt: skip
 _SYNC: Final = (
     "bar", "barrier", "mbarrier", "membar", "fence", "griddepcontrol", "elect", "setmaxnreg", "nanosleep",
     "clusterlaunchcontrol",
@@ -69,6 +81,13 @@ def class_of(opcode: str) -> int:
     if word in _SPECIAL and _FLOATS.search(opcode):
         return SPECIAL
     return FLOAT if word in _ARITHMETIC and _FLOATS.search(opcode) else INTEGER
+
+
+def latency_of(opcode: str) -> str:
+    """How the results of an instruction are awaited."""
+    if opcode.startswith(("wgmma.mma_async", "tcgen05.mma", "tcgen05.shift")):
+        return _ASYNCHRONOUS
+    return _LATENCIES[class_of(opcode)]
 
 
 def _of_memory(opcode: str) -> int:

@@ -25,6 +25,7 @@ from ptxgen.report.arguments import copies, words_of
 from ptxgen.report.classes import NAMES, class_of
 from ptxgen.report.data import ERROR, LINT, UNPROVED, Finding, Report
 from ptxgen.report.findings import counted, of_problem, of_traffic, of_verdicts, without_kernel
+from ptxgen.report.instructions import instructions
 from ptxgen.report.limits import limits
 from ptxgen.report.machine_code import machine_code
 from ptxgen.report.origins import Origins, loc_origins, python_origins
@@ -146,6 +147,7 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
         live_registers=needs.live_registers,
         live_predicates=needs.live_predicates,
         ptx=tuple(_ptx_lines(text, instrs, live, origins, warps)),
+        instructions=tuple(instructions(instrs, ran.counters.by_opcode if ran.counters else None)),
         language=origins.language,
         sources=origins.files,
         code=code,

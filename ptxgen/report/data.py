@@ -42,6 +42,22 @@ class PtxLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Instruction:
+    """An opcode of the text, as the instruction table has it: its meaning in a sentence, the first PTX
+    version and GPU that have it, its class (`ptxgen.report.classes`), and how its results are awaited.
+    `lines` counts the instructions of the text, `warps` those that warps executed; None without a run.
+    """
+
+    opcode: str
+    meaning: str
+    needs: str
+    unit: str
+    latency: str
+    lines: int
+    warps: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLine:
     """One line of a source file, from 1. `id` is unique in the report; `text` is None if the file is
     not at hand. `instructions` counts the PTX instructions that come from it, `warps` those that warps
@@ -271,6 +287,7 @@ class Report:
     live_registers: int
     live_predicates: int
     ptx: tuple[PtxLine, ...]
+    instructions: tuple[Instruction, ...]
     language: str
     sources: tuple[SourceFile, ...]
     code: MachineCode | None

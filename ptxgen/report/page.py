@@ -8,7 +8,8 @@ from ptxgen.frames import load_template
 from ptxgen.isa.tensor_memory import COLUMNS
 from ptxgen.report import charts
 from ptxgen.report.classes import NAMES
-from ptxgen.report.data import ERROR, TENSOR_COLUMNS, Report
+from ptxgen.report.data import TENSOR_COLUMNS, Report
+from ptxgen.report.listing import linked, listing_of
 
 _MOST_LINES: Final = 20  # in the table of register pressure
 _SECTIONS: Final = (
@@ -35,21 +36,16 @@ class _Tile(NamedTuple):
 
 def page(report: Report) -> str:
     """The page as HTML text, complete in itself; the same report gives the same characters."""
-    sources = {line.number: line.source for line in report.ptx}
-    code = report.code.rows if report.code is not None else ()
     return load_template("report.html.j2").render(
         r=report,
         tiles=_tiles(report),
         sections=_SECTIONS,
         missing=dict(report.missing),
         about=_about(report),
-        ptx=list(charts.ptx_chunks(report.ptx, report.live_registers)),
-        sass=list(charts.chunks([(row, sources.get(row.line, 0)) for row in code])),
-        files=[(file, max((x.warps for x in file.lines), default=0)) for file in report.sources],
+        listing=listing_of(report),
         heat=charts.heat,
         short=charts.short,
-        most_warps=max((line.warps or 0 for line in report.ptx), default=0),
-        wrong_lines={f.line for f in report.findings if f.severity == ERROR},
+        linked=lambda message: linked(message, len(report.ptx)),
         places=charts.named(report),
         base=lambda name: name.rpartition("/")[2],
         registers=_registers(report),

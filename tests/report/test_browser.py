@@ -99,7 +99,8 @@ def marked(driver: Any) -> dict[str, list[str]]:
         "const found = {}; for (const pane of document.querySelectorAll('.pane'))"
         "found[pane.querySelector('h3').firstChild.textContent.trim()] ="
         "[...pane.querySelectorAll('.hot, .exact')]"
-        ".map((one) => one.querySelector('code').textContent.trim());"
+        ".map((one) => [...one.childNodes].filter((node) => !/^[UA]$/.test(node.nodeName))"
+        ".map((node) => node.textContent).join('').trim());"
         "return found"
     )
     return result
@@ -108,8 +109,8 @@ def marked(driver: Any) -> dict[str, list[str]]:
 def point_at(driver: Any, selector: str) -> None:
     location = driver.execute_script(
         "const row = document.querySelector(arguments[0]); row.scrollIntoView({block: 'center'});"
-        "const box = row.querySelector('i').getBoundingClientRect();"
-        "return {x: box.left + box.width / 2, y: box.top + box.height / 2}",
+        "const box = row.getBoundingClientRect();"
+        "return {x: box.left + 20, y: box.top + box.height / 2}",
         selector,
     )
     driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **location})
@@ -200,7 +201,7 @@ def test_text_has_the_contrast_of_wcag_aa(shown: Shown, name: str, theme: str) -
     driver = shown(name, WIDE, theme)
     assert driver.execute_script(CONTRAST) == []
     # Also while lines are marked.
-    driver.execute_script("document.querySelector('.ptx .r[data-p]').click()")
+    driver.execute_script("document.querySelector('.ptx .k > div:nth-last-child(4)').click()")
     assert driver.execute_script(CONTRAST) == []
 
 
@@ -249,7 +250,9 @@ ACTIVE = "return [document.activeElement.id, document.activeElement.closest('.pa
 
 def test_the_keyboard_moves_in_and_between_listings(shown: Shown) -> None:
     driver = shown("softmax")
-    first = driver.execute_script("const row = document.querySelector('.ptx .r'); row.focus(); return row.id")
+    first = driver.execute_script(
+        "const row = document.querySelector('.ptx .k > div'); row.focus(); return row.id"
+    )
     assert first == "p1"
     press(driver, "ArrowDown", "ArrowDown")
     assert driver.execute_script(ACTIVE) == ["p3", "ptx-h"]
@@ -288,6 +291,63 @@ def test_a_link_of_a_finding_shows_its_line(shown: Shown) -> None:
         f"p{line}",
     )
     assert seen == f"p{line}"
+
+
+def test_a_search_goes_from_line_to_line_of_all_listings(shown: Shown) -> None:
+    driver = shown("softmax")
+    press(driver, "/")
+    assert driver.execute_script("return document.activeElement.id") == "find"
+    driver.execute_script(
+        "const find = document.activeElement; find.value = 'EX2.approx';"
+        "find.dispatchEvent(new Event('input'))"
+    )
+    lines = [f"p{line.number}" for line in softmax_report().ptx if "ex2.approx" in line.text]
+    pinned = "return [...document.querySelectorAll('[aria-selected=true]')].map((one) => one.id)"
+    for at, line in enumerate([*lines, lines[0]]):
+        assert driver.execute_script(pinned) == [line]
+        words = f"{at % len(lines) + 1} of {len(lines)}"
+        assert driver.execute_script("return document.getElementById('found').textContent") == words
+        press(driver, "Enter")
+    press(driver, "Escape")
+    assert driver.execute_script("return document.querySelectorAll('.hit').length") == 0
+
+
+TIP = "const tip = document.getElementById('tip'); return tip.hidden ? '' : tip.innerText"
+
+
+def test_an_opcode_is_explained_to_the_pointer_and_to_the_keyboard(shown: Shown) -> None:
+    driver = shown("race")
+    line = next(f.line for f in report_on(RACE).findings if f.line)
+    assert driver.execute_script(TIP) == ""
+    driver.execute_script(f"document.getElementById('p{line - 1}').click()")
+    press(driver, "ArrowDown")
+    words = driver.execute_script(TIP)
+    for part in ("ld.shared.u32", "Needs PTX 1.0, sm_10", "variable, awaited by a scoreboard", "error: "):
+        assert part in words
+    assert driver.execute_script("return document.activeElement.getAttribute('aria-describedby')") == "tip"
+    press(driver, "Escape")
+    assert driver.execute_script(TIP) == ""
+    box = driver.execute_script(
+        f"const opcode = document.querySelector('#p{line} b'); opcode.scrollIntoView({{block: 'center'}});"
+        "const box = opcode.getBoundingClientRect();"
+        "return [box.x + 9, box.y + 9]"
+    )
+    driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": box[0], "y": box[1]})
+    assert driver.execute_script(TIP) == words
+    press(driver, "f")
+    assert driver.execute_script("return location.hash") == "#f1"
+
+
+def test_a_listing_can_be_hidden_but_not_the_last_one(shown: Shown) -> None:
+    driver = shown("layout")
+    script = "document.querySelectorAll('.shows button')[arguments[0]].click()"
+    width = boxes(driver, ".ptx")[0]["right"] - boxes(driver, ".ptx")[0]["left"]
+    for button in (2, 0, 1):
+        driver.execute_script(script, button)
+    assert driver.execute_script(
+        "return [...document.querySelectorAll('.pane')].map((one) => one.hidden)"
+    ) == [True, False, True]
+    assert boxes(driver, ".ptx")[0]["right"] - boxes(driver, ".ptx")[0]["left"] > 2 * width
 
 
 def test_the_button_changes_the_theme(shown: Shown) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from report.kernels import CONFLICTS, RACE, report_on, softmax_report
 
-from ptxgen.report import Launch, Report, Subject, collect, page
+from ptxgen.report import Launch, Report, Subject, collect, highlight, page
+from ptxgen.report.listing import linked, listing_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 SVG_LEAVES = {"path", "rect", "circle", "line"}  # self-closed in the templates
@@ -127,8 +128,58 @@ def test_findings_link_to_their_lines() -> None:
     result = Page(page(report_on(RACE)))
     finding = next(f for f in report_on(RACE).findings if f.line)
     assert f"#p{finding.line}" in {attrs["href"] for _, attrs in result.having("href")}
-    marked = [attrs["id"] for _, attrs in result.tags if "bad-r" in attrs.get("class", "").split()]
+    marked = [attrs["id"] for _, attrs in result.tags if "error-r" in attrs.get("class", "").split()]
     assert f"p{finding.line}" in marked
+    # And the line to the worst finding on it, which is the first one.
+    assert ("a", {"href": "#f1", "aria-label": f"error on line {finding.line}"}) in result.tags
+    assert ("tr", {"id": "f1", "data-l": str(finding.line)}) in result.tags
+
+
+def test_lines_that_a_message_names_are_links() -> None:
+    assert linked("<st> (line 3) after line 9 of 0 lines", 5) == (
+        '&lt;st&gt; (<a href="#p3">line 3</a>) after line 9 of 0 lines'
+    )
+
+
+def test_tokens_of_ptx_and_of_sources_have_colours() -> None:
+    ptx = "@%p1 bra $L<2>;\n\tmad.lo.u32 %r4, %tid.x, 0x80, add; /* <a\nb> */\n.visible .entry ret("
+    assert highlight.ptx(ptx) == [
+        "<i class=f>@%p1</i> <b>bra</b> <i class=f>$L</i>&lt;<i class=n>2</i>&gt;;",
+        "\t<b>mad.lo.u32</b> %r4, <i class=n>%tid.x</i>, <i class=n>0x80</i>, add; <i class=q>/* &lt;a</i>",
+        "<i class=q>b&gt; */</i>",
+        ".visible .entry ret(",
+    ]
+    lines = ["    of a string.", '    """', "    return x < 1", None]
+    assert highlight.source("kernel.py", lines) == [
+        "<i class=s>    of a string.</i>",
+        '<i class=s>    """</i>',
+        "    <b>return</b> x &lt; <i class=n>1</i>",
+        "",
+    ]
+    whole = ['    """Whole."""', "    x"]
+    assert highlight.source("kernel.py", whole) == ['    <i class=s>"""Whole."""</i>', "    x"]
+    assert highlight.source("kernel.unknown", ["return 1 < 2"]) == ["return 1 &lt; 2"]
+    assert highlight.source("kernel.cu", ["return 1;"]) == ["<b>return</b> <i class=n>1</i>;"]
+
+
+def test_every_opcode_of_the_text_is_explained(report: Report) -> None:
+    lines = [line.text.split(";")[0].split() for line in report.ptx if line.kind == "instruction"]
+    opcodes = {words[1] if words[0].startswith("@") else words[0] for words in lines}
+    assert {row.opcode for row in report.instructions} == opcodes
+    assert sum(row.lines for row in report.instructions) == len(lines)
+    text = page(report)
+    for row in report.instructions:
+        assert f'<tr data-o="{row.opcode}">' in text
+        assert row.meaning
+        assert row.needs.startswith("PTX ")
+
+
+def test_columns_are_as_wide_as_their_lines_and_there_is_none_without_machine_code() -> None:
+    columns = listing_of(softmax_report()).columns
+    assert re.fullmatch(r"(minmax\(0,\d+fr\) ?){2,3}", columns)
+    alone = listing_of(REPORTS["nothing installed"]())
+    assert (alone.title, len(alone.columns.split())) == ("Python and PTX", 2)
+    assert "Machine code <span>" not in page(REPORTS["nothing installed"]())
 
 
 def test_reasons_are_said_where_something_is_missing() -> None:
@@ -225,4 +276,4 @@ def test_a_finding_links_to_its_line_of_the_source() -> None:
     location = r"kernel\.cu:[79]"
     link = rf'<td class="nw"><a href="#y{id}" title="{location}">{location}</a></td>'
     assert re.search(rf'<a href="#p{race}">line {race}</a></td>{link}', findings)
-    assert f'id="y{id}"' in shown
+    assert f"<div id=y{id}>" in shown
