@@ -6,6 +6,7 @@ import argparse
 import functools
 import importlib
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -24,7 +25,8 @@ from ptxgen.commands.parts.standard_output import tell
 from ptxgen.commands.parts.static_parameters import static
 from ptxgen.commands.registry import REPORT, ReportKernels, registered
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
-from ptxgen.report import STEPS, Report, Subject, collect, page
+from ptxgen.report import STEPS, Comparison, Report, Subject, collect, compare, comparison_page, page
+from ptxgen.report.comparison import BETTER, WORSE
 
 NAME: Final = "ptxgen report"
 _fail: Final = functools.partial(fail, NAME)
@@ -46,6 +48,9 @@ time; the instruction mix; occupancy, an issue model and a roofline. Without --g
 without ptxas and nvdisasm no machine code: the page says so. It needs no network, and the same input
 gives the same bytes.
 
+with --against there is a page on what differs: instructions, registers, conflicts, proofs, findings,
+and the texts side by side.
+
 arguments of --arg are those of ptxgen run (i32:1000, f32:2.0, random:f32:1024x64, zeros:f32:64,
 x.npy, …). Files are never written.
 
@@ -57,6 +62,8 @@ examples:
       --arg f32:0.5 --static tile=32 -o report.html
 {examples}  ptxgen report triton.ptx --block 128 --source kernel.py -o report.html
   ptxgen report file.ptx --json | jq .findings
+  ptxgen report new.py:scale --example new.py:example --against 'old.py:scale --example old.py:example'
+  ptxgen report new.ptx --against old.ptx -o comparison.html
 
 exit codes:
   0  written, and no error was found; unproved accesses and lints do not count
@@ -75,11 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments, subject = _subject(words)
+        subjects = [subject]
+        if arguments.against is not None:
+            subjects.insert(0, _subject(_other_words(words, arguments))[1])
         if arguments.output != STDOUT:
             check_writable([Path(arguments.output)])
-        with progress(STEPS) as step:
-            result = collect(replace(subject, assemble=arguments.assemble), step)
-        deliver(_json(result) if arguments.json else page(result), arguments.output)
+        with progress(STEPS * len(subjects)) as step:
+            *before, result = (collect(replace(s, assemble=arguments.assemble), step) for s in subjects)
+        compared = compare(before[0], result) if before else None
+        shown = page(result) if compared is None else comparison_page(compared)
+        deliver(_json(compared or result) if arguments.json else shown, arguments.output)
     except LaunchError as error:
         return _fail(USAGE, error)
     except (ConfigError, UnsupportedTargetError) as error:
@@ -87,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PtxGenError, FileError, StopError) as error:
         return _fail(FAILED, error)
     if arguments.output != STDOUT:
-        tell(_summary(result, arguments.output))
-    return FAILED if result.wrong else OK
+        tell(_summary(result, arguments.output) if compared is None else _moves(compared, arguments.output))
+    return FAILED if any(r.wrong for r in (*before, result)) else OK
 
 
 def _subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
@@ -100,6 +112,19 @@ def _subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:
             return arguments, subject
     arguments = _arguments(words, named)
     return arguments, of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
+
+
+def _other_words(words: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """The command line of the kernel that `--against` names: with its options, or if it has none, those of
+    the first kernel.
+    """
+    other = shlex.split(arguments.against)
+    if not other:
+        raise LaunchError("--against needs a kernel, such as old.py:scale or 'old.py:scale --static tile=32'")
+    if len(other) > 1:
+        return other
+    at = words.index(getattr(arguments, "kernel", words[0]))
+    return [*words[:at], *other, *words[at + 1 :]]
 
 
 def _is_text(name: str) -> bool:
@@ -157,8 +182,14 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
     return arguments
 
 
-def _json(result: Report) -> str:
+def _json(result: Report | Comparison) -> str:
     return json.dumps({"schema": SCHEMA, **asdict(result)}, indent=1) + "\n"
+
+
+def _moves(compared: Comparison, output: str) -> str:
+    counts = [sum(figure.verdict == verdict for figure in compared.figures) for verdict in (BETTER, WORSE)]
+    names = compared.after.kernel, compared.before.kernel
+    return "{} against {}: {} figures better, {} worse; written to {}".format(*names, *counts, output)
 
 
 def _summary(result: Report, output: str) -> str:

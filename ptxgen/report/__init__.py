@@ -3,8 +3,20 @@ interpreter did, what is proved, and the limits of the target.
 """
 
 from ptxgen.report.collect import STEPS, Launch, Subject, collect
+from ptxgen.report.comparison import Comparison, compare
 from ptxgen.report.data import Report
-from ptxgen.report.page import page
+from ptxgen.report.page import comparison_page, page
 from ptxgen.report.subjects import subject_of_function
 
-__all__ = ["STEPS", "Launch", "Report", "Subject", "collect", "page", "subject_of_function"]
+__all__ = [
+    "STEPS",
+    "Comparison",
+    "Launch",
+    "Report",
+    "Subject",
+    "collect",
+    "compare",
+    "comparison_page",
+    "page",
+    "subject_of_function",
+]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
 
 from ptxgen.frames import load_template
 from ptxgen.isa.tensor_memory import COLUMNS
-from ptxgen.report import charts
+from ptxgen.report import charts, highlight
 from ptxgen.report.classes import NAMES
+from ptxgen.report.comparison import MACHINE_CODE, PTX, Comparison
 from ptxgen.report.data import TENSOR_COLUMNS, Report
 from ptxgen.report.listing import linked, listing_of
 
@@ -58,6 +62,42 @@ def page(report: Report) -> str:
         busy=charts.busy(report.limits.bounds) if report.limits is not None else [],
         roofline=_roofline(report),
     )
+
+
+# The figures at the head of a comparison, as far as both kernels have them.
+_COMPARED: Final = (
+    "instructions that warps executed",
+    "machine instructions",
+    "registers",
+    "bank conflicts",
+    "resident warps",
+    "clocks of the busiest unit",
+    "not proved",
+    "errors",
+)
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The page of a comparison as HTML text, complete in itself; the same reports give the same text."""
+    sides = comparison.before, comparison.after
+    kinds = dict.fromkeys(p.kind for report in sides for p in report.proved)
+    known = [{p.kind: p for p in report.proved} for report in sides]
+    return load_template("comparison.html.j2").render(
+        c=comparison,
+        tiles=[f for f in comparison.figures if f.name in _COMPARED and None not in (f.before, f.after)],
+        proofs=[(kind, *(side.get(kind) for side in known)) for kind in kinds],
+        texts=[
+            (text, [_coloured(text.name, lines) for lines in (text.before, text.after)])
+            for text in comparison.texts
+        ],
+        alike=[text.name for text in comparison.texts if not text.differs],
+    )
+
+
+def _coloured(name: str, lines: tuple[str, ...]) -> Sequence[Markup | str]:
+    if name == MACHINE_CODE:
+        return lines
+    return highlight.ptx("\n".join(lines)) if name == PTX else highlight.source(name, lines)
 
 
 def _tiles(report: Report) -> list[_Tile]:

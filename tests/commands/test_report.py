@@ -148,7 +148,27 @@ def test_a_kernel_of_a_cache_is_reported_on_without_a_run(capsys: pytest.Capture
     assert dict(result["missing"])["pipeline"] == "no launch was given"
 
 
+def test_two_kernels_are_compared_with_the_same_or_with_other_options(call: Command) -> None:
+    said = call("race.ptx", *RUN, "--against", "good.ptx", "-o", "both.html")
+    assert said.code == tool.FAILED  # the race
+    assert said.out.startswith("conflicts against conflicts: ")
+    assert said.out.endswith(" worse; written to both.html\n")
+    assert said.err.count("/12] ") == 12
+    assert "New findings" in Path("both.html").read_text(encoding="utf-8")
+    said = call(
+        "kernels.py:scale", "--example", "kernels.py:example", "--no-assemble", "--json",
+        "--against", "kernels.py:scale --grid 2 --arg zeros:f32:100 --arg u32:100 --static steps=3",
+    )  # fmt: skip
+    assert said.code == tool.OK
+    compared = json.loads(said.out)
+    assert [row for row in compared["opcodes"] if row["name"] == "mul.rn.f32"] == [
+        {"name": "mul.rn.f32", "before": 3, "after": 2}
+    ]
+
+
 WRONG = [
+    (["good.ptx", "--against", " "], tool.USAGE, "--against needs a kernel, such as old.py:scale or 'old.py"),
+    (["good.ptx", "--against", "missing.ptx"], tool.FAILED, "cannot read missing.ptx: No such file"),
     (["good.ptx", "--arg", "u32:1"], tool.USAGE, "--arg needs --grid"),
     (
         ["good.ptx", "--static", "a=1"],

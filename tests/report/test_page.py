@@ -18,7 +18,7 @@ from report.kernels import CONFLICTS, RACE, report_on, softmax_report
 from ptxgen.report import Launch, Report, Subject, collect, highlight, page
 from ptxgen.report.listing import linked, listing_of
 
-VOID = {"meta", "br", "hr", "img", "input", "link"}
+VOID = {"col", "meta", "br", "hr", "img", "input", "link"}
 SVG_LEAVES = {"path", "rect", "circle", "line"}  # self-closed in the templates
 
 

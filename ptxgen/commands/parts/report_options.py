@@ -22,6 +22,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="ask the assembler and the disassembler, if they are at hand",
     )
+    parser.add_argument(
+        "--against",
+        metavar="KERNEL",
+        help="compare with another kernel, which has the same options, or those after its name: "
+        "--against 'old.py:scale --grid 4'",
+    )
     parser.add_argument("--json", action="store_true", help="the data of the page as JSON")
     parser.add_argument(
         "-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output"
