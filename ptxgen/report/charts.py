@@ -95,7 +95,7 @@ def register_chart(report: Report) -> dict[str, Any]:
     known = [line for line in report.ptx if line.registers is not None]
     assembled = report.code.registers if report.code else 0
     most = max([report.live_registers, assembled, 8])
-    left, right, top, bottom = 44, WIDTH - 12, 14, _REGISTER_HEIGHT - 26
+    left, right, top, bottom = 44, WIDTH - 12, 30, _REGISTER_HEIGHT - 26
     if not known:
         return {"points": ""}
     per = max(len(known) // _BINS, 1)
@@ -112,6 +112,9 @@ def register_chart(report: Report) -> dict[str, Any]:
     numbers = [line.number for line in known]
     peak = max(range(len(known)), key=lambda n: known[n].registers or 0)
     at = round(left + (peak // per + 0.5) * width, 1)
+    # The label of the peak ends or begins there, towards the middle; that of the assembler is on the other
+    # side.
+    ends = at > WIDTH / 2
     return {
         "width": WIDTH, "height": _REGISTER_HEIGHT, "left": left, "right": right, "bottom": bottom,
         "points": "".join([*path, f"V{bottom}Z"]),
@@ -122,8 +125,8 @@ def register_chart(report: Report) -> dict[str, Any]:
             if n >= numbers[0]
         ],
         "peak": known[peak], "peak_x": at, "peak_y": y(known[peak].registers or 0),
-        "anchor": "end" if at > WIDTH / 2 else "start",
-        "label_x": at + (-8 if at > WIDTH / 2 else 8),
+        "anchor": "end" if ends else "start", "label_x": at,
+        "assembled_x": left if ends else right, "assembled_anchor": "start" if ends else "end",
         "assembled": assembled, "assembled_y": y(assembled),
     }  # fmt: skip
 

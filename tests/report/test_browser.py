@@ -18,7 +18,7 @@ import pytest
 from report.kernels import RACE, report_on, softmax_report
 from report.layout import difference, layout_report, picture, save, style
 
-from ptxgen.report import page
+from ptxgen.report import compare, comparison_page, page
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +57,11 @@ def driver(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     result = {"softmax": softmax_report(), "race": report_on(RACE), "layout": layout_report()}
-    for name, report in result.items():
-        (folder / f"{name}.html").write_text(page(report), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in result}
+    texts = {name: page(report) for name, report in result.items()}
+    texts["comparison"] = comparison_page(compare(softmax_report(), report_on(RACE)))
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def press(driver: Any, *keys: str) -> None:
 LAYOUTS = [(width, theme) for width in (NARROW, WIDE) for theme in ("light", "dark")]
 
 
-@pytest.mark.parametrize("name", ["softmax", "race"])
+@pytest.mark.parametrize("name", ["softmax", "race", "comparison"])
 @pytest.mark.parametrize(("width", "theme"), LAYOUTS)
 def test_the_layout_fits_the_screen(
     shown: Shown, name: str, width: int, theme: str, tmp_path_factory: pytest.TempPathFactory
@@ -196,12 +198,12 @@ return found;
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["softmax", "race"])
+@pytest.mark.parametrize("name", ["softmax", "race", "comparison"])
 def test_text_has_the_contrast_of_wcag_aa(shown: Shown, name: str, theme: str) -> None:
     driver = shown(name, WIDE, theme)
     assert driver.execute_script(CONTRAST) == []
     # Also while lines are marked.
-    driver.execute_script("document.querySelector('.ptx .k > div:nth-last-child(4)').click()")
+    driver.execute_script("document.querySelector('.ptx .k > div:nth-last-child(4)')?.click()")
     assert driver.execute_script(CONTRAST) == []
 
 
