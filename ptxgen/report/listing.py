@@ -13,8 +13,8 @@ from markupsafe import Markup, escape
 from ptxgen.report import charts, highlight
 from ptxgen.report.data import Report, SourceFile
 
-_SHORTEST: Final = 36  # characters of text for which a column is laid out at least
-_LONGEST: Final = 88  # and at most
+_SHORTEST: Final = 40  # characters of text for which a column is laid out at least
+_LONGEST: Final = 60  # and at most
 _LONG_LINES: Final = 0.1  # the part of the lines that may be longer than their column
 _GUTTERS: Final = {"source": 11, "ptx": 15, "sass": 6}  # characters before the text
 _LINE: Final = re.compile(r"\bline (\d+)\b")
