@@ -306,6 +306,10 @@ class Ops:
         """The properties of an argument that is no `Value` by which a row is chosen and checked, and its
         operand; None for literals, whose form depends on the row.
         """
+        if isinstance(arg, Value):
+            if arg.k is not self:
+                raise self._foreign(name, arg)
+            return _kind(arg), arg.reg
         if isinstance(arg, Pointer):
             base = arg.base
             if isinstance(base, Value) and base.k is not self:
@@ -314,10 +318,6 @@ class Ops:
             return (Pointer, arg.space, base.type if isinstance(base, Value) else None, dims), arg.address
         if isinstance(arg, (tuple, list)):
             return self._vector_operand(name, arg)
-        if isinstance(arg, Value):
-            if arg.k is not self:
-                raise self._foreign(name, arg)
-            return _kind(arg), arg.reg
         return arg.__class__, arg if isinstance(arg, (ir.Special, ir.Symbol)) else None
 
     def _vector_operand(
