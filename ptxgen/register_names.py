@@ -25,9 +25,7 @@ class _Numbered(dict[int, Reg]):
 
 
 # By declared type; all kernels that were built share these objects, which makes comparisons of them fast.
-REGISTERS: Final[Mapping[str, Mapping[int, Reg]]] = {
-    declared: _Numbered(declared) for declared in REGISTER_PREFIX
-}
+REGISTERS: Final = {declared: _Numbered(declared) for declared in REGISTER_PREFIX}
 
 
 def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | None:
