@@ -301,7 +301,7 @@ class Stage(StepStage):
                 f"ring {ring.name!r} is overlapped: the end of the next drain, or finish, gives back the "
                 "stage"
             )
-        k.flight.touched(self, k.origin())
+        k.flight.touched(self, k.origin)
         k.pending_reads.released(self, f"a stage of ring {ring.name!r}", k.origin(), k.block_path)
         ring.arrive(self.empty)
         self.close()
