@@ -216,10 +216,6 @@ def nightly(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-# Of the targets that choose the same default tiles, one; and sm_90, which takes most registers.
-SM_APART = ("sm_75", "sm_80", "sm_90", "sm_120")
-
-
 def mostly_nightly(values: Iterable[object], kept: Collection[object]) -> list[Any]:
     """Parameters of which `make test` has only those that are `kept`; tuples are for several
     names.
