@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from kernel_runs import refusal
+from refusals import refusal
 
 from flash import AttentionConfig
 from flash.contract.catalogue import emit

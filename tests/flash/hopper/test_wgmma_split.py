@@ -9,7 +9,8 @@ import forward_errors
 import numpy as np
 import pytest
 from conformance import KINDS, check
-from kernel_runs import Problem, nightly, refusal, run_forward
+from kernel_runs import Problem, nightly, run_forward
+from refusals import refusal
 
 from flash import AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build

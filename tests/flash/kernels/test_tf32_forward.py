@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conformance import KINDS, arrays_of, check
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, refusal, run_forward
+from kernel_runs import Problem, run_forward
+from refusals import refusal
 
 import flash
 from flash.error_bound import arithmetic_of_config
