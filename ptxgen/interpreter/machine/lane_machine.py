@@ -24,7 +24,6 @@ from ptxgen.interpreter.machine.barriers import BARRIERS
 from ptxgen.interpreter.machine.lanes import WARP, absent_member
 from ptxgen.interpreter.machine.launch_queue import CancelMachine
 from ptxgen.interpreter.machine.memory import POISON, Address, Base, Space
-from ptxgen.interpreter.machine.registers import RegisterPool
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
 from ptxgen.interpreter.machine.textures import TextureMachine
 from ptxgen.interpreter.machine.tmem import TmemMachine
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lanes import Batch, Selection
     from ptxgen.interpreter.machine.memory import SharedMemory
     from ptxgen.interpreter.machine.observer import Observer
+    from ptxgen.interpreter.machine.registers import RegisterPool
+    from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -83,6 +84,8 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
         watch: Observer | None,
         faults: Faults,
         sm: int,
+        registers: RegisterPool,
+        wgmma: WgmmaRegisters | None,
     ) -> None:
         self.batch = batch
         self.tensor_macs = {}
@@ -95,12 +98,12 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
             batch.lanes, batch.width * batch.cluster_size, None if watch is None else watch.cluster_leave
         )
         self.waits = MemoryWaits(batch.lanes)
-        self.registers = RegisterPool(batch, 0, watch)
+        self.registers = registers
         self.polled = {}
         self.agents = Agents()
         self.watch = watch
         self.products = None
-        self.follow(None)
+        self.follow(wgmma)
         self.faults = faults
         self.sm = sm
         self.exited: Lanes = ~batch.real()
