@@ -127,18 +127,19 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
     def narrow(self, guard: Lanes) -> Lanes | Literal[False] | None:
         """The block's mask where the guard holds: None for all lanes, False for none."""
         both = guard if self.block_mask is None else guard & self.block_mask
-        if not both.any():
+        count = np.count_nonzero(both)
+        if count == 0:
             return False
-        return None if both.all() else both
+        return None if count == len(both) else both
 
     def symbol(self, value: int) -> Base:
         """The address of a variable or a parameter that is the same in all lanes."""
         key = self.selection.count, value
         base = self._symbols.get(key)
         if base is None:
-            base = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
+            base = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64), value)
         # A plan holds the mask and the lanes of the selection that it was made for.
-        return Base(base.lanes)
+        return Base(base.lanes, value)
 
     def ranked(self, value: int) -> Base:
         """The address of a shared variable, with the rank of each lane's CTA in its cluster."""
@@ -158,7 +159,11 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
 
     def spread(self, value: Lanes) -> Lanes:
         """A value that does not depend on the lane, in every lane."""
-        return value if np.ndim(value) else np.full(self.selection.count, value)
+        if value.ndim:
+            return value
+        lanes = np.empty(self.selection.count, value.dtype)
+        lanes.fill(value)
+        return lanes
 
     def undefined(self, dtype: np.dtype[Any]) -> Lanes:
         """The value of a register that was never written."""

@@ -220,8 +220,7 @@ class Selection:
         if self.threads == self.count:
             return
         self.mask = self.inner = mask
-        by_warp = mask.reshape(-1, WARP)
-        present = np.flatnonzero(np.logical_or.reduce(by_warp, axis=1))
+        present = np.packbits(mask).view(np.uint32).nonzero()[0]  # a word has the bits of a warp
         if len(present) < _WORTH_PICKING * self.warps:
             self.rows = present
             first, last = int(present[0]), int(present[-1]) + 1

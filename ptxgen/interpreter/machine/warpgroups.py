@@ -67,7 +67,7 @@ class Warpgroups:
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, that may go on; None if there are none."""
         ended = int(np.count_nonzero(exited))
-        if ended == self._idle or not self.waiting.any():
+        if ended == self._idle or not np.count_nonzero(self.waiting):
             return None
         gone = exited.reshape(-1, WARP).all(axis=1)
         least = np.minimum.reduceat(np.where(gone, _NEVER, self._commits), self._first)

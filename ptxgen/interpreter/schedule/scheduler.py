@@ -12,6 +12,7 @@ others that its membermask names.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -216,7 +217,8 @@ class Scheduler:
         """Whether all lanes of the selected warps that have not ended are selected."""
         if selection.inner is None:
             return True
-        return bool((selection.inner | selection.pick(self._machine.exited)).all())
+        here = selection.inner | selection.pick(self._machine.exited)
+        return int(np.count_nonzero(here)) == selection.count
 
     def _met(self, block: Block, selection: Selection) -> Lanes:
         """The lanes of a selection that can execute the block's first instruction: all lanes that
@@ -389,7 +391,7 @@ class Scheduler:
     # -------------------------------------------------------------------------------------- waiting
 
     def _waiting(self) -> Lanes:
-        waiting: Lanes = np.logical_or.reduce([kind.waiting for kind in self._kinds()])
+        waiting: Lanes = functools.reduce(np.logical_or, [kind.waiting for kind in self._kinds()])
         return waiting
 
     def _kinds(self) -> tuple[_Waits, ...]:
