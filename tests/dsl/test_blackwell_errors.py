@@ -416,8 +416,8 @@ def test_refused_uses_by_threads() -> None:
         with refused(ConfigError, write), of.sums.write():
             pass
         acquire = (
-            "ring 'ring_1': acquire and peek are for rings whose stages threads release; one thread drains "
-            "this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
+            "ring 'ring_1': acquire, peek and look are for rings whose stages threads release; one thread "
+            "drains this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
         )
         with refused(ConfigError, acquire):
             of.inputs.acquire()

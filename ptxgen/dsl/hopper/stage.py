@@ -172,9 +172,10 @@ class RingMemory:
         cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))
         cursor.index.set(k.selp(0, cursor.index + 1, is_last))
 
-    def wait(self, barrier: TilePointer, parity: Value) -> None:
-        """Wait until the phase of a barrier that has this parity is complete."""
-        self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
+    def wait(self, barrier: TilePointer, parity: Value, known: Value | None = None) -> None:
+        """Wait until the phase of a barrier that has this parity is complete, unless that is `known`."""
+        k = self.k
+        k.repeat_until(lambda: k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"), known=known)
 
 
 class StepStage:
