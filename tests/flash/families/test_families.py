@@ -17,6 +17,7 @@ from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -32,6 +33,7 @@ SETTINGS: dict[Family[Any], dict[str, Any]] = {
     LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
     SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
     WGMMA: {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
+    TCGEN05_SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_100a"},
     TCGEN05: {"head_dim": 64, "dtype": "f16", "target": "sm_100a"},
     MMA: {"head_dim": 64, "dtype": "f16"},
     SIMT: {"head_dim": 64},

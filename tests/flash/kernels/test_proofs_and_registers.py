@@ -238,6 +238,10 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
     ),
     "persistent": (each(AttentionConfig, PERSISTENT, WIDTHS, **{"scheduler": "static", **HOPPER}), *(1, 3)),
     "pairs of f16 of wgmma": (each(AttentionConfig, PAIRS, product(head_dim=(64, 128)), **GRADE), 1, 3),
+    "pairs of f16 of tcgen05": (
+        each(AttentionConfig, PAIRS, product(head_dim=(64, 128)), precision="f32_grade", target="sm_100a"),
+        *(1, 2),
+    ),
     "latents": (
         each(AttentionConfig, [{"varlen": True, "window": (99, 5)}, {"bias": "f32", "sink": True}], **LATENT),
         0,
