@@ -184,7 +184,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     alignment = _alignment(call, merged)
     config, rows = call.config, call.q.shape[2] * call.group
     if not same_bits:
-        config = config.for_rows(rows, lambda config: config.kernel(target).tiling)
+        config = config.for_rows(rows, lambda config: _tiling(call, config, target, alignment, merged))
     has_small_tile = _has_small_tile(call, _tiling(call, config, target, alignment, merged))
 
     def tiling_of(config: AttentionConfig) -> AnyTiling:

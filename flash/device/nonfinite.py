@@ -55,6 +55,10 @@ class RestoredValues(ABC):
     def has_nonfinite(self) -> Value:
         """Whether any element of V was set to 0, a predicate that is the same in all threads that restore."""
 
+    def sync(self, team: Team) -> None:
+        """Wait until all threads of the team have written O, and whether any element was set to 0."""
+        team.sync(self.k)
+
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)
 
@@ -73,7 +77,7 @@ class RestoredValues(ABC):
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
-        team.sync(k)  # O, and what has been found, have been written by all
+        self.sync(team)
         with k.when(self.has_nonfinite()):
             thread = team.thread(k)
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
@@ -183,6 +187,11 @@ class NonFinite(RestoredValues):
             self._flag.set(1)
         else:
             self.k.store(self._flag, 1)
+
+    def sync(self, team: Team) -> None:
+        """See `RestoredValues`; where threads have flags of their own, `has_nonfinite` waits for all."""
+        if not isinstance(self._flag, Var):
+            super().sync(team)
 
     def has_nonfinite(self) -> Value:
         """See `RestoredValues`."""

@@ -77,6 +77,7 @@ _CHECKED_PARTS: Final = 2  # of a tile
 _CHECKED_ROWS: Final = 2  # tiles of 16 rows of a warp
 _OPERAND: Final = 4  # registers of operand A
 _WORD: Final = 4  # bytes of a register
+_FEW_WAITING: Final = 16  # registers of a thread: four chunks
 _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
 
 
@@ -254,9 +255,11 @@ class MmaTiling:
     def fits(self, target: Target, other_registers: int = 0) -> bool:
         """Whether a CTA of this shape, whose threads need `other_registers` for features, can run
         on the target without spilling. f32 needs no more for these: where they are needed, the
-        registers of the split operands are free. The same are those in which a tile waits.
+        registers of the split operands are free. The same are those in which a tile waits, unless
+        these are so many that their addresses take as many again.
         """
-        others = max(other_registers - self._prefetched, 0) if self.operands is HALF else 0
+        waiting, others = self._prefetched, other_registers if self.operands is HALF else 0
+        others = max(others - waiting, 0) if waiting <= _FEW_WAITING else others + waiting
         return self.row_tiles > 0 and self.registers + others <= min(
             _MOST_REGISTERS, target.registers_per_block // self.threads
         )
@@ -291,6 +294,14 @@ class MmaFamily(AnyTarget[MmaTiling]):
         return (
             request.dtype in self.dtypes and request.operands is not None and request.head_dim <= self.widest
         )
+
+    def is_for(self, target: Target) -> bool:
+        """See `Family`: targets without asynchronous copies have kernels of their own."""
+        return target.sm < FIRST_ASYNCHRONOUS
+
+    def explained(self, t: MmaTiling) -> str:
+        """See `Family`."""
+        return f"{self.products} of m16n8k8, the next tile in registers" if t.prefetches else self.products
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
