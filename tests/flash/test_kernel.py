@@ -376,8 +376,8 @@ def test_explain_says_what_is_done_to_scores() -> None:
 
 @pytest.mark.slow
 def test_explain_says_by_which_instructions_a_kernel_for_turing_multiplies() -> None:
-    q, k, v = problem(dtype=np.float16)
-    kernel = AttentionKernel(replace(CONFIG, dtype="f16", target="sm_75"))
+    q, k, v = problem(dtype=F16)
+    kernel = AttentionKernel(AttentionConfig(8, dtype="f16", target="sm_75"))
     said = kernel.explain(q, k, v, backend="interpreter")
     assert "\nproducts: mma.sync of m16n8k8, the next tile in registers\n" in said
 
