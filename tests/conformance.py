@@ -120,6 +120,9 @@ KINDS: Final[dict[str, Kind]] = {
     "simt": Kind(SIMT, {"target": "sm_80"}, 16, 16, widths=_ANY, stages=(), alignments=(4, 8)),
     "simt sm_75": Kind(SIMT, {"target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(4, 8)),
     "mma f16": Kind(MMA, {"dtype": "f16"}, 16, 32, widths=_ANY, stages=(2, 3, 4), alignments=(2, 4, 8)),
+    "mma sm_75": Kind(
+        MMA, {"dtype": "f16", "target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(2, 4, 8)
+    ),
     "mma bf16": Kind(MMA, {"dtype": "bf16", "target": "sm_86"}, widths=_ANY, alignments=(2,)),
     "mma tf32": Kind(MMA, {"precision": "tf32"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
     "mma f32_grade": Kind(MMA, {"precision": "f32_grade"}, 16, 32, widths=_GRADE, alignments=(4, 8)),

@@ -59,7 +59,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/families/request.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-        cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
+        cores and need sm_80 or later, 'f16' sm_75. {fp8} (fp8) is of Q, K and V alone, for Hopper
         (target="sm_90a", if you give none) and Blackwell ("sm_100a", "sm_103a"), and launches then give
         `q_scale`, `k_scale` and `v_scale`, float32 [batch, kv_heads], by which numbers of Q, K and V are
         multiplied (`flash/families/wgmma_fp8.py` and `tcgen05_fp8.py` say which tiles there are); with
@@ -67,7 +67,7 @@ class AttentionConfig(ScoreSettings):
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact
-        anyway. Tensor cores need sm_80 or later.
+        anyway. Tensor cores multiply f32 from sm_80 on.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
