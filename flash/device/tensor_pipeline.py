@@ -76,7 +76,7 @@ class TensorPipeline(TmaPipeline):
         clears, is_mapped = hides_rows(config), "Q" in mapped(config)
         rotates = self.rotates and is_mapped
         self.queries = ring(1, producer, consumer, written=not is_mapped, reworked=rotates, q=q)
-        self.keys = ring(t.stages, producer, consumer, gathered=self.gathered, k=keys)
+        self.keys = ring(t.key_stages, producer, consumer, gathered=self.gathered, k=keys)
         self.values = ring(t.stages, producer, consumer, gathered=self.gathered, reworked=clears, v=values)
         over: BoxTile | None = self.queries.tile("q") if t.output_is_over_queries else None
         self.declare_output(t, over)
