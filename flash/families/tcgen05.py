@@ -43,8 +43,8 @@ _LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of one that copies or starts
 # products, by row tiles: with two of them all 65536 registers, as flash-attn-4 deals them. Threads of the
 # last kind need more (`_REGISTERS_TO_WORK`) for rows of Q of more than `_FEW_STEPS` columns, whose
-# descriptors the thread that starts products has in registers, to gather rows, and for CTAs that take several
-# blocks of queries.
+# descriptors the thread that starts products has in registers, to gather rows, for slices of V, and for CTAs
+# that take several blocks of queries.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
@@ -140,7 +140,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     def _registers(self, *, keeps_more: bool) -> tuple[int, int, int]:
         """Registers of a thread that computes weights, of one that rescales O, and of the others."""
-        works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS
+        works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS or self.value_slices > 1
         return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
@@ -177,7 +177,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
     dtypes: ClassVar[tuple[DType, ...]] = (F16, BF16)
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_TILES
-    blocks_q = TCGEN05_BLOCKS_Q
+    blocks_q: ClassVar[tuple[int, ...]] = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
     gathers = True
     why_one_block = ""

@@ -15,8 +15,8 @@ slabs of 64 columns, which come and go one by one, because Q takes most of it; V
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator
+from typing import ClassVar, Final
 
 from flash.families.family import Campaign, Family, Offered
 from flash.families.request import MAX_HEAD_DIM, TileRequest
@@ -73,20 +73,11 @@ class Tcgen05LatentFamily(Tcgen05Family):
     tiling = Tcgen05LatentTiling
     emitter = "flash.kernels.tcgen05_latent:tcgen05_latent_forward"
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_LATENT_TILES
-    blocks_q = (TCGEN05_ROWS,)
+    blocks_q: ClassVar[tuple[int, ...]] = (TCGEN05_ROWS,)
     widest = 576  # of which a CTA holds 128 rows
     values_in_keys = True
     why_one_block = Family.why_one_block
-    campaign: ClassVar[Campaign] = {
-        "f16-sm_100a-causal-latent": {
-            "head_dim": 320,
-            "head_dim_v": 64,
-            "tile": 32,
-            "shared_kv": True,
-            "causal": "bottom_right",
-            "target": "sm_100a",
-        }
-    }
+    campaign: ClassVar[Campaign] = {}  # roles are those of `TCGEN05`
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
@@ -100,8 +91,9 @@ class Tcgen05LatentFamily(Tcgen05Family):
 
     def against_block(self, request: TileRequest) -> str:
         """See `Tcgen05Family`."""
-        others = request.block_q not in ("auto", TCGEN05_ROWS)
-        return f"block_q={request.block_q}: a CTA has {TCGEN05_ROWS} rows of so many columns" if others else ""
+        if request.block_q in ("auto", TCGEN05_ROWS):
+            return ""
+        return f"block_q={request.block_q}: a CTA has {TCGEN05_ROWS} rows of so many columns"
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterator[Tcgen05LatentTiling]:  # noqa: ARG002
         """See `Family`. Tiles of V are as many as fit if they are not asked for."""
@@ -117,8 +109,8 @@ class Tcgen05LatentFamily(Tcgen05Family):
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
         """See `Family`."""
         return (
-            f"head_dim={request.head_dim} with shared_kv has one kernel for {target.name}, which does not take "
-            f"this: {self.why_not(request, target, alignment)}; use other sizes"
+            f"head_dim={request.head_dim} with shared_kv has one kernel for {target.name}, which does not "
+            f"take this: {self.why_not(request, target, alignment)}; use other sizes"
         )
 
 

@@ -2,8 +2,8 @@
 
 It is that of `flash/kernels/tcgen05_forward.py` with one row tile, but for S = Q Kᵀ: 128 rows of Q with 576
 columns take 144 of the 227 KB of shared memory, so that K comes in slabs of 64 columns, over which one thread
-sums the scores. A commit releases each slab, so that the first slabs of the next tile arrive while the softmax
-weighs this one.
+sums the scores. A commit releases each slab, so that the first slabs of the next tile arrive while the
+softmax weighs this one.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def checked_head_dim(value: object, *, shared_kv: bool) -> int:
         )
     cures = [
         f"; where V is columns of K, shared_kv=True takes up to {family.widest}, with "
-        f"{' or '.join(repr(dtype.name) for dtype in family.dtypes)} and target={family.target!r} or a target "
-        "with tcgen05, such as 'sm_100a'"
+        f"{' or '.join(repr(dtype.name) for dtype in family.dtypes)} and target={family.target!r} or a "
+        "target with tcgen05, such as 'sm_100a'"
         for family in FAMILIES
         if family.target is not None and integer(value, MAX_HEAD_DIM + 1, family.widest) is not None
     ]

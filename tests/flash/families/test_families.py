@@ -95,8 +95,8 @@ def test_named_problems_have_families_of_their_own() -> None:
 @pytest.mark.parametrize("precision", ["f32_grade", "tf32", "ieee"])
 def test_no_kernel_multiplies_latents_of_f32(precision: str) -> None:
     assert refusal(AttentionConfig, 576, 512, error=ConfigError, precision=precision, shared_kv=True) == (
-        "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and wgmma multiplies "
-        "f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'"
+        "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and wgmma "
+        "multiplies f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'"
     )
 
 
