@@ -248,7 +248,7 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
     "wide values on Blackwell": (
         each(
             AttentionConfig,
-            [{"causal": True}, {"causal": True, "pack_gqa": True, "varlen": True}, {"scheduler": "static"}],
+            [{"causal": True}, {"causal": True, "pack_gqa": True, "varlen": True}, {"window": (9, None)}],
             product(head_dim=(256, 64), head_dim_v=(320, 512)),
             **{**HOPPER, "target": "sm_103a"},
         ),
