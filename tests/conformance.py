@@ -22,6 +22,7 @@ from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_latent import TCGEN05_LATENT
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -153,6 +154,7 @@ KINDS: Final[dict[str, Kind]] = {
         blocks_q=(128,),
     ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
+    "split on sm_100a": Kind(TCGEN05_SPLIT, {**_SPLIT, "target": "sm_100a"}, block_q=128, widths=_OF_SPLIT),
     "latent": Kind(
         LATENT,
         {**_LATENT, **_HOPPER},

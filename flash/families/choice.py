@@ -15,6 +15,7 @@ from flash.families.simt import SIMT, Tiling
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_latent import TCGEN05_LATENT
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -32,6 +33,7 @@ FAMILIES: Final[tuple[Family[Any], ...]] = (
     LATENT,
     SPLIT,
     WGMMA,
+    TCGEN05_SPLIT,
     TCGEN05,
     MMA,
     SIMT,

@@ -237,9 +237,10 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         """See `Family`. Stages are as many as fit if they are not asked for."""
         tiles = self.tiles_of_request(request)
         if request.block_q == "auto":
-            one, two = TCGEN05_BLOCKS_Q
-            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, max(tiles))]
-            sizes += [(one, n) for n in tiles]
+            least = min(_LEAST_OF_TWO, max(tiles))
+            sizes = [
+                (m, n) for m in reversed(self.blocks_q) for n in tiles if n >= least or m == TCGEN05_ROWS
+            ]
         else:
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)

@@ -73,7 +73,8 @@ class AttentionConfig(ScoreSettings):
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192; with
-        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256.
+        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256, and
+        "f32_grade" a tile of 48 or 80.
         "auto" takes the documented default for head_dim and target (`DEFAULT_TILES`,
         `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
-from fake_driver import FakeDevice, FakeDriver
+from device_arrays import CudaArray, on_device
+from fake_driver import FakeDriver
 from judge import assert_items_are_accurate, rounded_normal
 from kernel_runs import assert_no_spill, in_pages, mostly_nightly, nightly
 from nan_memory import NanMemory
@@ -711,13 +711,6 @@ def test_splits_give_nearly_all_slots_work(blocks: int, tiles: int, slots: int, 
 
 # ------------------------------------------------------------------------------------------
 # on a GPU, which the interpreter plays
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """Two GPUs that run what is launched, without an assembler."""
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
 Make = Callable[[AttentionConfig], DecodeKernel]

@@ -325,7 +325,8 @@ def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["wgmma f16", "split", *(pytest.param(of, marks=pytest.mark.slow) for of in LATENTS)]
+    "kind",
+    ["wgmma f16", "split", "split on sm_100a", *(pytest.param(of, marks=pytest.mark.slow) for of in LATENTS)],
 )
 def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
     slack = 2048 if kind == "latent" else 3072
