@@ -100,7 +100,7 @@ class Correction:
         if out is not None:
             stage.o.write(out, i * TCGEN05_ROWS, factor=inverse)
             return
-        columns = self.work.t.head_dim_v
+        columns = self.work.t.slices.width
         for first in range(0, columns, _PIECE):
             count = min(_PIECE, columns - first)
             self._store_sums(cta, i, first, [x * inverse for x in stage.o.load(first, count)])
@@ -125,7 +125,7 @@ class Correction:
         if out is None:
             zero = k.mov(0.0, type=f32)
             for i in range(self.row_tiles):
-                self._store_sums(cta, i, 0, [zero] * self.work.t.head_dim_v)
+                self._store_sums(cta, i, 0, [zero] * self.work.t.slices.width)
             return
         for at in out.chunks(role.thread, role.threads):
             k.store(at, [k.mov(0, type=u32)] * _WIDEST)

@@ -76,9 +76,9 @@ class TensorPipeline(TmaPipeline):
         clears, is_mapped = self.clears_copies and hides_rows(config), "Q" in mapped(config)
         changes = (self.reworked or self.rotates) and is_mapped
         self.queries = ring(1, producer, consumer, written=not is_mapped, reworked=changes, q=q)
-        stages = functools.partial(ring, t.stages, producer, consumer, gathered=self.gathered)
-        self.keys = stages(reworked=self.reworked, k=keys)
-        self.values = stages(reworked=self.reworked or clears, v=values)
+        of_keys = functools.partial(ring, gathered=self.gathered)
+        self.keys = of_keys(t.key_stages, producer, consumer, reworked=self.reworked, k=keys)
+        self.values = of_keys(t.stages, producer, consumer, reworked=self.reworked or clears, v=values)
         over: BoxTile | None = self.queries.tile("q") if t.output_is_over_queries else None
         self.declare_output(t, over)
         of = self.cleared_values

@@ -14,6 +14,7 @@ from flash.families.request import TileRequest
 from flash.families.simt import SIMT, Tiling
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_latent import TCGEN05_LATENT
 from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.families.wgmma_fp8 import FP8
@@ -28,6 +29,7 @@ AnyTiling = Tiling | MmaTiling | WgmmaTiling
 FAMILIES: Final[tuple[Family[Any], ...]] = (
     TCGEN05_FP8,
     FP8,
+    TCGEN05_LATENT,
     LATENT,
     SPLIT,
     WGMMA,

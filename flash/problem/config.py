@@ -110,7 +110,7 @@ class AttentionConfig(ScoreSettings):
     rotary_interleaved: whether columns 2 i and 2 i + 1 are rotated together, instead of i and
         i + rotary_dim / 2.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
+        a GPU, but sm_90a with fp8, and for shared_kv with more than 256 columns. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
         (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, which
         only Blackwell GPUs run, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103

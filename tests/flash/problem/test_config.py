@@ -27,7 +27,8 @@ TOO_LARGE = (
     "keep its rows in registers and shared memory"
 )
 WITH_SHARED_KV = (
-    "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a'"
+    "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a' or "
+    "a target with tcgen05, such as 'sm_100a'"
 )
 TILE = "must be one of 16, 32, 64, 128, 'auto', got"
 CAUSAL = "causal must be one of False, True, 'bottom_right', 'top_left', got"
