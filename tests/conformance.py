@@ -21,6 +21,7 @@ from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_mx import TCGEN05_MX
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -110,6 +111,10 @@ _OF_TCGEN05_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((96, 48), (64, 128), (128, 64), (192, 128)),
 )
+_OF_TCGEN05_MX: Final[tuple[Dims, ...]] = (
+    *((32, 32), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
+    *((96, 48), (64, 128), (128, 80), (192, 128), (32, 256)),
+)
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((192, 128), (64, 128), (48, 144), (128, 256)),
@@ -149,6 +154,23 @@ KINDS: Final[dict[str, Kind]] = {
         (64, 64),
         _OF_TCGEN05_FP8,
         blocks_q=(128,),
+    ),
+    "mxfp8 e4m3 on sm_100a": Kind(
+        TCGEN05_MX,
+        {"dtype": "e4m3", "scale_block": "mx", "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_MX,
+        blocks_q=(128,),
+    ),
+    "mxfp8 e5m2 on sm_103a": Kind(
+        TCGEN05_MX,
+        {"dtype": "e5m2", "scale_block": "mx", "target": "sm_103a"},
+        64,
+        128,
+        (96, 48),
+        _OF_TCGEN05_MX,
     ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "latent": Kind(
@@ -192,7 +214,7 @@ def has(kind: str, feature: str) -> bool:
     blocks of rows have scales.
     """
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
-    return KINDS[kind].family not in (FP8, TCGEN05_FP8) or not missing & FEATURES[feature].keys()
+    return KINDS[kind].family not in (FP8, TCGEN05_FP8, TCGEN05_MX) or not missing & FEATURES[feature].keys()
 
 
 def arrays_of(

@@ -17,6 +17,7 @@ from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_mx import TCGEN05_MX
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -27,6 +28,7 @@ from ptxgen.text import render
 
 HOPPER = target("sm_90a")
 SETTINGS: dict[Family[Any], dict[str, Any]] = {
+    TCGEN05_MX: {"head_dim": 64, "dtype": "e4m3", "scale_block": "mx"},
     TCGEN05_FP8: {"head_dim": 64, "dtype": "e4m3", "target": "sm_100a"},
     FP8: {"head_dim": 64, "dtype": "e4m3"},
     LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
@@ -111,6 +113,8 @@ def test_a_process_that_emits_a_kernel_imports_no_other_family(family: Family[An
     own = family.emitter.partition(":")[0]
     # Those whose parts the others take.
     shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()
-    shared |= {TCGEN05.emitter.partition(":")[0]} if family is TCGEN05_FP8 else set()
+    of_tcgen05 = TCGEN05_MX, TCGEN05_FP8, TCGEN05  # each takes parts of those after it
+    after = of_tcgen05[of_tcgen05.index(family) + 1 :] if family in of_tcgen05 else ()
+    shared |= {other.emitter.partition(":")[0] for other in after}
     assert own in built.stdout.split()
     assert set(built.stdout.split()) <= {own, *shared}
