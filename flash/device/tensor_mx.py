@@ -23,6 +23,7 @@ from ptxgen.types import u8, u32, u64
 _LANES: Final = 32  # words of rows this far apart are neighbours
 _PLACES: Final = TCGEN05_ROWS // _LANES
 _BITS: Final = 8  # of a scale
+Words = list[tuple[int, Value, list[Value]]]  # cells, words in them, and the scales in these
 
 
 class MxTensorPipeline(Fp8TensorPipeline):
@@ -53,18 +54,19 @@ class MxTensorPipeline(Fp8TensorPipeline):
     def load_queries(self, cta: Cta) -> None:
         """See `TmaPipeline`."""
         super().load_queries(cta)
+        firsts = (cta.first_row + i * TCGEN05_ROWS for i in range(self.row_tiles))
+        words = [self._of_rows(SCALES[0], cta, first, cta.O.rows) for first in firsts]
         with self.query_scales.write() as stage:
-            for i in range(self.row_tiles):
-                rows = cta.O.rows
-                first = cta.first_row + i * TCGEN05_ROWS
-                self._copy_rows(getattr(stage, query_tile(i)), SCALES[0], cta, (first, rows))
+            for i, of_tile in enumerate(words):
+                self._store(getattr(stage, query_tile(i)), of_tile)
 
     @marked("mx rings: keys")
     def load_keys(self, cta: Cta, row: Value) -> None:
         """See `TmaPipeline`."""
         super().load_keys(cta, row)
+        words = self._of_rows(SCALES[1], cta, row, cta.K.rows)
         with self.key_scales.write() as stage:
-            self._copy_rows(stage.k, SCALES[1], cta, (row, cta.K.rows))
+            self._store(stage.k, words)
 
     @marked("mx rings: values")
     def load_values(self, cta: Cta, row: Value, follows: Value | bool = False) -> None:
@@ -75,44 +77,51 @@ class MxTensorPipeline(Fp8TensorPipeline):
         first = row.as_(u32) // MX_BLOCK
         blocks = [array.row(k, k.min(first + i, last)) for i in range(self.tile // MX_BLOCK)]
         columns = self.config.tiling.head_dim_v
+
+        def of(cell: int, column: Value) -> list[Value]:
+            right = k.cvt(k.min(column + cell * TCGEN05_ROWS, columns - 1), dtype=u64)
+            return [block + right for block in blocks]
+
+        words = self._words(self.value_scales.tile("v").rows, of)
         with self.value_scales.write() as stage:
+            self._store(stage.v, words)
 
-            def of(column: Value) -> list[Value]:
-                place = k.cvt(k.min(column, columns - 1), dtype=u64)
-                return [block + place for block in blocks]
-
-            for cell in range(stage.v.rows):
-                self._store(stage.v, cell, cell * TCGEN05_ROWS, of)
-
-    def _copy_rows(self, tile: BoxTile, name: str, cta: Cta, rows: tuple[Value, Value]) -> None:
-        """Copy the scales of 128 rows of Q or K, from the first of `rows` on; the second is their number, and
-        rows after the last have its scales.
+    def _of_rows(self, name: str, cta: Cta, first: Value, count: Value) -> Words:
+        """The scales of 128 rows of Q or K, of which there are `count`, from row `first` on; those after the
+        last row have its scales.
         """
-        k, (first, count), array = self.k, rows, self._of_head(name, cta)
+        k, array = self.k, self._of_head(name, cta)
         groups, last = self.config.tiling.head_dim // MX_BLOCK, (count - 1).as_(u32)
-        for cell in range(tile.rows):
 
-            def of(row: Value, cell: int = cell) -> list[Value]:
-                at = array.row(k, k.min((first + k.signed(row)).as_(u32), last))
-                return [at + group for group in range(cell * CELL, min((cell + 1) * CELL, groups))]
+        def of(cell: int, row: Value) -> list[Value]:
+            at = array.row(k, k.min((first + k.signed(row)).as_(u32), last))
+            return [at + group for group in range(cell * CELL, min((cell + 1) * CELL, groups))]
 
-            self._store(tile, cell, 0, of)
+        return self._words(self.key_scales.tile("k").rows, of)
 
-    @marked("mx rings: scales")
-    def _store(self, tile: BoxTile, cell: int, first: int, of: Callable[[Value], Sequence[Value]]) -> None:
-        """Store the scales of 128 rows, from `first` on, and of four blocks to a row of a tile: `of` gives
-        the addresses of those of a row.
+    @marked("mx rings: load scales")
+    def _words(self, cells: int, of: Callable[[int, Value], Sequence[Value]]) -> Words:
+        """The words with the scales of `cells` times 128 rows that this thread stores, before it waits for
+        memory to store them to: `of` gives the addresses of those of a cell and a row in it.
         """
         k, role = self.k, self.producer
         words = []
-        for begin in range(0, TCGEN05_ROWS, role.threads):
-            word = role.thread + begin
-            row = word % _PLACES * _LANES + word // _PLACES + first
-            scales = [k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32) for at in of(row)]
-            words.append((word, scales))
-        for word, scales in words:
+        for cell in range(cells):
+            for begin in range(0, TCGEN05_ROWS, role.threads):
+                word = role.thread + begin
+                row = word % _PLACES * _LANES + word // _PLACES
+                scales = [
+                    k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32) for at in of(cell, row)
+                ]
+                words.append((cell, word, scales))
+        return words
+
+    @marked("mx rings: store scales")
+    def _store(self, tile: BoxTile, words: Words) -> None:
+        """Store words to a tile."""
+        for cell, word, scales in words:
             shifted = [scale << _BITS * i if i else scale for i, scale in enumerate(scales)]
-            k.store(tile.pointer(cell, word), functools.reduce(operator.or_, shifted))
+            self.k.store(tile.pointer(cell, word), functools.reduce(operator.or_, shifted))
 
     def _of_head(self, name: str, cta: Cta) -> ScoreArray:
         """The scales of the head of a CTA, by rows, or by blocks of keys."""
