@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ptxgen.dsl.annotations import Pointer, bf16, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
     from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
     from ptxgen.tensormap import TensorMap
+    from ptxgen.tuning import TunedKernel, autotune
 
 __version__: Final = "0.1.0"  # of the distribution; pyproject.toml reads it
 
@@ -19,8 +20,10 @@ __all__ = [
     "KernelFunction",
     "Pointer",
     "TensorMap",
+    "TunedKernel",
     "Value",
     "Var",
+    "autotune",
     "bf16",
     "f16",
     "f32",
@@ -41,6 +44,7 @@ _ROOMS: Final = {
     **dict.fromkeys(("BuiltFunction", "KernelFunction", "kernel"), "ptxgen.kernels"),
     **dict.fromkeys(("KernelBuilder", "Pointer", "Value", "Var"), "ptxgen.dsl"),
     "TensorMap": "ptxgen.tensormap",
+    **dict.fromkeys(("TunedKernel", "autotune"), "ptxgen.tuning"),
 }
 
 

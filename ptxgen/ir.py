@@ -206,11 +206,12 @@ NOWHERE: Final = Origin(None, 0)
 class Instr:
     """One instruction. Equality ignores `origin`.
 
-    `shape` keeps the result of `ptxgen.check.verify.shapes.shape_of`; None before that is asked for. So an
-    instruction does not change once it is checked.
+    `form` and `shape` keep the results of `ptxgen.isa.forms.form_of` and
+    `ptxgen.check.verify.shapes.shape_of`; None before these are asked for. So an instruction does not change
+    once it is checked.
     """
 
-    __slots__ = ("guard", "opcode", "operands", "origin", "shape")
+    __slots__ = ("form", "guard", "opcode", "operands", "origin", "shape")
 
     def __init__(
         self,
@@ -218,11 +219,13 @@ class Instr:
         operands: tuple[Operand, ...] = (),
         guard: Guard | None = None,
         origin: Origin | None = None,
+        form: Any = None,
     ) -> None:
         self.opcode = opcode
         self.operands = operands
         self.guard = guard
         self.origin = origin
+        self.form = form
         self.shape: Any = None
 
     def __eq__(self, other: object) -> bool:

@@ -22,6 +22,7 @@ from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -124,6 +125,9 @@ KINDS: Final[dict[str, Kind]] = {
     "simt": Kind(SIMT, {"target": "sm_80"}, 16, 16, widths=_ANY, stages=(), alignments=(4, 8)),
     "simt sm_75": Kind(SIMT, {"target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(4, 8)),
     "mma f16": Kind(MMA, {"dtype": "f16"}, 16, 32, widths=_ANY, stages=(2, 3, 4), alignments=(2, 4, 8)),
+    "mma sm_75": Kind(
+        MMA, {"dtype": "f16", "target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(2, 4, 8)
+    ),
     "mma bf16": Kind(MMA, {"dtype": "bf16", "target": "sm_86"}, widths=_ANY, alignments=(2,)),
     "mma tf32": Kind(MMA, {"precision": "tf32"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
     "mma f32_grade": Kind(MMA, {"precision": "f32_grade"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
@@ -173,6 +177,7 @@ KINDS: Final[dict[str, Kind]] = {
         _OF_TCGEN05_MX,
     ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
+    "split on sm_100a": Kind(TCGEN05_SPLIT, {**_SPLIT, "target": "sm_100a"}, block_q=128, widths=_OF_SPLIT),
     "latent": Kind(
         LATENT,
         {"dtype": "f16", **_LATENT},

@@ -20,6 +20,8 @@ from types import ModuleType
 
 import pytest
 from command_line import call  # noqa: F401  # a fixture of all tests
+from device_arrays import interpreting, without_assembler
+from fake_driver import FakeDevice, FakeDriver
 from grids import dispensable, share_of
 from host_programs import Hosts, cuda_headers
 from kernel_runs import Kernels
@@ -375,6 +377,13 @@ def only_young_garbage() -> Iterator[None]:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """The kernels that launches on the interpreter run, with all sanitizers."""
     return Kernels(monkeypatch)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Two H100 that run what is launched, without an assembler."""
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refusal
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, build
@@ -17,7 +18,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
 from ptxgen import interpreter, ir
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import BackendError, ConfigError
 from ptxgen.interpreter import Result
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
@@ -218,10 +219,6 @@ def nightly(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-# Of the targets that choose the same default tiles, one; and sm_90, which takes most registers.
-SM_APART = ("sm_75", "sm_80", "sm_90", "sm_120")
-
-
 def mostly_nightly(values: Iterable[object], kept: Collection[object]) -> list[Any]:
     """Parameters of which `make test` has only those that are `kept`; tuples are for several
     names.
@@ -267,13 +264,6 @@ def main_loop_of(of: AttentionConfig | KernelConfig | BuiltKernel, assembler: As
         pytest.skip(str(error))
     assert loop is not None
     return loop
-
-
-def refusal(call: Callable[..., Any], *args: Any, error: type[Exception] = LaunchError, **kwargs: Any) -> str:
-    """The message of the error that a call raises."""
-    with pytest.raises(error) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
 
 
 def refused_config(*args: Any, **settings: Any) -> str:

@@ -219,7 +219,7 @@ def test_a_source_distribution_holds_every_file_of_the_repository(built: Built) 
     wanted = {name for name in listed if (ROOT / name).exists()} - {".gitignore"}
     assert wanted - inside == set()
     assert {f"templates/{PROBE}", "templates/__init__.py", "LICENSE", "pyproject.toml", "README.md"} <= inside
-    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= inside
+    assert {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")} <= inside
     assert not [name for name in inside if name.endswith(".pyc")]
 
 

@@ -20,7 +20,7 @@ def public_modules() -> set[str]:
 
 def imported_by_documents() -> dict[str, str]:
     """Modules of this project that code in the documents imports, each with one of these documents."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     fenced = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
     imported = re.compile(r"(?:from|import) ((?:ptxgen|flash)(?:\.\w+)*)\b")
     return {

@@ -27,7 +27,7 @@ KERNELS: Final = {
     **dict.fromkeys(("softmax", "layer_norm", "gemm", "attention"), 80),
     **dict.fromkeys(("blackwell_gemm", "blackwell_pair_gemm", "nvf4_gemm"), 100),
 }
-PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md")
+PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md", "docs/kernels/gemm.md", "docs/kernels/attention.md")
 PEERS: Final = {  # the module of each, and the package that it needs
     "Triton": ("benchmarks/gallery_triton.py", "triton"),
     "CuTe DSL": ("benchmarks/gallery_cute.py", "nvidia-cutlass-dsl"),
@@ -45,7 +45,7 @@ _NO_CODE: Final = (
 )
 
 GALLERY_REMARKS: Final = (
-    f"ours are the examples of {' and '.join(PAGES)}, the others those of "
+    f"ours are the examples of {', '.join(PAGES)}, the others those of "
     f"{' and '.join(path for path, _ in PEERS.values())}, with the same tiles and types, "
     "and for sm_80 the same warps; all are for any sizes, with rows that begin at multiples of 16 bytes in "
     "products and attention; Triton's nvf4 takes whole steps of depth, and factors by rows",

@@ -162,7 +162,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
     dtypes: ClassVar[tuple[DType, ...]] = (F16, BF16)
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_TILES
-    blocks_q = TCGEN05_BLOCKS_Q
+    blocks_q: ClassVar[tuple[int, ...]] = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
     gathers = True
     why_one_block = ""
@@ -211,9 +211,10 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         if request.has_planes:
             tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
         if request.block_q == "auto":
-            one, two = TCGEN05_BLOCKS_Q
-            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, max(tiles))]
-            sizes += [(one, n) for n in tiles]
+            least = min(_LEAST_OF_TWO, max(tiles))
+            sizes = [
+                (m, n) for m in reversed(self.blocks_q) for n in tiles if n >= least or m == TCGEN05_ROWS
+            ]
         else:
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)

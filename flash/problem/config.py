@@ -67,7 +67,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/families/request.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-        cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
+        cores and need sm_80 or later, 'f16' sm_75. {fp8} (fp8) is of Q, K and V alone, for Hopper
         (target="sm_90a", if you give none) and Blackwell ("sm_100a", "sm_103a"), and launches then give
         `q_scale`, `k_scale` and `v_scale`, float32 [batch, kv_heads], by which numbers of Q, K and V are
         multiplied (`flash/families/wgmma_fp8.py` and `tcgen05_fp8.py` say which tiles there are); with
@@ -75,13 +75,14 @@ class AttentionConfig(ScoreSettings):
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact
-        anyway. Tensor cores need sm_80 or later.
+        anyway. Tensor cores multiply f32 from sm_80 on.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192; with
-        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256.
+        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256, and
+        "f32_grade" a tile of 48 or 80.
         "auto" takes the documented default for head_dim and target (`DEFAULT_TILES`,
         `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or
@@ -132,10 +133,9 @@ class AttentionConfig(ScoreSettings):
     scale_block: with fp8 how many rows of a head of Q, of K and of V share a scale: a
         multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
         `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
-        With "mx" blocks of 32 elements do, as in OCP Microscaling Formats (MXFP8), for Blackwell alone:
-        scales are powers of two, float8_e8m0fnu, `q_scale` [batch, heads, seq_q, head_dim / 32], `k_scale`
-        [batch, kv_heads, seq_k, head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]
-        (`flash.quantize_mx`), and head_dim is a multiple of 32. Not with varlen.
+        With "mx" blocks of 32 elements do (MXFP8, by `flash.quantize_mx`), for Blackwell alone: scales are
+        float8_e8m0fnu, `q_scale` [batch, heads, seq_q, head_dim / 32], `k_scale` [batch, kv_heads, seq_k,
+        head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]. Not with varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
         (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
@@ -189,8 +189,8 @@ class AttentionConfig(ScoreSettings):
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(INPUT_DTYPES))
         object.__setattr__(self, "out_dtype", resolved_out_dtype(self.dtype, self.out_dtype))
-        blocks = resolved_scale_block(self.dtype, self.scale_block, self.head_dim)
-        object.__setattr__(self, "scale_block", blocks)
+        scaled = resolved_scale_block(self.dtype, self.scale_block, self.head_dim)
+        object.__setattr__(self, "scale_block", scaled)
         require_one_of("precision", self.precision, choices(self.element), hint=self._why_no_precision)
         object.__setattr__(self, "precision", resolved(self.element, self.precision))
         require_one_of("causal", self.causal, CAUSAL)

@@ -15,7 +15,7 @@ import numpy as np
 from flash.operands.declared import Number
 from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature, TypeOf
 from flash.scores.options import is_scale, number
-from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, keep_mask, threshold
+from flash.scores.philox import KEYS_PER_BLOCK, ROUNDS, STEPS, keep_mask, threshold
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen.arguments import in_numbers
 from ptxgen.dsl.source_regions import marked
@@ -202,12 +202,7 @@ class AppliedDropout(Applied):
         k = self.k
         words = [at, query.as_(u32), head.as_(u32), k.mov(0, type=u32)]
         key = [k.cvt(self.seed, dtype=u32), k.cvt(self.seed >> 32, dtype=u32)]
-        for round_ in range(ROUNDS):
-            high = [k.mul(w, m, mode="hi") for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
-            low = [w * m for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
-            keys = [part + (round_ * step & 0xFFFF_FFFF) for part, step in zip(key, KEY_STEPS, strict=True)]
-            words = [high[1] ^ words[1] ^ keys[0], low[1], high[0] ^ words[3] ^ keys[1], low[0]]
-        return words
+        return list(k.philox(words, key, rounds=ROUNDS))
 
 
 @dataclass(frozen=True)

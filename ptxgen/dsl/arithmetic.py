@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Final
 
 from ptxgen.dsl import division
 from ptxgen.dsl.choice import check_value
 from ptxgen.dsl.ops import Ops
 from ptxgen.dsl.pairs import Pair
-from ptxgen.dsl.values import Scalar, Value, Var, is_count, require_value
+from ptxgen.dsl.values import Scalar, Value, Var, is_count, is_int, require_value
 from ptxgen.errors import ConfigError, KernelWarning, TypeMismatchError, shown
 from ptxgen.ir import Instr
 from ptxgen.isa.integer import subtracts
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import f32, s32
+from ptxgen.types import f32, s32, u32
 
+_COUNTER_WORDS, _KEY_WORDS, _ROUNDS = 4, 2, 10  # of Philox4x32
+_MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
+_DROPPED_BITS: Final = 8  # of a word, of which an f32 has 24
 _SETTLED: Final = ("ge", "lt")  # comparisons of unsigned numbers with 0 that come out the same for all
 
 
@@ -86,6 +91,47 @@ class Arithmetic(Ops):
         later. Raises `TypeMismatchError` for other values.
         """
         return Pair.of(self, low, high)
+
+    def philox(
+        self, counter: Sequence[Scalar], key: Sequence[Scalar], *, rounds: int = _ROUNDS
+    ) -> tuple[Value, Value, Value, Value]:
+        """Four random u32 words, those of Philox4x32: a function of four u32 words of a counter and two of a
+        key (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3). Different
+        counters give independent words, as in cuRAND, PyTorch and Triton. 7 `rounds` are the fewest that pass
+        the authors' tests.
+
+        Raises `ConfigError` for other numbers of words, and `TypeMismatchError` for other types.
+        """
+        if len(counter) != _COUNTER_WORDS or len(key) != _KEY_WORDS or not is_count(rounds):
+            raise ConfigError(
+                "philox: it takes 4 words of a counter, 2 of a key and rounds of at least 1, got "
+                f"{shown(counter)}, {shown(key)} and {shown(rounds)}"
+            )
+        a, b, c, d = (self._word("philox", word) for word in counter)
+        keys = [self._word("philox", word) for word in key]
+        for number in range(rounds):
+            high = [self.mul(w, m, mode="hi") for w, m in zip((a, c), _MULTIPLIERS, strict=True)]
+            low = [w * m for w, m in zip((a, c), _MULTIPLIERS, strict=True)]
+            first, second = (
+                part + (number * step & 0xFFFF_FFFF) for part, step in zip(keys, _KEY_STEPS, strict=True)
+            )
+            a, b, c, d = high[1] ^ b ^ first, low[1], high[0] ^ d ^ second, low[0]
+        return a, b, c, d
+
+    def _word(self, caller: str, word: Scalar) -> Value:
+        """A u32 value, of a number of Python, too."""
+        if is_int(word):
+            return self.mov(int(word), type=u32)
+        if not isinstance(word, Value) or word.type is not u32:
+            raise TypeMismatchError(
+                f"{caller} takes u32 values and numbers from 0 to 2**32 - 1, got {shown(word)}"
+            )
+        return word
+
+    def uniform(self, word: Value) -> Value:
+        """An f32 of 0 <= x < 1 from a random u32 word: its upper 24 bits times 2**-24, exact."""
+        word = self._word("uniform", word)
+        return self.cvt(word >> _DROPPED_BITS, dtype=f32, rnd="rn") * 2.0 ** (_DROPPED_BITS - 32)
 
     def signed(self, value: Value) -> Value:
         """A u32 value as s32, without an instruction; the caller knows that it is below 2**31."""

@@ -78,6 +78,11 @@ class BuiltFunction:
         return render(self.module)
 
     @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of the PTX, 64 hex digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
     def slots(self) -> tuple[ParamSlot, ...]:
         """The offset, size and type of each of the kernel's parameters."""
         return param_slots(self.kernel.params)
@@ -206,7 +211,7 @@ class BuiltFunction:
             "entry": kernel.name,
             "target": self.target.name,
             "ptx_version": ".".join(str(part) for part in self.module.version),
-            "sha256": hashlib.sha256(self.text.encode()).hexdigest(),
+            "sha256": self.sha256,
             "parameters": [
                 {
                     "name": slot.name,

@@ -101,7 +101,7 @@ class KernelFunction:
         self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).canonical()
         self._target = None if target is None else find_target(target)
         caller = f"kernel {self.name}"
-        self._runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))
+        self.runner = Runner(gpu_of(caller, cuda), cache_of(caller, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
         # By target, built with default choices in a state of what the function captures.
         self._plain: dict[str, tuple[object, BuiltFunction]] = {}
@@ -276,13 +276,13 @@ class KernelFunction:
         if last is not None and last.put(extent, of, self._captured.state(), explicit):
             return
         call = of.call(self.name, self.signature.parameters)
-        name = self._runner.choose(self.name, backend, call)
+        name = self.runner.choose(self.name, backend, call)
         if name == "interpreter":
             if explicit is not None:
                 raise LaunchError(
                     f"{self.name}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
                 )
-            built = self._build(self._target_of(None), threads, statics)
+            built = self._build(self.target_of(None), threads, statics)
             require_fit(self.name, built.uses, call)
             self._interpret(built, extent, call, max_instructions)
             return
@@ -291,19 +291,19 @@ class KernelFunction:
                 f"{self.name}: max_instructions is for the interpreter, but the backend is {name!r}; leave "
                 "it out, or use backend='interpreter'"
             )
-        ordinal = self._runner.ordinal(self.name, call)
-        built = self._build(self._target_of(ordinal), threads, statics)
+        ordinal = self.runner.ordinal(self.name, call)
+        built = self._build(self.target_of(ordinal), threads, statics)
         self._require_right(built, call)
-        self._runner.on_gpu(built, extent, call, explicit, ordinal)
+        self.runner.on_gpu(built, extent, call, explicit, ordinal)
         if has_defaults and not (self._proved and built.refutations()):
-            launch = self._runner.launch_of(built, extent, ordinal)
+            launch = self.runner.launch_of(built, extent, ordinal)
             self._last = LastLaunch.of(extent, built, call, launch, self._captured.state())
 
     def _interpret(self, built: BuiltFunction, extent: Extents, call: Call, limit: int | None) -> None:
         """Interpret the kernel, and print the text that it prints, also if it stops with an error."""
         printed = ""
         try:
-            printed = self._runner.interpret(built, extent, call, **limited(limit)).printed
+            printed = self.runner.interpret(built, extent, call, **limited(limit)).printed
         except TrapError as error:
             printed = error.printed
             raise
@@ -328,7 +328,7 @@ class KernelFunction:
         explicit = None if stream is None else stream_handle(stream, self.name)
         return extent, read(self.signature.parameters, values, explicit), statics, explicit
 
-    def _target_of(self, ordinal: int | None) -> Target:
+    def target_of(self, ordinal: int | None) -> Target:
         """The target of a launch: that of the decorator, else the device's own. Raises
         `LaunchError` if the device does not run it.
         """
@@ -340,7 +340,7 @@ class KernelFunction:
         return target
 
     def _target_on(self, ordinal: int) -> Target:
-        device = self._runner.backend.device_properties(ordinal)
+        device = self.runner.backend.device_properties(ordinal)
         if self._target is None:
             return target_for_device(device.major, device.minor)
         if not self._target.runs_on(device.major, device.minor):
@@ -370,13 +370,13 @@ class KernelFunction:
         """
         extent, of, statics, _ = self._read(grid, arguments, named, None)
         call = of.call(self.name, self.signature.parameters)
-        self._runner.choose(self.name, "interpreter", call)
-        built = self._specialised(self._target_of(None), threads, statics, asserts=True)
+        self.runner.choose(self.name, "interpreter", call)
+        built = self._specialised(self.target_of(None), threads, statics, asserts=True)
         require_fit(self.name, built.uses, call)
 
         def run(schedule: Schedule) -> Result:
             how = {"sanitize": True, "raise_on_report": False, "schedule": schedule}
-            return self._runner.interpret(built, extent, copies(call), **how, **limited(max_instructions))
+            return self.runner.interpret(built, extent, copies(call), **how, **limited(max_instructions))
 
         return findings_of(run, _SCHEDULES)[0]
 
@@ -405,8 +405,8 @@ class KernelFunction:
             raise LaunchError(
                 f"{self.name}: bench measures with arrays on a GPU, and there are none; copy the arrays there"
             )
-        ordinal, gpu = self._runner.ordinal(self.name, call), self._runner
-        built = self._build(self._target_of(ordinal), threads, statics)
+        ordinal, gpu = self.runner.ordinal(self.name, call), self.runner
+        built = self._build(self.target_of(ordinal), threads, statics)
         self._require_right(built, call)
         on = current_stream(call.first) if explicit is None else explicit
         work = functools.partial(gpu.on_gpu, built, extent, call, on, ordinal)

@@ -381,6 +381,10 @@ class Runner:
         """The launches of a kernel with a grid on a device; None before the first."""
         return self._launches.get((built, grid, ordinal))
 
+    def loaded(self, built: BuiltFunction, ordinal: int) -> LoadedKernel | None:
+        """A kernel on a device; None before its first launch."""
+        return self._loaded.get((built, ordinal))
+
     def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
         """The launch of a kernel with these values of its parameters, which are checked."""
         return LaunchPlan(
@@ -394,7 +398,7 @@ class Runner:
         )
 
     def _load(self, built: BuiltFunction, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
-        loaded = self._loaded.get((built, ordinal))
+        loaded = self.loaded(built, ordinal)
         if loaded is not None:
             return loaded
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from error_texts import refused
 
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
-from ptxgen.errors import TrapError, TypeMismatchError
+from ptxgen.errors import ConfigError, TrapError, TypeMismatchError
 from ptxgen.interpreter import PCT, run
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
@@ -280,6 +281,128 @@ def test_a_cta_of_one_warp_needs_no_shared_memory():
     assert (smem(module), barriers(module)) == (0, [])
 
 
+# ---------------------------------------- operators of the author
+
+
+def affine(k):
+    """Composes maps h -> a h + b, the first one of lower threads: it is associative and does not commute."""
+    return lambda one, two: (one[0] * two[0], k.fma(one[1], two[0], two[1]))
+
+
+def composed(maps):
+    """Each composition of the first maps, exactly."""
+    a, b, every = 1.0, 0.0, []
+    for scale, shift in maps.astype(np.float64).T:
+        a, b = a * scale, b * scale + shift
+        every.append((a, b))
+    return np.array(every).T
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("group", ["warp", "block"])
+def test_an_operator_composes_in_the_order_of_the_threads(group, threads):
+    k = builder(threads=threads)
+    A, B, OUT = k.pointer("A"), k.pointer("B"), k.pointer("OUT")
+    t, of = k.thread_id(), getattr(k, group)
+    OUT.vec(4)[t] = *of.scan((A[t], B[t]), affine(k)), *of.reduce((A[t], B[t]), affine(k))
+    maps = np.random.default_rng(threads).uniform(0.5, 1.3, (2, threads)).astype(np.float32)
+    out, module = np.zeros((threads, 4), np.float32), k.build()
+    require_valid(module)
+    run(module, grid=1, block=threads, args=[*maps, out], dynamic_smem=smem(module), sanitize=True)
+    size = 32 if group == "warp" else threads
+    for first in range(0, threads, size):
+        exact = composed(maps[:, first : first + size])
+        here = out[first : first + size].T
+        assert np.allclose(here[:2], exact, rtol=1e-4)
+        assert np.allclose(here[2:], exact[:, -1:], rtol=1e-4)
+
+
+def test_an_operator_on_single_values_is_a_sum_if_it_adds():
+    x = data("float32", 100)[0]
+    own = kernel(lambda k, x: k.block.scan(x, lambda a, b: a + b) - k.block.scan(x), 100)
+    assert abs(result_of(own, x)).max() < 1e-5
+    assert (result_of(kernel(lambda k, x: k.block.broadcast(x, 70), 100), x) == x[70]).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [1, 31, 32, 100, 256])
+@pytest.mark.parametrize("word", ["argmax", "argmin"])
+@pytest.mark.parametrize("group", ["warp", "block"])
+def test_the_index_of_an_extreme_is_the_least_of_equal_ones(group, word, threads, dtype):
+    x = (data(dtype, threads)[0] % 5).astype(dtype)
+    if dtype == "float32":
+        x[::3] = np.nan
+        x[:32] = np.nan if threads > 32 else x[:32]
+    k = builder(threads=threads)
+    X, V, I = k.pointer("X", DTYPES[dtype]), k.pointer("V", DTYPES[dtype]), k.pointer("I", s32)
+    t = k.thread_id()
+    V[t], I[t] = getattr(getattr(k, group), word)(X[t], t.as_(s32) - 7)
+    v, i, module = np.zeros_like(x), np.zeros(threads, np.int32), k.build()
+    run(module, grid=1, block=threads, args=[x, v, i], dynamic_smem=smem(module), sanitize=True)
+    size = 32 if group == "warp" else threads
+    for first in range(0, threads, size):
+        here, at = x[first : first + size], i[first : first + size] + 7 - first
+        has_number = not np.isnan(here).all()
+        wanted = getattr(np, "nan" + word)(here) if has_number else 0
+        assert (at == wanted).all()
+        assert np.array_equal(v[first : first + size], np.repeat(here[wanted], here.size), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [2, 32, 64, 256])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_sort_is_stable_and_total(descending, threads, dtype):
+    x = data(dtype, threads)[0]
+    x[threads // 2 :] = x[: threads - threads // 2]
+    if dtype == "float32":
+        x[:2], x[-1] = (np.inf, -0.0), -np.nan
+    k = builder(threads=threads)
+    X, V, I = k.pointer("X", DTYPES[dtype]), k.pointer("V", DTYPES[dtype]), k.pointer("I", u32)
+    t = k.thread_id()
+    V[t], I[t] = k.block.sort((X[t], t), descending=descending)
+    K = k.pointer("K", DTYPES[dtype])
+    K[t] = k.block.sort(X[t], descending=descending)
+    v, i, alone, module = np.zeros_like(x), np.zeros(threads, np.uint32), np.zeros_like(x), k.build()
+    require_valid(module)
+    run(module, grid=1, block=threads, args=[x, v, i, alone], dynamic_smem=smem(module), sanitize=True)
+    order = np.argsort(x, kind="stable")
+    if descending:
+        order = threads - 1 - np.argsort(x[::-1], kind="stable")[::-1]
+    signed = x + 0 if dtype == "float32" else x
+    assert np.array_equal(signed[i], signed[order], equal_nan=True)
+    assert sorted(i) == list(range(threads))
+    same = [(a, b) for a, b in itertools.pairwise(i) if x[a] == x[b] and x[a] != 0]
+    assert all(a < b for a, b in same)
+    assert np.array_equal(v, x[i], equal_nan=True)
+    assert np.array_equal(alone, v, equal_nan=True)
+
+
+def test_random_words_are_those_of_philox():
+    """The known answers of the authors' tests (Random123, kat_vectors, philox4x32)."""
+    cases = {
+        (10, 0, 0): (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8),
+        (10, 0xFFFF_FFFF, 0xFFFF_FFFF): (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+        (7, 0, 0): (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48),
+    }
+    k = builder(threads=32)
+    P = k.pointer("P", u32)
+    for number, (rounds, counter, key) in enumerate(cases):
+        P.at(4 * number).vec(4)[0] = k.philox([counter] * 4, [key] * 2, rounds=rounds)
+    p, module = np.zeros((len(cases), 4), np.uint32), k.build()
+    run(module, grid=1, block=32, args=[p])
+    assert [tuple(row) for row in p.tolist()] == list(cases.values())
+
+
+def test_uniform_numbers_are_below_one():
+    words = np.array([0, 255, 256, 0x8000_0000, 0xFFFF_FFFF], np.uint32)
+    k = builder(threads=5)
+    W, P = k.pointer("W", u32), k.pointer("P")
+    P[k.thread_id()] = k.uniform(W[k.thread_id()])
+    p = np.zeros(5, np.float32)
+    run(k.build(), grid=1, block=5, args=[words, p])
+    assert p.tolist() == [0, 0, 2.0**-24, 0.5, 1 - 2.0**-24]
+
+
 # ---------------------------------------- refused
 
 
@@ -355,3 +478,55 @@ def test_a_value_of_another_kernel_is_refused():
         "a value lives in the KernelBuilder that made it",
     ):
         k.block.sum(other.thread_id())
+
+
+OPERATORS = {
+    "two values": (
+        lambda k, x: k.warp.scan((x, x)),
+        "warp.scan adds single values; give combine= for 2 values",
+    ),
+    "no function": (
+        lambda k, x: k.block.reduce(x, 3),
+        "block.reduce: combine must be a function of two values, got 3",
+    ),
+    "another type": (
+        lambda k, x: k.warp.reduce(x, lambda a, b: a < b),
+        "warp.reduce: combine must return u32, as its operands are, got Value(%p1: pred)",
+    ),
+    "too few": (
+        lambda k, x: k.warp.reduce((x, x), lambda a, b: a[0] + b[0]),
+        "warp.reduce: combine must return a tuple of u32, u32, as its operands are, got Value(%r3: u32)",
+    ),
+    "index": (
+        lambda k, x: k.block.argmax(x, 1.5),
+        "block.argmax takes a u32 or s32 value as its index, got 1.5",
+    ),
+    "word": (
+        lambda k, x: k.philox((x, 0, 0, 1.5), (0, 0)),
+        "philox takes u32 values and numbers from 0 to 2**32 - 1, got 1.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+def test_operators_that_do_not_fit_are_refused(case):
+    call, message = OPERATORS[case]
+    k = builder(threads=64)
+    with refused(TypeMismatchError, message):
+        call(k, k.thread_id())
+
+
+def test_a_sort_needs_a_power_of_two_threads_and_philox_its_words():
+    k = builder(threads=96)
+    message = (
+        "block.sort: it sorts the values of 2, 4, 8, … threads, but the CTA has 96; launch more, and give "
+        "those without a value one that comes last, such as k.inf"
+    )
+    with refused(ConfigError, message):
+        k.block.sort(k.thread_id())
+    with refused(
+        ConfigError,
+        "philox: it takes 4 words of a counter, 2 of a key and rounds of at least 1, got (0, 0), "
+        "(0, 0) and 10",
+    ):
+        k.philox((0, 0), (0, 0))

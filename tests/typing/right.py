@@ -78,5 +78,14 @@ def doubled(k: KernelBuilder, X: Pointer[f32], n: u32) -> None:
     k.bar_sync(0)
 
 
+@ptxgen.autotune(block=(64, 128), file="tuned.json")
+@ptxgen.kernel(threads=lambda *, block: block)
+def halved(k: KernelBuilder, X: Pointer[f32], *, block: int) -> None:
+    at = k.block_id() * block + k.thread_id()
+    X[at] = X[at] * 0.5
+
+
 def own(x: Any) -> None:
+    halved[lambda *, block: 8 // block](x)
+    assert_type(halved.tune(8, x, expected={"X": x}).best.configuration, str)
     doubled[8](x, 1000)

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from kernel_runs import refusal
+from refusals import refusal
 
 from flash import AttentionConfig
 from flash.contract.catalogue import emit
@@ -18,6 +18,7 @@ from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -34,6 +35,7 @@ SETTINGS: dict[Family[Any], dict[str, Any]] = {
     LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
     SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
     WGMMA: {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
+    TCGEN05_SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_100a"},
     TCGEN05: {"head_dim": 64, "dtype": "f16", "target": "sm_100a"},
     MMA: {"head_dim": 64, "dtype": "f16"},
     SIMT: {"head_dim": 64},

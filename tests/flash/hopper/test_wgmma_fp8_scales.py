@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conformance import KINDS, SCALES, arrays_of, bound_of, check, operands_of
 from judge import assert_within
-from kernel_runs import main_loop_of, nightly, refusal, run_forward
+from kernel_runs import main_loop_of, nightly, run_forward
+from refusals import refusal
 
 import flash
 from flash import AttentionKernel

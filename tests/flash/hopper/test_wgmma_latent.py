@@ -12,7 +12,8 @@ import pytest
 from conformance import KINDS, arrays_of, check
 from device_arrays import without_assembler
 from fake_gpu import Machine
-from kernel_runs import assert_no_spill, main_loop_of, nightly, refusal, run_forward
+from kernel_runs import assert_no_spill, main_loop_of, nightly, run_forward
+from refusals import refusal
 
 from flash import AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, cache_kernels
 from flash.contract.catalogue import build

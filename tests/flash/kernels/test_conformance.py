@@ -323,7 +323,9 @@ def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.parametrize("kind", ["wgmma f16", "split", pytest.param("latent", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["wgmma f16", "split", "split on sm_100a", pytest.param("latent", marks=pytest.mark.slow)]
+)
 def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
     slack = 2048 if kind == "latent" else 3072
     for settings in ({}, {"causal": True}, {"stages": 3}):

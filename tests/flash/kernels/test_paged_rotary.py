@@ -12,7 +12,7 @@ import pytest
 from conformance import assert_same_bits
 from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from kernel_runs import refusal
+from refusals import refusal
 from sequence_runs import UNTOUCHED, Batch
 
 import flash

@@ -86,9 +86,13 @@ def refused(message: str, **how: Any) -> None:
         ({"dtype": "bf16", "stages": 5}, "stages must be one of 1, 2, 3, 4, 'auto', got 5"),
         ({"dtype": "bf16", "alignment": 1}, "alignment must be one of 16, 8, 4, 2, 'auto', got 1"),
         (
-            {"dtype": "f16", "target": "sm_75"},
-            "dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies the "
-            "kernel uses, got sm_75; use dtype='f32'",
+            {"dtype": "bf16", "target": "sm_75"},
+            "dtype='bf16' needs sm_80 or later, before which tensor cores multiply f16 alone, got sm_75; use "
+            "dtype='f16' or 'f32'",
+        ),
+        (
+            {"dtype": "f16", "stages": 2, "target": "sm_75"},
+            "stages=2 needs sm_80 or later, whose asynchronous copies fill them, got sm_75; use stages=1",
         ),
         *(
             ({"causal": value}, f"{CAUSAL} {got}")
