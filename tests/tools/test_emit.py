@@ -485,8 +485,8 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
     of_a_host = ["attention.h", "main.c"]
-    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
-    assert written == sorted([*of_a_host, *kernels, "serving.ptx"])
+    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "mxfp8.ptx", "out.cubin", "out.ptx"]
+    assert written == sorted([*of_a_host, *kernels, "packed.ptx", "serving.ptx"])
 
 
 # ------------------------------------------------------------------------------------ native
