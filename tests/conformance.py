@@ -22,6 +22,7 @@ from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_latent import TCGEN05_LATENT
+from flash.families.tcgen05_mx import TCGEN05_MX
 from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
@@ -113,6 +114,10 @@ _OF_TCGEN05_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((96, 48), (64, 128), (128, 64), (192, 128)),
 )
+_OF_TCGEN05_MX: Final[tuple[Dims, ...]] = (
+    *((32, 32), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
+    *((96, 48), (64, 128), (128, 80), (192, 128), (32, 256)),
+)
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((192, 128), (64, 128), (48, 144), (128, 256)),
@@ -155,6 +160,23 @@ KINDS: Final[dict[str, Kind]] = {
         (64, 64),
         _OF_TCGEN05_FP8,
         blocks_q=(128,),
+    ),
+    "mxfp8 e4m3 on sm_100a": Kind(
+        TCGEN05_MX,
+        {"dtype": "e4m3", "scale_block": "mx", "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_MX,
+        blocks_q=(128,),
+    ),
+    "mxfp8 e5m2 on sm_103a": Kind(
+        TCGEN05_MX,
+        {"dtype": "e5m2", "scale_block": "mx", "target": "sm_103a"},
+        64,
+        128,
+        (96, 48),
+        _OF_TCGEN05_MX,
     ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "split on sm_100a": Kind(TCGEN05_SPLIT, {**_SPLIT, "target": "sm_100a"}, block_q=128, widths=_OF_SPLIT),
@@ -208,7 +230,7 @@ def has(kind: str, feature: str) -> bool:
     blocks of rows have scales.
     """
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
-    return KINDS[kind].family not in (FP8, TCGEN05_FP8) or not missing & FEATURES[feature].keys()
+    return KINDS[kind].family not in (FP8, TCGEN05_FP8, TCGEN05_MX) or not missing & FEATURES[feature].keys()
 
 
 def arrays_of(

@@ -24,9 +24,17 @@ from flash.families.precision import IEEE, choices, resolved
 from flash.families.request import TileRequest, natural_alignment
 from flash.families.simt import BLOCKS_Q
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
-from flash.operands.dtype_names import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
-from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
-from flash.problem.features import MAX_PAGE_SIZE, Features, Rotation
+from flash.operands.dtype_names import (
+    Auto,
+    Causal,
+    DTypeLike,
+    InputDTypeLike,
+    Precision,
+    ScaleBlock,
+    Scheduler,
+)
+from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, MX, DType, config_name
+from flash.problem.features import MAX_PAGE_SIZE, Features, MxScales, Rotation
 from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
@@ -125,7 +133,9 @@ class AttentionConfig(ScoreSettings):
     scale_block: with fp8 how many rows of a head of Q, of K and of V share a scale: a
         multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
         `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
-        Not with varlen.
+        With "mx" blocks of 32 elements do (MXFP8, by `flash.quantize_mx`), for Blackwell alone: scales are
+        float8_e8m0fnu, `q_scale` [batch, heads, seq_q, head_dim / 32], `k_scale` [batch, kv_heads, seq_k,
+        head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]. Not with varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
         (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
@@ -160,7 +170,7 @@ class AttentionConfig(ScoreSettings):
     out_dtype: DTypeLike | None = None
     shared_kv: bool = False
     scheduler: Scheduler | Auto = "auto"
-    scale_block: int | None = None
+    scale_block: ScaleBlock | None = None
     rotary_dim: int = 0
     rotary_interleaved: bool = False
     return_max_logit: bool = False
@@ -179,7 +189,8 @@ class AttentionConfig(ScoreSettings):
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(INPUT_DTYPES))
         object.__setattr__(self, "out_dtype", resolved_out_dtype(self.dtype, self.out_dtype))
-        object.__setattr__(self, "scale_block", resolved_scale_block(self.dtype, self.scale_block))
+        scaled = resolved_scale_block(self.dtype, self.scale_block, self.head_dim)
+        object.__setattr__(self, "scale_block", scaled)
         require_one_of("precision", self.precision, choices(self.element), hint=self._why_no_precision)
         object.__setattr__(self, "precision", resolved(self.element, self.precision))
         require_one_of("causal", self.causal, CAUSAL)
@@ -192,6 +203,7 @@ class AttentionConfig(ScoreSettings):
                 self.element,
                 precision=self.precision,
                 shared_kv=self.shared_kv,
+                mx=self.is_mx,
             )
         )
         named = only if self.target is None else self.target
@@ -314,7 +326,8 @@ class AttentionConfig(ScoreSettings):
             precision=self.precision,
             rotates=self.rotary_dim > 0,
             shared_kv=self.shared_kv,
-            scale_block=self.scale_block or 0,
+            scale_block=self.scaled_rows,
+            mx=self.is_mx,
         )
         in_boxes = self.page_size is None or lies_in_boxes(self.page_size, padded=False)
         gathers = not in_boxes and gathers_rows(request)
@@ -334,6 +347,16 @@ class AttentionConfig(ScoreSettings):
     def is_fp8(self) -> bool:
         """Whether Q, K and V are of fp8, with scales."""
         return self.dtype in FP8_DTYPES
+
+    @property
+    def is_mx(self) -> bool:
+        """Whether blocks of elements of Q, K and V have scales."""
+        return self.scale_block == MX
+
+    @property
+    def scaled_rows(self) -> int:
+        """The rows of a head of fp8 that share a scale; 0 if all do, or blocks of elements have scales."""
+        return self.scale_block if isinstance(self.scale_block, int) else 0
 
     @property
     def element(self) -> DType:
@@ -362,7 +385,8 @@ class AttentionConfig(ScoreSettings):
             page_size=self.page_size or 0,
             query_rotation=Rotation(self.rotary_dim, self.rotary_interleaved) if self.rotary_dim else None,
             scaled=self.is_fp8,
-            scale_block=self.scale_block or 0,
+            scale_block=self.scaled_rows,
+            mx=MxScales(self.head_dim, self.value_dim) if self.is_mx else None,
         )
 
     @property

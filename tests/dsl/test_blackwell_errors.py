@@ -47,6 +47,7 @@ class Parts:
         self.out = k.tma.tile("out", (ROWS, 32), f32)
         self.scales = memory.scales(ROWS, 4), memory.scales(64, 4)
         self.others = memory.scales(ROWS, 4, "mxf4")
+        self.wide = memory.scales(ROWS, 4, "mxf8"), memory.scales(64, 4, "mxf8")
 
 
 ALLOCATIONS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
@@ -313,6 +314,14 @@ def test_refused_products() -> None:
                     TypeMismatchError,
                     "a (128 x 64 f16) times b (64 x 64 f16): for these scales, expected two tiles of u8 with "
                     "two e2m1 in each byte",
+                ),
+                (
+                    stage.bytes,
+                    stage.right.T,
+                    {"scales": of.wide},
+                    TypeMismatchError,
+                    "bytes (128 x 64 u8) times right.T (64 x 64 u8): for these scales, expected two "
+                    "matrices of e4m3 or e5m2, tiles by as_fp8",
                 ),
                 (
                     stage.bytes,
