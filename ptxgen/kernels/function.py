@@ -17,7 +17,8 @@ from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
 from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.dsl.hopper import cluster_of
-from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, TrapError, shown
+from ptxgen.fragments import fragment
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
@@ -111,6 +112,13 @@ class KernelFunction:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.parameters)})>"
+
+    def _repr_html_(self) -> str:
+        """The kernel that is built by default, in a notebook; of one that cannot be, the reason."""
+        try:
+            return self.build()._repr_html_()
+        except (PtxGenError, TypeError) as error:
+            return fragment(repr(self), str(error))
 
     def __call__(self, *_: object, **__: object) -> None:
         """Raise TypeError: a launch needs a grid."""
