@@ -149,10 +149,12 @@ def test_a_report_has_a_timeline_if_there_was_a_run() -> None:
     x = np.ones(100, np.float32)
     view = report(scale, 2, x, 100, 2.0)
     page = shown(view)
-    assert page.tags == {"iframe"}
+    assert page.tags == {"style", "iframe"}
     assert repr(view) == "<report of scale for sm_80>"
     assert str(view).startswith("<!DOCTYPE html>")
-    assert str(view).partition("<head>")[2] in page.values[2]
+    framed = next(value for value in page.values if value.startswith("<!DOCTYPE html>"))
+    assert str(view) == framed.replace('<base href="about:srcdoc">', "")
+    assert "about:srcdoc" in Page(framed).values  # without which links leave the page
     assert "scale: 2 warps of the first CTA over time" in shown(view.timeline).text
     assert (x == 1).all()
     with pytest.raises(LaunchError, match=r"^scale: there is no timeline: no launch was given$"):

@@ -46,16 +46,8 @@ Threads = int | Callable[..., int]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
 _RESERVED: Final = (
-    "align",
-    "backend",
-    "bounds",
-    "grid",
-    "max_instructions",
-    "repeats",
-    "stream",
-    "target",
-    "threads",
-)
+    "align", "backend", "bounds", "grid", "max_instructions", "repeats", "stream", "target", "threads",
+)  # fmt: skip
 _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 
 
