@@ -21,6 +21,7 @@ from ptxgen.commands.parts.progress import bar, progress
 from ptxgen.commands.parts.run_arguments import extents
 from ptxgen.errors import LaunchError, PtxGenError, shown
 from ptxgen.frames import load_template
+from ptxgen.frontends import cuda
 from ptxgen.frontends.program import Outcome, Program
 from ptxgen.frontends.ptx import program_of
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
@@ -126,8 +127,7 @@ def _ptx(cell: str, _: argparse.Namespace) -> Program:
 
 
 def _cuda(cell: str, arguments: argparse.Namespace) -> Program:
-    compile = importlib.import_module("ptxgen.frontends.cuda").compile
-    return compile(cell, name="cell.cu", target=arguments.target)  # type: ignore[no-any-return]
+    return cuda.compile(cell, name="cell.cu", target=arguments.target)
 
 
 def _magic(
