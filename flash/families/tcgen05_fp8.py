@@ -72,6 +72,7 @@ class Tcgen05Fp8Family(Tcgen05Family):
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_FP8_TILES
     rate = 2 * B200_OPERATIONS
     gathers = False
+    most_slices = 1
     why_one_block = Family.why_one_block
     campaign: ClassVar[Campaign] = {
         "e4m3-sm_100a": {"dtype": "e4m3", "head_dim": 64, "tile": 32, "block_q": 256, "target": "sm_100a"}

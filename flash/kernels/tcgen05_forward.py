@@ -83,6 +83,10 @@ class Products:
         """Start O += P V, or O = P V where `use` does not hold."""
         stage.o.mma(stage.p, V, use=use)
 
+    def multiply(self, work: WorkTile, rows: TensorRing) -> None:
+        """Start the products of a work tile, in the role that starts them."""
+        multiply(work, rows, self.pipeline, self)
+
 
 @dataclass(frozen=True)
 class Work:
@@ -148,7 +152,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
         with roles.multiplying:
             products.begin()
             with work_tiles.each() as parameters:
-                multiply(work_of(parameters, roles.multiplying), rows, pipeline, products)
+                products.multiply(work_of(parameters, roles.multiplying), rows)
         with roles.loading, work_tiles.each() as parameters:
             cta = Cta.of(k, config, parameters)
             pipeline.parameters = parameters

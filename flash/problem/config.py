@@ -59,7 +59,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/families/request.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-        cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
+        cores and need sm_80 or later, 'f16' sm_75. {fp8} (fp8) is of Q, K and V alone, for Hopper
         (target="sm_90a", if you give none) and Blackwell ("sm_100a", "sm_103a"), and launches then give
         `q_scale`, `k_scale` and `v_scale`, float32 [batch, kv_heads], by which numbers of Q, K and V are
         multiplied (`flash/families/wgmma_fp8.py` and `tcgen05_fp8.py` say which tiles there are); with
@@ -67,13 +67,14 @@ class AttentionConfig(ScoreSettings):
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact
-        anyway. Tensor cores need sm_80 or later.
+        anyway. Tensor cores multiply f32 from sm_80 on.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192; with
-        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256.
+        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256, and
+        "f32_grade" a tile of 48 or 80.
         "auto" takes the documented default for head_dim and target (`DEFAULT_TILES`,
         `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or
@@ -109,7 +110,7 @@ class AttentionConfig(ScoreSettings):
     rotary_interleaved: whether columns 2 i and 2 i + 1 are rotated together, instead of i and
         i + rotary_dim / 2.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
+        a GPU, but sm_90a with fp8, and for shared_kv with more than 256 columns. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
         (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, which
         only Blackwell GPUs run, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from flash.families.mma import FIRST_WITH_MMA
+from flash.families.mma import FIRST_ASYNCHRONOUS
 from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
 from flash.families.request import MAX_HEAD_DIM
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
@@ -261,10 +261,10 @@ def gradient_config(
     Raises `ConfigError`, which names `caller`, for what no kernel computes on the target.
     """
     operands = operands_of(config.element, config.precision) or FMA
-    if target.sm < FIRST_WITH_MMA:
+    if target.sm < FIRST_ASYNCHRONOUS:
         raise ConfigError(
-            f"{caller}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
-            f"got {target.name}; only backend 'cpu' computes gradients without such a GPU"
+            f"{caller}: kernels of gradients copy asynchronously, which needs sm_{FIRST_ASYNCHRONOUS} or "
+            f"later, got {target.name}; only backend 'cpu' computes gradients without such a GPU"
         )
     if config.value_dim > MAX_HEAD_DIM:
         raise ConfigError(

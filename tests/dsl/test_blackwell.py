@@ -13,7 +13,7 @@ from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import TrapError
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
-from ptxgen.types import bf16, f16, f32, u8, u32
+from ptxgen.types import bf16, f16, f16x2, f32, u8, u32
 
 NUMPY = {
     f16: np.dtype(np.float16),
@@ -198,8 +198,8 @@ def of_persistent() -> tuple[Any, Any, Any, Any]:
 
 
 def largest(target: str, waits: bool = True) -> KernelBuilder:
-    """O = (Q K' less the largest of its row, as f16) V, stored in pieces, of which the last store waits. The
-    warp that multiplies waits as a whole, and goes round a loop.
+    """O = (Q K' less the largest of its row, as f16) V, stored in pieces, the last ones as pairs of f16, of
+    which the last store waits. The warp that multiplies waits as a whole, and goes round a loop.
     """
     k = builder(target=target)
     Q, K, V, O = (k.tma.tensor_map(name, t) for name, t in (("Q", f16), ("K", f16), ("V", f16), ("O", f32)))
@@ -223,7 +223,11 @@ def largest(target: str, waits: bool = True) -> KernelBuilder:
             values, top = first.s.load_with_largest()
             for column in range(0, 64, 16):
                 some = [value - top for value in values[column : column + 16]]
-                first.p.store(some, column, waits=waits and column == 48)
+                if column < 32:
+                    first.p.store(some, column, waits=False)
+                    continue
+                pairs = [k.cvt(some[i + 1], some[i], rnd="rn", dtype=f16x2) for i in range(0, 16, 2)]
+                first.p.store_pairs(pairs, column, waits=waits and column == 48)
         with scores.drain() as second:
             second.o.write(out)
         k.tma.store(out, O[n * ROWS, 0])

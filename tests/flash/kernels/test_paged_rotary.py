@@ -191,8 +191,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "latents": (
         {"head_dim": 576, "head_dim_v": 512, "shared_kv": True, "dtype": "bf16", "page_size": 64},
-        "head_dim=576 with shared_kv is for kernels with wgmma alone, and the kernel rotates queries; use "
-        "other sizes",
+        "head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and the kernel rotates "
+        "queries; use other sizes",
     ),
 }
 

@@ -183,6 +183,7 @@ LATENT: Settings = {
     "target": "sm_90a",
     "shared_kv": True,
 }
+LATENT_OF_BLACKWELL: Settings = {**LATENT, "target": "sm_100a"}
 HOPPER: Settings = {"dtype": "bf16", "target": "sm_90a"}
 GRADE: Settings = {"precision": "f32_grade", "target": "sm_90a"}
 
@@ -238,12 +239,26 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
     ),
     "persistent": (each(AttentionConfig, PERSISTENT, WIDTHS, **{"scheduler": "static", **HOPPER}), *(1, 3)),
     "pairs of f16 of wgmma": (each(AttentionConfig, PAIRS, product(head_dim=(64, 128)), **GRADE), 1, 3),
+    "pairs of f16 of tcgen05": (
+        each(AttentionConfig, PAIRS, product(head_dim=(64, 128)), precision="f32_grade", target="sm_100a"),
+        *(1, 2),
+    ),
     "latents": (
         each(AttentionConfig, [{"varlen": True, "window": (99, 5)}, {"bias": "f32", "sink": True}], **LATENT),
         0,
         2,
     ),
     "a cache of latents": (each(over_cache, LATENTS, **LATENT, group=128), 0, 2),
+    "a cache of latents on Blackwell": (each(over_cache, LATENTS, **LATENT_OF_BLACKWELL, group=128), 0, 2),
+    "wide values on Blackwell": (
+        each(
+            AttentionConfig,
+            [{"causal": True}, {"causal": True, "pack_gqa": True, "varlen": True}, {"window": (9, None)}],
+            product(head_dim=(256, 64), head_dim_v=(320, 512)),
+            **{**HOPPER, "target": "sm_103a"},
+        ),
+        *(0, 2),
+    ),
     "fp8": (each(AttentionConfig, product(head_dim=(128, 256)), FP8, dtype="e4m3", return_lse=True), *(1, 6)),
     "splits of fp8": (each(of_splits, [*OF_SPLITS, {"scale_block": 128}], WIDTHS, dtype="e4m3"), 1, 1),
     "splits of pairs of f16": (
@@ -369,15 +384,16 @@ OF_LATENTS = [(576, 512), (264, 128), (512, 512), (320, 256)]
         *(dict(one, head_dim=head_dim) for one in TILES for head_dim in (64, 96, 128, 192, 256)),
         *(dict(TILES[1], head_dim=a, head_dim_v=b) for a, b in OTHER_WIDTHS),
         *(
-            {**LATENT, "head_dim": a, "head_dim_v": b, **one}
+            {**of_target, "head_dim": a, "head_dim_v": b, **one}
+            for of_target in (LATENT, LATENT_OF_BLACKWELL)
             for a, b in OF_LATENTS
             for one in ({"causal": True, "window": (9, 0), "softcap": 3.0}, {"mask": True, "bias": "f32"})
         ),
     ],
     ids=str,
 )
-def test_no_tile_for_hopper_spills(settings: Settings, assembler: Assembler) -> None:
+def test_no_tile_that_is_offered_spills(settings: Settings, assembler: Assembler) -> None:
     of = of_splits if settings.pop("splits", False) else AttentionConfig
     request = AttentionConfig(**settings).tile_request
-    for tile, block_q in tiles_that_fit(request, target("sm_90a")):
+    for tile, block_q in tiles_that_fit(request, target(settings.get("target", "sm_90a"))):
         assert_no_spill(of(**{**settings, "tile": tile, "block_q": block_q}), assembler)
