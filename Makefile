@@ -61,7 +61,7 @@ frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests
 
 browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
 
-notebook: $(NOTEBOOK) ## a kernel of Jupyter and nbclient, for the test of docs/tutorial.ipynb
+notebook: $(NOTEBOOK) ## a kernel of Jupyter and nbclient, for the test of the tutorial
 
 pythons: $(READY) ## the code under Python 3.12 to 3.14: types, and what runs without numpy (node, npm)
 	@set -e; for pair in $(PYODIDES); do \

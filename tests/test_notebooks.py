@@ -266,6 +266,7 @@ def outputs(cell: Any) -> list[Any]:
     return [sorted(kind) for kind in kinds] if VARIES in cell.metadata.get("tags", []) else kinds
 
 
+@pytest.mark.slow
 def test_the_tutorial_shows_what_it_says(notebook: ModuleType, update_golden: bool) -> None:
     from nbformat import read, write
 
