@@ -3,8 +3,8 @@
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
 (`assembler`, `disassembler`, `matplotlib`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`,
-`transformers`, `compiled`, `nvrtc`, `triton`, `numba`, `cute`, `flash_attn_4`, `cc`, `rustc`). Nothing is
-looked for before a selected test asks for it.
+`transformers`, `compiled`, `nvrtc`, `triton`, `numba`, `cute`, `notebook`, `flash_attn_4`, `cc`,
+`rustc`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "cc": functools.cache(_no_cc),
     "rustc": functools.cache(_no_rustc),
     "cute": functools.cache(lambda: _no_module("cutlass.cute")),
+    "notebook": functools.cache(lambda: _no_module("nbclient") or _no_module("ipykernel")),
     "flash_attn_4": _no_flash_attn_4,
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
@@ -355,6 +356,13 @@ def cute(pytestconfig: pytest.Config) -> ModuleType:
     """CuTe DSL, which compiles without a GPU."""
     need("cute", pytestconfig.stash[REQUIRED])
     return importlib.import_module("cutlass.cute")
+
+
+@pytest.fixture(scope="session")
+def notebook(pytestconfig: pytest.Config) -> ModuleType:
+    """The module `nbclient`, which executes notebooks; the kernel of Jupyter is there, too."""
+    need("notebook", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("nbclient")
 
 
 @pytest.fixture(scope="session")
