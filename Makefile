@@ -15,6 +15,7 @@ READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 FRONTENDS := $(VENV)/.frontends
 BROWSER := $(VENV)/.browser
+NOTEBOOK := $(VENV)/.notebook
 PYTHONS := $(VENV)/pythons
 PYODIDES := 3.12=0.27.7 3.13=0.29.5 3.14=314.0.7  # CPython in WebAssembly, from npm
 HOSTS := $(VENV)/.hosts
@@ -31,7 +32,7 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks frontends browser hosts public pythons lint types layers docs-check \
+.PHONY: help demo test slow blas frameworks frontends browser notebook hosts public pythons lint types layers docs-check \
   mutants analyses coverage nightly release bench gpu clean distclean
 
 help: ## list the targets
@@ -59,6 +60,8 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX, transformers and Numba, whose tests s
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
 browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
+
+notebook: $(NOTEBOOK) ## a kernel of Jupyter and nbclient, for the test of the tutorial
 
 pythons: $(READY) ## the code under Python 3.12 to 3.14: types, and what runs without numpy (node, npm)
 	@set -e; for pair in $(PYODIDES); do \
@@ -140,6 +143,10 @@ $(TYPES): pyproject.toml | $(READY)
 
 $(FRONTENDS): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frontends]'
+	@touch $@
+
+$(NOTEBOOK): pyproject.toml | $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[notebook]'
 	@touch $@
 
 # Without their dependencies, among which are other versions of what is installed.

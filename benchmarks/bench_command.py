@@ -22,6 +22,7 @@ from benchmarks.measure.gpu_serving import GPU_SERVING_REMARKS, serving_gpu_jobs
 from benchmarks.measure.interpreter import interpreter_jobs
 from benchmarks.measure.launch import LAUNCH_REMARKS, launch_jobs
 from benchmarks.measure.lines import LINE_REMARKS, line_jobs
+from benchmarks.measure.mx_error import MX_ERROR_REMARKS, mx_jobs
 from benchmarks.measure.sanitizers import sanitizer_jobs
 from benchmarks.measure.serving import SERVING_REMARKS, serving_jobs
 from benchmarks.measure.static import STATIC_REMARKS, static_jobs
@@ -81,7 +82,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
         *gathered_jobs(quick),
     ],
     "model": model_jobs,
-    "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
+    "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick), *mx_jobs(quick)],
     "loops": loop_jobs,
     "splits": row_bits_jobs,
     "gallery": gallery_jobs,
@@ -98,7 +99,7 @@ _REMARKS: Final = {
     "forward": FORWARD_REMARKS,
     "hopper": (*HOPPER_REMARKS, *GATHERED_REMARKS),
     "model": MODEL_REMARKS,
-    "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS),
+    "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS, *MX_ERROR_REMARKS),
     "loops": LOOP_REMARKS,
     "splits": ROW_BITS_REMARKS,
     "gallery": GALLERY_REMARKS,

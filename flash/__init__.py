@@ -11,6 +11,7 @@ Functions, which make a kernel for the arrays of a call and keep it:
     lse_to_log2, lse_from_log2       the log-sum-exp in base 2, of tokens by heads, and back
     block_table_from_csr(…)          a page table from one in compressed rows
     rotary_tables(positions, dim)    cos and sin of rotary position embedding
+    quantize_mx(x)                   numbers as fp8 in blocks with scales (MXFP8)
     to_device(array)                 a copy on a GPU, where no library has arrays there
 
 Classes:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from flash.pages.csr import block_table_from_csr
     from flash.problem.config import AttentionConfig
     from flash.problem.rotary import rotary_tables
+    from flash.quantization import quantize_mx
 
 __all__ = [
     "AttentionConfig",
@@ -65,6 +67,7 @@ __all__ = [
     "lse_from_log2",
     "lse_to_log2",
     "merge_partials",
+    "quantize_mx",
     "rotary_tables",
     "to_device",
 ]
@@ -85,6 +88,7 @@ _HOME: Final = {
     "lse_from_log2": "host.log_sums",
     "lse_to_log2": "host.log_sums",
     "merge_partials": "decode.merge",
+    "quantize_mx": "quantization",
     "rotary_tables": "problem.rotary",
     "to_device": "host.transfer",
 }
@@ -121,6 +125,7 @@ _FILES: Final = frozenset(
         "pages",
         "problem",
         "py.typed",
+        "quantization.py",
         "reference.py",
         "score_errors.py",
         "scores",

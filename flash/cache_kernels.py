@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
 from flash.contract.catalogue import Build, build
-from flash.decode.plan import CacheCall, blocks_of, kernel_of, oldest_target, require_cached
+from flash.decode.plan import CacheCall, blocks_of, default_target, kernel_of, oldest_target, require_cached
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
@@ -82,8 +82,8 @@ class CacheConfig:
         """The target of a kernel, by default the oldest one, from sm_80 on, that has the needed
         instructions. Raises `ConfigError` for an older target.
         """
-        least = oldest_target(self.narrow or F32)
-        chosen = least if name is None else find_target(name)
+        stored = self.narrow or F32
+        least, chosen = oldest_target(stored), default_target(stored) if name is None else find_target(name)
         if self.kv_dtype is not None and chosen.sm < least.sm:
             raise ConfigError(
                 f"{caller}: a cache of {self.kv_dtype!r} needs {least.name} or later, got "

@@ -20,7 +20,7 @@ from flash.kernels.widened_rows import WideConfig
 from flash.operands.dtype_names import DTypeLike, InputDTypeLike
 from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, DType, config_name, require_dtype
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradient_choice import gradient_config, has_one_sweep
+from flash.problem.gradient_choice import gradient_config, has_one_sweep, require_differentiable
 from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, WIDENED, owners_of
 from flash.scores.bias import Bias
 from ptxgen.errors import ConfigError, did_you_mean, shown
@@ -132,11 +132,12 @@ def widened_rows(
             f"{caller}: matrix must be one of {', '.join(map(repr, WIDENED))}, got {shown(matrix)}"
             f"{did_you_mean(matrix, WIDENED)}"
         )
+    require_differentiable(config, caller)
     target = find_target(config.target or WGMMA_TARGET)
     dtype, columns = config.element, config.head_dim
     if matrix == "dO":
         dtype, columns = _gradient_dtype(caller, config, dout_dtype) or dtype, config.value_dim
-    return verified_wide(WideConfig(target, dtype, columns, config.scale_block or 0))
+    return verified_wide(WideConfig(target, dtype, columns, config.scaled_rows))
 
 
 def _gradient_dtype(caller: str, config: AttentionConfig, dout_dtype: object) -> DType | None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from flash.operands.dtype_names import Causal
+from flash.operands.dtype_names import Causal, ScaleBlock
+from flash.operands.dtypes import MX, MX_BLOCK
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import with_captured
 from flash.scores.feature import Scored, ScoreFeature, summed_to
@@ -116,15 +117,20 @@ def _visible_scores(
 
 
 def scaled_numbers(
-    x: NDArray[Any], scale: NDArray[Any], scale_block: int | None = None, dtype: DTypeLike = np.float64
+    x: NDArray[Any], scale: NDArray[Any], scale_block: ScaleBlock | None = None, dtype: DTypeLike = np.float64
 ) -> NDArray[Any]:
     """The numbers that x [batch, heads, rows, dim] of fp8 stands for, in `dtype`: each times its scale.
 
     `scale` is [batch, n], where each number is the scale of heads / n heads; with `scale_block` it is [batch,
-    heads, ceil(rows / scale_block)], where each is the scale of `scale_block` rows.
+    heads, ceil(rows / scale_block)], where each is the scale of `scale_block` rows. With "mx" it is [batch,
+    heads, rows, dim / 32], of 32 elements of a row, or [batch, heads, ceil(rows / 32), dim], of 32 elements
+    of a column.
     """
-    batch, heads, rows, _ = x.shape
-    if scale_block is None:
+    batch, heads, rows, dim = x.shape
+    if scale_block == MX:
+        along = -2 if scale.shape[-1] == dim else -1
+        wide = np.repeat(scale, MX_BLOCK, axis=along)[:, :, :rows]
+    elif scale_block is None:
         wide = np.repeat(scale, heads // scale.shape[1], axis=1).reshape(batch, heads, 1, 1)
     else:
         wide = np.repeat(scale, scale_block, axis=2)[:, :, :rows, np.newaxis]

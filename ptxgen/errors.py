@@ -5,7 +5,6 @@ Each message names the function that found the problem, what it expected, what i
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable
 from typing import Final
@@ -138,6 +137,8 @@ class Suggestions:
         meant = {name.lower(): name for name in known}
         near = [_OTHER_NAMES.get(word.lower(), "")]
         if near[0] not in meant:
+            import difflib  # at first use: a process that makes no mistake does without
+
             compared = self._compared(word.lower(), list(meant))
             near = difflib.get_close_matches(word.lower(), compared, n=1, cutoff=0.6)
         return f"; did you mean {meant[near[0]]!r}?" if near else ""

@@ -17,7 +17,7 @@ _CHECKOUT_FOLDER: Final = Path(__file__).parents[1] / "templates"
 
 
 def load_template(name: str) -> jinja2.Template:
-    """The compiled template `name`, such as `"module.ptx.j2"`; compiled once per process.
+    """The compiled template `name`, such as `"report.html.j2"`; compiled once per process.
 
     A variable that the template uses but its caller does not pass is an error (`StrictUndefined`);
     values are escaped in HTML (`.html.j2`) and nowhere else; a template line that holds only a block
@@ -38,7 +38,7 @@ def load_template(name: str) -> jinja2.Template:
 
 @cache
 def _environment() -> jinja2.Environment:
-    # Imported on first use: a program that emits no text does not pay the import time of jinja2.
+    # Imported on first use: a program that emits PTX does not pay the import time of jinja2.
     import jinja2
 
     loader: jinja2.BaseLoader

@@ -10,6 +10,7 @@ an instance of a frozen dataclass takes five times as long to make.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import field
 from types import CodeType
@@ -188,13 +189,24 @@ class Origin(NamedTuple):
         return self.line if self.code is None else 0
 
     @property
+    def file(self) -> str:
+        """The path of the Python function's file, or the name that IPython has for a cell: `In[3]`; empty for
+        a line of PTX text.
+        """
+        path = "" if self.code is None else self.code.co_filename
+        ipython = sys.modules.get("IPython")
+        compiler = getattr(ipython and ipython.get_ipython(), "compile", None)
+        named = getattr(compiler, "format_code_name", lambda _: None)(path)  # from IPython 8 on
+        return path if named is None else named[1]
+
+    @property
     def source(self) -> Location | None:
         """The line of the Python function, or of the source that the PTX was compiled from, if known."""
         return self.location if self.code is None else Location(self.code.co_filename, self.line)
 
     def __str__(self) -> str:
         if self.code is not None:
-            return f"{self.code.co_filename}:{self.line}, in {self.code.co_qualname}"
+            return f"{self.file}:{self.line}, in {self.code.co_qualname}"
         if self.location is not None:
             return f"line {self.line} of the PTX text, from {self.location}"
         return f"line {self.line} of the PTX text"
@@ -206,11 +218,12 @@ NOWHERE: Final = Origin(None, 0)
 class Instr:
     """One instruction. Equality ignores `origin`.
 
-    `shape` keeps the result of `ptxgen.check.verify.shapes.shape_of`; None before that is asked for. So an
-    instruction does not change once it is checked.
+    `form` and `shape` keep the results of `ptxgen.isa.forms.form_of` and
+    `ptxgen.check.verify.shapes.shape_of`; None before these are asked for. So an instruction does not change
+    once it is checked.
     """
 
-    __slots__ = ("guard", "opcode", "operands", "origin", "shape")
+    __slots__ = ("form", "guard", "opcode", "operands", "origin", "shape")
 
     def __init__(
         self,
@@ -218,11 +231,13 @@ class Instr:
         operands: tuple[Operand, ...] = (),
         guard: Guard | None = None,
         origin: Origin | None = None,
+        form: Any = None,
     ) -> None:
         self.opcode = opcode
         self.operands = operands
         self.guard = guard
         self.origin = origin
+        self.form = form
         self.shape: Any = None
 
     def __eq__(self, other: object) -> bool:

@@ -6,8 +6,10 @@ Sources:
   multiprocessor has four warp schedulers, each of which issues one instruction;
 * f32, special functions, integers: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native
   Arithmetic Instructions" (`Target.fp32_lanes_per_sm` has the first);
-* shared memory: CUDA C++ Programming Guide 13.0, section "Shared Memory": 32 banks of 32 bits a clock;
-* tensor cores and devices: NVIDIA's white papers on the A100, GA102, AD102, H100 and RTX Blackwell
+* shared memory: CUDA C++ Programming Guide 13.0, section "Shared Memory": 32 banks of 32 bits a clock; but on
+  sm_75 64 bytes a clock (NVIDIA's white paper on GA102, which compares it with 128 bytes of sm_86);
+* tensor cores and devices: NVIDIA's white papers on the TU102 (with the T4, 65 TFLOP/s; GeForce devices of
+  sm_75 sum in f32 at half of that rate), A100, GA102, AD102, H100 and RTX Blackwell
   architectures, dense rates of f16 with f32 sums; multiply-adds of a clock are the published rate
   divided by the multiprocessors and the boost clock;
 * the B200: multiprocessors, clock, the rate of bf16 (2.25 PFLOP/s, 8,192 operations of a clock and
@@ -35,6 +37,7 @@ EXP2_LANES: Final[Mapping[int, int]] = {103: 32}  # of exp2, by target, where it
 TENSOR_MEMORY_BYTES: Final = 128  # of a scheduler in a clock
 INTEGER_LANES: Final = 64
 WAVEFRONTS: Final = 1  # of shared memory, of a clock
+WAVEFRONT_CLOCKS: Final[Mapping[int, int]] = {75: 2}  # of one, by target, where it takes more clocks
 SOURCES: Final = (
     "units of a multiprocessor: CUDA C++ Programming Guide and Best Practices Guide 13.0; integers, moves "
     f"and conversions are taken to have {INTEGER_LANES} lanes on every target",
@@ -61,6 +64,7 @@ class Device:
 
 
 DEVICES: Final[Mapping[int, Device]] = {
+    75: Device("T4", 40, 1590, 320, 512),
     80: Device("A100 SXM4 40 GB", 108, 1410, 1555, 1024),
     86: Device("GeForce RTX 3090", 82, 1695, 936, 256),
     89: Device("GeForce RTX 4090", 128, 2520, 1008, 256),

@@ -1,14 +1,31 @@
-"""Names of registers, and the ranges that declare them, such as `%r<5>` for `%r3`."""
+"""Registers by number and by name, and the ranges that declare them, such as `%r<5>` for `%r3`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ptxgen.ir import RegisterRange
+from ptxgen.ir import Reg, RegisterRange
+from ptxgen.types import REGISTER_PREFIX
 
 _DIGITS: Final = "0123456789"
 _MOST_DIGITS: Final = 20  # decimal digits of a 64-bit integer
+
+
+class _Numbered(dict[int, Reg]):
+    """By number, the registers of a declared type, such as %f0 and %f1."""
+
+    def __init__(self, declared: str) -> None:
+        super().__init__()
+        self._declared = declared
+
+    def __missing__(self, number: int) -> Reg:
+        # Another thread may be making it, too.
+        return self.setdefault(number, Reg(f"{REGISTER_PREFIX[self._declared]}{number}", self._declared))
+
+
+# By declared type; all kernels that were built share these objects, which makes comparisons of them fast.
+REGISTERS: Final = {declared: _Numbered(declared) for declared in REGISTER_PREFIX}
 
 
 def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | None:

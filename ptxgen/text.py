@@ -1,15 +1,14 @@
 """Renders IR as PTX text; the same module always gives the same characters.
 
-The frame of a module is `templates/module.ptx.j2`; the lines of a kernel, of which there may be
-thousands, are made here. `ptxgen.parse` reads back exactly what is printed.
+It is made without a template, because a process that emits PTX would wait longer for the template engine than
+for the text. `ptxgen.parse` reads back exactly what is printed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from ptxgen.frames import load_template
 from ptxgen.ir import (
     Address,
     Arguments,
@@ -48,43 +47,23 @@ _BYTE: Final = 0xFF
 _WORDS: Final = (8, 4, 2)  # bytes of the element types that can hold an address, the largest first
 
 
-class _Array(NamedTuple):
-    """A dynamic shared array as the template takes it; `align` is in bytes."""
-
-    name: str
-    align: int
-
-
-class _Frame(NamedTuple):
-    """A kernel or a function as the template takes it, in text that is ready to print."""
-
-    head: str
-    params: str
-    directives: list[str]
-    lines: str
-
-
 def render(module: Module) -> str:
     """The PTX text of a module, ending in a line break; use `verify` to check the module.
 
     Raises `TypeMismatchError` if `module` is no `ir.Module`.
     """
     require_module("render", module)
-    return load_template("module.ptx.j2").render(
-        header=[f"// {line}".rstrip() for line in module.header],
-        version="{}.{}".format(*module.version),
-        target=module.target,
-        dynamic=_dynamic_arrays(module.kernels),
-        declarations=[
-            *map(_declaration, module.functions),
-            *(f".alias {f.name}, {f.alias};" for f in module.functions if f.alias),
-            *map(_variable, module.variables),
-        ],
-        bodies=[
-            *(_function(f) for f in module.functions if f.body is not None),
-            *map(_kernel, module.kernels),
-        ],
-    )
+    header = ["//", *(f"// {line}".rstrip() for line in module.header), "//"] if module.header else []
+    major, minor = module.version
+    head = [*header, f".version {major}.{minor}", f".target {module.target}", ".address_size 64"]
+    declarations = [
+        *map(_declaration, module.functions),
+        *(f".alias {f.name}, {f.alias};" for f in module.functions if f.alias),
+        *map(_variable, module.variables),
+    ]
+    bodies = [*(_function(f) for f in module.functions if f.body is not None), *map(_kernel, module.kernels)]
+    groups = [head, _dynamic_arrays(module.kernels), declarations, *bodies]
+    return "\n\n".join(["\n".join(group) for group in groups if group]) + "\n"
 
 
 def render_instr(instr: Instr) -> str:
@@ -148,7 +127,8 @@ _OPERANDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _kernel(kernel: Kernel) -> _Frame:
+def _kernel(kernel: Kernel) -> list[str]:
+    """The lines of a kernel."""
     directives = []
     if kernel.threads:
         directives.append(f".maxntid {kernel.threads}, 1, 1")
@@ -159,14 +139,15 @@ def _kernel(kernel: Kernel) -> _Frame:
     if kernel.cluster:
         directives.append(f".reqnctapercluster {', '.join(map(str, kernel.cluster))}")
     directives += kernel.directives
-    head = f"{_linkage(kernel.linkage)}.entry {kernel.name}"
-    lines = _lines(kernel, map(_region, kernel.regions))
-    return _Frame(head, _params(kernel.params), directives, lines)
+    head = f"{_linkage(kernel.linkage)}.entry {kernel.name}({_params(kernel.params)})"
+    return [head, *directives, "{", _lines(kernel, map(_region, kernel.regions)), "}"]
 
 
-def _function(function: Function) -> _Frame:
+def _function(function: Function) -> list[str]:
+    """The lines of a function that has a body."""
     directives = [".noreturn"] if function.noreturn else []
-    return _Frame(_function_head(function), _params(function.params), directives, _lines(function, ()))
+    head = f"{_function_head(function)}({_params(function.params)})"
+    return [head, *directives, "{", _lines(function, ()), "}"]
 
 
 def _lines(body: Kernel | Function, comments: Iterable[str]) -> str:
@@ -300,12 +281,14 @@ def _region(region: Region) -> str:
     return f"\t// region {region.name}: {where}"
 
 
-def _dynamic_arrays(kernels: Iterable[Kernel]) -> list[_Array]:
-    """Each dynamic shared array once, in order of first use, with the largest region alignment."""
+def _dynamic_arrays(kernels: Iterable[Kernel]) -> list[str]:
+    """The declaration of each dynamic shared array, in order of first use, with the largest region
+    alignment.
+    """
     aligns: dict[str, int] = {}
     for kernel in kernels:
         if kernel.dynamic_shared:
             wanted = max((region.align for region in kernel.regions), default=0)
             known = aligns.get(kernel.dynamic_shared, _DYNAMIC_ALIGN)
             aligns[kernel.dynamic_shared] = max(known, wanted)
-    return [_Array(name, align) for name, align in aligns.items()]
+    return [f".extern .shared .align {align} .b8 {name}[];" for name, align in aligns.items()]

@@ -21,6 +21,9 @@ from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_latent import TCGEN05_LATENT
+from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -76,7 +79,7 @@ class Kind:
 
 _HOPPER: Final = {"target": "sm_90a"}
 _SPLIT: Final = {"precision": "f32_grade", **_HOPPER}
-_LATENT: Final = {"shared_kv": True, **_HOPPER}
+_LATENT: Final = {"dtype": "f16", "shared_kv": True}
 _SLICED: Final[tuple[Dims, ...]] = (
     (40, 257),
     (64, 264),
@@ -105,10 +108,15 @@ _OF_SPLIT: Final[tuple[Dims, ...]] = (
 _OF_TCGEN05: Final[tuple[Dims, ...]] = (
     *((8, 8), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((40, 24), (72, 40), (128, 96), (64, 128), (128, 64), (192, 128), (40, 136), (128, 256), (256, 128)),
+    *((64, 320), (128, 384), (256, 512)),
 )
 _OF_TCGEN05_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
     *((96, 48), (64, 128), (128, 64), (192, 128)),
+)
+_OF_TCGEN05_MX: Final[tuple[Dims, ...]] = (
+    *((32, 32), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
+    *((96, 48), (64, 128), (128, 80), (192, 128), (32, 256)),
 )
 _OF_FP8: Final[tuple[Dims, ...]] = (
     *((16, 16), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)),
@@ -119,6 +127,9 @@ KINDS: Final[dict[str, Kind]] = {
     "simt": Kind(SIMT, {"target": "sm_80"}, 16, 16, widths=_ANY, stages=(), alignments=(4, 8)),
     "simt sm_75": Kind(SIMT, {"target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(4, 8)),
     "mma f16": Kind(MMA, {"dtype": "f16"}, 16, 32, widths=_ANY, stages=(2, 3, 4), alignments=(2, 4, 8)),
+    "mma sm_75": Kind(
+        MMA, {"dtype": "f16", "target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(2, 4, 8)
+    ),
     "mma bf16": Kind(MMA, {"dtype": "bf16", "target": "sm_86"}, widths=_ANY, alignments=(2,)),
     "mma tf32": Kind(MMA, {"precision": "tf32"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
     "mma f32_grade": Kind(MMA, {"precision": "f32_grade"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
@@ -150,14 +161,41 @@ KINDS: Final[dict[str, Kind]] = {
         _OF_TCGEN05_FP8,
         blocks_q=(128,),
     ),
+    "mxfp8 e4m3 on sm_100a": Kind(
+        TCGEN05_MX,
+        {"dtype": "e4m3", "scale_block": "mx", "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_MX,
+        blocks_q=(128,),
+    ),
+    "mxfp8 e5m2 on sm_103a": Kind(
+        TCGEN05_MX,
+        {"dtype": "e5m2", "scale_block": "mx", "target": "sm_103a"},
+        64,
+        128,
+        (96, 48),
+        _OF_TCGEN05_MX,
+    ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
+    "split on sm_100a": Kind(TCGEN05_SPLIT, {**_SPLIT, "target": "sm_100a"}, block_q=128, widths=_OF_SPLIT),
     "latent": Kind(
         LATENT,
-        {"dtype": "f16", **_LATENT},
+        {**_LATENT, **_HOPPER},
         tile=32,
         dims=(264, 128),  # 320 columns with padding: 64 of O for each consumer
         widths=((576, 512), (320, 256), (512, 512)),
         stages=(3,),
+    ),
+    "latent on sm_100a": Kind(
+        TCGEN05_LATENT,
+        {**_LATENT, "target": "sm_100a"},
+        32,
+        128,
+        (264, 128),  # 320 columns with padding: as many slabs of K as shared memory has
+        ((576, 512), (320, 256), (512, 512), (448, 320)),
+        stages=(2,),
     ),
     "fp8 e4m3": Kind(FP8, {"dtype": "e4m3", **_HOPPER}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)),
     "fp8 e5m2": Kind(FP8, {"dtype": "e5m2", **_HOPPER}, 64, 64, (64, 64), _OF_FP8, blocks_q=(128, 192)),
@@ -192,7 +230,7 @@ def has(kind: str, feature: str) -> bool:
     blocks of rows have scales.
     """
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
-    return KINDS[kind].family not in (FP8, TCGEN05_FP8) or not missing & FEATURES[feature].keys()
+    return KINDS[kind].family not in (FP8, TCGEN05_FP8, TCGEN05_MX) or not missing & FEATURES[feature].keys()
 
 
 def arrays_of(

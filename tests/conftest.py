@@ -3,8 +3,8 @@
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
 (`assembler`, `disassembler`, `matplotlib`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`,
-`transformers`, `compiled`, `nvrtc`, `triton`, `numba`, `cute`, `flash_attn_4`, `cc`, `rustc`). Nothing is
-looked for before a selected test asks for it.
+`transformers`, `compiled`, `nvrtc`, `triton`, `numba`, `cute`, `notebook`, `flash_attn_4`, `cc`,
+`rustc`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from types import ModuleType
 
 import pytest
 from command_line import call  # noqa: F401  # a fixture of all tests
+from device_arrays import interpreting, without_assembler
+from fake_driver import FakeDevice, FakeDriver
 from grids import dispensable, share_of
 from host_programs import Hosts, cuda_headers
 from kernel_runs import Kernels
@@ -128,6 +130,7 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "cc": functools.cache(_no_cc),
     "rustc": functools.cache(_no_rustc),
     "cute": functools.cache(lambda: _no_module("cutlass.cute")),
+    "notebook": functools.cache(lambda: _no_module("nbclient") or _no_module("ipykernel")),
     "flash_attn_4": _no_flash_attn_4,
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
@@ -356,6 +359,13 @@ def cute(pytestconfig: pytest.Config) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def notebook(pytestconfig: pytest.Config) -> ModuleType:
+    """The module `nbclient`, which executes notebooks; the kernel of Jupyter is there, too."""
+    need("notebook", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("nbclient")
+
+
+@pytest.fixture(scope="session")
 def flash_attn_4(pytestconfig: pytest.Config) -> None:
     """The package flash-attn-4, whose kernels are compiled without a GPU."""
     need("flash_attn_4", pytestconfig.stash[REQUIRED])
@@ -375,6 +385,13 @@ def only_young_garbage() -> Iterator[None]:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """The kernels that launches on the interpreter run, with all sanitizers."""
     return Kernels(monkeypatch)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Two H100 that run what is launched, without an assembler."""
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from distributed_cases import distance_mod, mask_mod
+from messages import outcome
 from torch.utils.checkpoint import checkpoint
 
 import flash
@@ -29,15 +30,6 @@ from ptxgen.errors import PeerError
 _ARRAYS = ("alibi_slopes", "sink", "key_bias", "bias", "mask", "slopes", "cu_seqlens_q", "cu_seqlens_k")
 _OF_PARALLEL = ("layout", "scheme", "degree", "machine")
 _FUNCTIONS = {"score_mod": distance_mod, "mask_mod": mask_mod}
-
-
-def _said(call: Callable[[], object]) -> str:
-    """The kind and text of the error of a call."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was raised"
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +68,7 @@ def forward(
             return cp.unshard(own.get("x", x), axis)
         return getattr(cp, what)(own.pop("q", x), x, x, **own)
 
-    return _said(call), _works()
+    return outcome(call), _works()
 
 
 def _works() -> bool:
@@ -106,7 +98,7 @@ def gradients(how: str) -> tuple[str, bool]:
                     x.add_(1)
             first.sum().backward()
 
-    return _said(call), _works()
+    return outcome(call), _works()
 
 
 def gradients_of_lse(scheme: Any, ranks: list[int]) -> float:
@@ -172,7 +164,7 @@ def cached(
     for step in first:
         calls[step]()
     before = _state(cache)
-    said = _said(calls[last])
+    said = outcome(calls[last])
     return said, _state(cache) == before, _works()
 
 
@@ -193,7 +185,7 @@ def in_two_threads(own_groups: bool) -> list[str]:
 
     def first() -> None:
         begun.set()
-        result[0] = _said(lambda: ContextParallel(groups[0]).attention(x, x, x))
+        result[0] = outcome(lambda: ContextParallel(groups[0]).attention(x, x, x))
 
     thread = threading.Thread(target=first)
     if late:
@@ -202,12 +194,12 @@ def in_two_threads(own_groups: bool) -> list[str]:
     begun.wait()
     if not late:
         time.sleep(0.1)
-        result[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
+        result[1] = outcome(lambda: ContextParallel(groups[1]).attention(x, x, x))
         thread.join()
     else:
         thread.join()
         if own_groups:
-            result[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
+            result[1] = outcome(lambda: ContextParallel(groups[1]).attention(x, x, x))
     return result
 
 
@@ -273,7 +265,7 @@ def lost(victim: int, function: str, step: str, how: str) -> list[Any] | None:
     try:
         calls[function]()
     except PeerError as error:
-        return [str(error), error.peer, _state(cache) == before and x.grad is None, _said(calls["append"])]
+        return [str(error), error.peer, _state(cache) == before and x.grad is None, outcome(calls["append"])]
     return None
 
 
@@ -301,11 +293,11 @@ def failing() -> tuple[str, str, str]:
     with contextlib.ExitStack() as stack:
         if dist.get_rank() == 1:
             stack.enter_context(mock.patch.object(flash, "merge_partials", full))
-        first = _said(lambda: ContextParallel(scheme="ring").attention(x, x, x))
+        first = outcome(lambda: ContextParallel(scheme="ring").attention(x, x, x))
     return (
         first,
-        _said(lambda: ContextParallel().attention(x, x, x)),
-        _said(lambda: ContextParallel(group).attention(x, x, x)),
+        outcome(lambda: ContextParallel().attention(x, x, x)),
+        outcome(lambda: ContextParallel(group).attention(x, x, x)),
     )
 
 
@@ -313,7 +305,7 @@ def refused_groups() -> tuple[str, str]:
     """What is said to ranks that are not in a group of ranks 0 and 1, and of a tensor on no device."""
     group = dist.new_group([0, 1])
     x = torch.ones(1, 2, 8, 8, device="meta")
-    return _said(lambda: ContextParallel(group)), _said(lambda: ContextParallel().unshard(x))
+    return outcome(lambda: ContextParallel(group)), outcome(lambda: ContextParallel().unshard(x))
 
 
 def recomputed(compiled: bool) -> list[bool]:

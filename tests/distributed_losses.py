@@ -11,20 +11,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from messages import outcome
 
 from flash.distributed import ContextParallel, ShardedKVCache
 from ptxgen.errors import PeerError
 
 _PATIENCE_S = 30  # that a slow rank waits for another to end
-
-
-def said(call: Callable[[], object]) -> str:
-    """The kind and text of the error of a call."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was raised"
 
 
 def lost_beside_a_slow_one(
@@ -89,7 +81,7 @@ def restarted(meeting: str, victim: int) -> list[Any]:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.destroy_process_group()
     q = torch.zeros(1, 2, 1, 8)
-    without = said(lambda: cache.attention(q, 0))
+    without = outcome(lambda: cache.attention(q, 0))
     dist.init_process_group(
         "gloo", init_method=Path(meeting).as_uri(), rank=rank - (rank > victim), world_size=world - 1
     )
@@ -103,7 +95,7 @@ def restarted(meeting: str, victim: int) -> list[Any]:
         "ContextParallel.sum_gradients": lambda: cp.sum_gradients([x]),
         "gradients of ContextParallel.attention": lambda: out.sum().backward(),
     }
-    old = {name: said(call) for name, call in calls.items()}
+    old = {name: outcome(call) for name, call in calls.items()}
     new = ShardedKVCache(ContextParallel(), 1, 1, 2, 8, 64, block=4)
     new.append(0, tokens, tokens)
     works = bool(new.attention(q, 0).eq(1).all())

@@ -26,6 +26,7 @@ WAYS: Final[tuple[tuple[Precision, str], ...]] = (
     ("f32_grade", "sm_80"),
     ("f32_grade", "sm_90"),
     ("f32_grade", "sm_90a"),
+    ("f32_grade", "sm_100a"),
     ("tf32", "sm_80"),
 )
 

@@ -24,7 +24,6 @@ from ptxgen.target import target
 from tools.campaign.gradient_bound import GradientBound, GradientInputs
 
 Array = NDArray[Any]
-MATRICES = ("q", "k", "v", "dout")
 ON = "sm_90a"
 
 

@@ -1,9 +1,10 @@
-"""Which cases of a test with parameters a run has: the markers `grid` and `sample`, and `--share`."""
+"""Which cases of a test with parameters a run has: the markers `grid` and `sample`, `--share`, `pairwise`."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -98,6 +99,18 @@ def covering(cases: Sequence[frozenset[object]]) -> set[int]:
         chosen.add(best)
         missing -= cases[best]
     return chosen
+
+
+def pairwise(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A few of the cases, in their order, in which each two values occur together that one of all cases has:
+    a covering array of strength two. Values are the same if `str` of them is.
+
+    For tests that would take hours with the whole product of their parameters, and whose failures come from
+    one or two of these.
+    """
+    rows = list(cases)
+    chosen = covering([frozenset(itertools.combinations(enumerate(map(str, row)), 2)) for row in rows])
+    return [rows[n] for n in sorted(chosen)]
 
 
 def _values(case: pytest.Function) -> frozenset[object]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refusal
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, build
@@ -17,7 +18,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
 from ptxgen import interpreter, ir
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import BackendError, ConfigError
 from ptxgen.interpreter import Result
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
@@ -59,15 +60,18 @@ def random_operands(
     def scales(shape: list[int]) -> np.ndarray[Any, Any]:
         return np.where(rng.random(shape) < 0.2, -1, 1) * 2.0 ** rng.uniform(-1, 1, shape)
 
+    def powers(shape: list[int]) -> np.ndarray[Any, Any]:
+        return 2.0 ** rng.integers(-2, 3, shape)
+
     for operand in config.features.operands:
-        shape = [lengths[axis] for axis in operand.axes]
+        shape = [lengths[axis] for axis in operand.axes] + [operand.columns] * (operand.columns > 0)
         drawn = {
             "alibi_slopes": lambda s: 0.2 * np.abs(rng.standard_normal(s)),
             "bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
             "key_bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
             "mask": lambda s: rng.random(s) < 0.8,
             "sink": lambda s: 2 * rng.standard_normal(s),
-            **dict.fromkeys(("q_scale", "k_scale", "v_scale"), scales),
+            **dict.fromkeys(("q_scale", "k_scale", "v_scale"), powers if config.is_mx else scales),
         }[operand.name](shape)
         result[operand.name] = drawn.astype(operand.dtype.numpy)
     return result
@@ -121,10 +125,10 @@ def run_forward(
         }
         sizes_of |= kernel.features.counts_of_scales(sizes_of)
         whole = array.shape if operand.is_whole else [sizes_of[axis] for axis in operand.axes]
-        wide = np.broadcast_to(array, whole)
+        wide = np.broadcast_to(array, [*whole, operand.columns] if operand.columns else whole)
         own_sizes |= zip(operand.axes, array.shape, strict=False) if operand.is_whole else []
         extra.append(array)
-        extra_strides += [s // array.itemsize for s in wide.strides]
+        extra_strides += [s // array.itemsize for s in wide.strides[: len(operand.axes)]]
     arguments = {"dropout_seed": dropout_seed, "section": section, "parts": _blocks(kernel, q, k)}
     values = {**config.numbers, **arguments, **own_sizes}
     tickets = counters(kernel)
@@ -215,10 +219,6 @@ def nightly(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-# Of the targets that choose the same default tiles, one; and sm_90, which takes most registers.
-SM_APART = ("sm_75", "sm_80", "sm_90", "sm_120")
-
-
 def mostly_nightly(values: Iterable[object], kept: Collection[object]) -> list[Any]:
     """Parameters of which `make test` has only those that are `kept`; tuples are for several
     names.
@@ -264,13 +264,6 @@ def main_loop_of(of: AttentionConfig | KernelConfig | BuiltKernel, assembler: As
         pytest.skip(str(error))
     assert loop is not None
     return loop
-
-
-def refusal(call: Callable[..., Any], *args: Any, error: type[Exception] = LaunchError, **kwargs: Any) -> str:
-    """The message of the error that a call raises."""
-    with pytest.raises(error) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
 
 
 def refused_config(*args: Any, **settings: Any) -> str:

@@ -14,3 +14,12 @@ def message(call: Callable[[], object], kind: type[BaseException] = LaunchError)
     with pytest.raises(kind) as error:
         call()
     return str(error.value)
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """The kind and text of the error of a call, if there is one."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"

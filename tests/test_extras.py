@@ -140,6 +140,7 @@ SCRIPTS = {
     "frontends": FRONTENDS,
     "types": "import basedpyright\n",
     "browser": "import PIL, fontTools, selenium\n",
+    "notebook": "import ipykernel, nbclient\nfrom ptxgen.notebook import load_ipython_extension\n",
     "bench": PTX + "import matplotlib, psutil, rich\nfrom ptxgen.runtime.sass import find_disassembler\n"
     "assert find_disassembler() is not None\n",
 }

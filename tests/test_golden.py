@@ -30,6 +30,10 @@ RESOURCES = GOLDEN / "resources.toml"
 # One for each generation of copies, as small as its features allow.
 CONFIGS = {
     "sm75_d4": AttentionConfig(4, tile=16, block_q=16, target="sm_75"),
+    # `mma` of 8 columns, and copies that wait in registers.
+    "sm75_d16_f16_causal_lse": AttentionConfig(
+        16, dtype="f16", tile=16, block_q=32, target="sm_75", causal=True, return_lse=True
+    ),
     "sm80_d4": AttentionConfig(4, tile=16, block_q=16, target="sm_80"),
     "sm80_d5v3_causal_lse": AttentionConfig(
         5, 3, tile=16, block_q=16, target="sm_80", causal=True, return_lse=True

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from grids import covering, dispensable, sampled, share_of
+from grids import covering, dispensable, pairwise, sampled, share_of
 
 GRID = """
 import pytest
@@ -55,6 +55,23 @@ def test_each_value_occurs_in_the_few_cases_that_cover_a_grid() -> None:
     assert frozenset().union(*(cases[n] for n in chosen)) == frozenset().union(*cases)
     assert len(chosen) == 5
     assert covering([]) == set()
+
+
+def test_each_pair_of_values_occurs_in_the_few_cases_that_cover_all_pairs() -> None:
+    cases = [
+        (a, b, {"c": c}, d)
+        for a, b, c, d in itertools.product(range(5), "xyz", range(4), (False, True))
+        if (a, c) != (1, 2)  # which is refused
+    ]
+
+    def pairs(cases: list[tuple[object, ...]]) -> set[object]:
+        return {pair for case in cases for pair in itertools.combinations(enumerate(map(str, case)), 2)}
+
+    few = pairwise(cases)
+    assert pairs(few) == pairs(cases)
+    assert few == [case for case in cases if case in few]
+    assert 5 * 4 - 1 <= len(few) < 30 < len(cases) == 114
+    assert pairwise([]) == []
 
 
 def test_a_sample_is_spread_over_all_cases_and_has_all_sizes() -> None:

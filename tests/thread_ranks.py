@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import torch
+from messages import outcome
 
 from flash.distributed.notices import _TAG as NOTICES
 
@@ -100,7 +101,7 @@ class ThreadRanks:
         except Exception as error:
             group.error = error
             if after is not None:
-                group.later.append(_said(lambda: after(group.rank)))
+                group.later.append(outcome(lambda: after(group.rank)))
         finally:
             if group.gave is None:  # or its messages are under way, and its process lives
                 for peer in range(self.world):
@@ -192,14 +193,6 @@ class ThreadRanks:
         if self.fault.how == "does not start":
             raise RuntimeError("Connection refused. This may help: restart")
         return self.fault.how
-
-
-def _said(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was raised"
 
 
 @contextmanager

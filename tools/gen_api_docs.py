@@ -35,6 +35,7 @@ MODULES: Final = (
     "ptxgen",
     "ptxgen.interpreter",
     "ptxgen.check.prove",
+    "ptxgen.notebook",
     "ptxgen.program",
     "ptxgen.contract",
     "ptxgen.contract.stub",

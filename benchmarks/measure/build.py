@@ -54,7 +54,7 @@ TARGETS: Final = ("sm_75", "sm_80", "sm_90a", "sm_120a")
 WARM_GOALS_MS: Final = {F32_128: 20.0, F16_128: 40.0}
 CUBIN_GOAL_S: Final = 1.0
 LINE_GOAL_US: Final = 8.0
-COLD_GOAL: Final = 2.5  # times the import of the libraries that emission needs
+COLD_GOAL: Final = 2.5  # times the import of numpy and jinja2, which this package needs
 # Modules that take 0.15 s or more to import, or belong to a GPU: emitting PTX needs none of them.
 HEAVY: Final = ("cuda", "torch", "cupy", "jax", "scipy", "onnx", "triton", "rich")
 

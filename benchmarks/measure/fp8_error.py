@@ -47,7 +47,7 @@ class Numbers(NamedTuple):
     mean: float
 
 
-_NUMBERS: Final = (Numbers("normal", 1.0, 0.0), Numbers("V of mean 1", 1.0, 1.0), Numbers("flat", 0.02, 1.0))
+NUMBERS: Final = (Numbers("normal", 1.0, 0.0), Numbers("V of mean 1", 1.0, 1.0), Numbers("flat", 0.02, 1.0))
 
 
 def fp8_jobs(quick: bool) -> list[Job]:
@@ -56,7 +56,7 @@ def fp8_jobs(quick: bool) -> list[Job]:
     return [
         Job(f"fp8 d={d} keys={keys} {kind.name}", functools.partial(_errors, d, keys, kind))
         for d, keys in sizes
-        for kind in _NUMBERS
+        for kind in NUMBERS
     ]
 
 

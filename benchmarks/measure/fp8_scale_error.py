@@ -1,5 +1,5 @@
 """The error of forward attention of e4m3 against float64 of the numbers before they are rounded, with a scale
-for each head and with scales for blocks of rows.
+for each head, with scales for blocks of rows, and with those of MXFP8.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.families.wgmma import WGMMA_TARGET
 from flash.kernel import AttentionKernel
-from flash.operands.dtypes import E4M3
+from flash.operands.dtype_names import ScaleBlock
+from flash.operands.dtypes import E4M3, MX
 from flash.problem.config import AttentionConfig
 from flash.problem.features import SCALES
+from flash.quantization import quantize_mx
 from flash.reference import attention_reference
 
 Array = NDArray[Any]
@@ -24,21 +26,24 @@ Array = NDArray[Any]
 FP8_SCALE_REMARKS: Final = (
     "fp8 scales: the root of the mean over rows of (|O - O in float64| / |O in float64|)^2, of numbers that "
     "are rounded to e4m3 over a scale, which is the largest magnitude of the rows that share it over 448, "
-    "and not rounded in float64; each query sees its own and the 127 keys before it; V is normal, times "
+    "or are of MXFP8 as flash.quantize_mx says, and not rounded in float64; each query sees its own and the "
+    "127 keys before it; V is normal, times "
     "2^(-fall * key / 128)",
 )
 _ROWS: Final = 1024
 _WINDOW: Final = 127  # keys before a query that it sees next to its own
 _HEAD_DIM: Final = 128
-_BLOCKS: Final = (None, 128, 64)  # rows that share a scale; None: all
-_FALLS: Final = (0, 2, 4)  # powers of two by which 128 rows of V are smaller than those before them
+# Rows that share a scale; None: all; MX: blocks of elements.
+_BLOCKS: Final[tuple[ScaleBlock | None, ...]] = (None, 128, 64, MX)
+_FALLS: Final = (0, 2, 4, 16)  # powers of two by which 128 rows of V are smaller than those before them
+_QUICK: Final = 4  # of them
 _LARGEST: Final = 448.0  # e4m3
 _NOT_WORSE: Final = Goal("<=", 1.02)  # with blocks / with heads
 
 
 def fp8_scale_jobs(quick: bool) -> list[Job]:
-    """A job for each kind of V; `quick` has the last."""
-    falls = _FALLS[-1:] if quick else _FALLS
+    """A job for each kind of V; `quick` has one."""
+    falls = (_QUICK,) if quick else _FALLS
     return [Job(f"fp8 scales fall={fall}", functools.partial(_errors, fall)) for fall in falls]
 
 
@@ -50,14 +55,19 @@ def _errors(fall: int) -> Rows:
     results: Rows = []
     errors: list[float] = []
     for block in _BLOCKS:
+        by_rows = block if isinstance(block, int) else None
+        target = None if block == MX else WGMMA_TARGET
         config = AttentionConfig(
-            _HEAD_DIM, dtype="e4m3", target=WGMMA_TARGET, scale_block=block, causal=True, window=(_WINDOW, 0)
+            _HEAD_DIM, dtype="e4m3", target=target, scale_block=block, causal=True, window=(_WINDOW, 0)
         )
-        inputs = [narrowed(x, block) for x in (q, k, v)]
+        if block == MX:
+            inputs = [quantize_mx(x, axis=axis) for x, axis in ((q, -1), (k, -1), (v, -2))]
+        else:
+            inputs = [narrowed(x, by_rows) for x in (q, k, v)]
         scales: Any = dict(zip(SCALES, (scale for _, scale in inputs), strict=True))
         narrow = (x for x, _ in inputs)
         out = AttentionKernel(config).launch(*narrow, backend="interpreter", **scales)
-        errors.append(error_of_rows(out, exact))
+        errors.append(error_of_rows(np.asarray(out), exact))
         settings: dict[str, Setting] = {"d": _HEAD_DIM, "keys": _ROWS, "fall": fall}
         if block is None:
             results.append(measured("error with a scale of each head", "of O", errors, config=settings))

@@ -31,6 +31,7 @@ from flash.commands.measure.static_quality import Subject, assembled
 from flash.contract.catalogue import build
 from flash.contract.gradients import gradient_build
 from flash.families.tcgen05 import TCGEN05
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA_TARGET
 from flash.operands.dtype_names import Scheduler
 from flash.problem.config import AttentionConfig
@@ -119,6 +120,8 @@ def cases() -> Iterator[Case]:
         yield Case(AttentionConfig(d, dtype="e4m3", target=hopper), hopper, owner)
     for on, d, causal in product(_TCGEN05_TARGETS, (64, 128), (False, True)):
         yield Case(AttentionConfig(d, dtype="bf16", causal=causal, target=on), on)
+    for on, d in product(_TCGEN05_TARGETS, (64, 128)):
+        yield Case(AttentionConfig(d, precision="f32_grade", target=on), on)
 
 
 def _persistent(head_dim: int, scheduler: Scheduler, *, causal: bool) -> Case:
@@ -142,7 +145,7 @@ def predict(case: Case) -> dict[str, Any]:
     forward = build(case.config.kernel())
     t = forward.config.tiling
     threads = t.computing_threads
-    if forward.config.family is TCGEN05:
+    if forward.config.family in (TCGEN05, TCGEN05_SPLIT):
         busy, ctas, block = _busy_of_roles(forward.text, threads), 1, None
     else:
         busy, ctas = _busy(Subject.of(forward), threads, target, t.moved_bytes)

@@ -27,6 +27,7 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
 TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+TURING: Final = "sm_75"  # f16 alone
 DTYPES: Final = ("f16", "bf16")
 HEAD_DIMS: Final = (64, 128, 256)
 PRECISE: Final[Precision] = "f32_grade"
@@ -38,8 +39,9 @@ TRITON_HEAD_DIMS: Final = (64, 128)
 SCORES: Final = 2048  # of a warp: the unit of instruction counts
 NEAR: Final = 24  # instructions between two products, within which an exponential is near them
 
-# Goals on sm_80: % of the tensor cores; and on every target: instructions for SCORES scores.
+# Goals on sm_80 and on sm_75: % of the tensor cores; and on later targets: instructions for SCORES scores.
 BUSY_GOALS: Final = {64: 80, 128: 90, 256: 70}
+TURING_GOAL: Final = 60
 INSTRUCTION_GOALS: Final = {64: 560, 128: 760}
 # TFLOP/s of f32_grade on an A100: 2.5 times the 26 that are published for PyTorch's kernel of three products
 # of tf32.
@@ -79,6 +81,10 @@ def forward_jobs(quick: bool) -> list[Job]:
     if not quick:
         precise = product(PRECISE_TARGETS, HEAD_DIMS)
         configs += [AttentionConfig(d, precision=PRECISE, target=name) for name, d in precise]
+        configs += [
+            AttentionConfig(d, dtype=PEER_DTYPE, causal=causal, target=TURING)
+            for d, causal in product(TRITON_HEAD_DIMS, (False, True))
+        ]
     return [_job(config) for config in configs]
 
 
@@ -95,7 +101,7 @@ def forward_quality(config: AttentionConfig) -> Rows:
     try:
         ours = Reading.of(Subject.of(build(kernel)), kernel.target)
         rows: Rows = [_line(problem, "ours", f"{t.tile}x{t.block_q}x{t.threads}", figures(problem, ours))]
-        if dtype == PEER_DTYPE and config.head_dim in TRITON_HEAD_DIMS:
+        if dtype == PEER_DTYPE and config.head_dim in TRITON_HEAD_DIMS and kernel.target.name != TURING:
             tile, theirs = triton(config.head_dim, causal, kernel.target.name)
             rows.append(_line(problem, "Triton", tile, figures(problem, theirs)))
             rows += _ratios(problem, "Triton", ours, theirs.tensor)
@@ -251,8 +257,9 @@ def _goals(problem: _Problem, ours: Reading) -> Rows:
             of_spills,
             measured("modelled", "TFLOP/s", [rate], config=settings, goal=least, headline=True),
         ]
-    busy = Goal(">=", BUSY_GOALS[d]) if target == "sm_80" else None
-    most = INSTRUCTION_GOALS.get(d)
+    least_busy = {"sm_80": BUSY_GOALS[d], TURING: TURING_GOAL}.get(target)
+    busy = None if least_busy is None else Goal(">=", least_busy)
+    most = None if target == TURING else INSTRUCTION_GOALS.get(d)
     few = None if most is None else Goal("<=", most)
     return [
         of_spills,

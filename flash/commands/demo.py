@@ -7,14 +7,14 @@ import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
 from flash.error_bound import arithmetic_of_config, attention_bound
-from flash.families.mma import FIRST_WITH_MMA
+from flash.families.mma import FIRST_WITH_DEEP_MMA
 from flash.operands.dtype_names import Backend
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import DEFAULT_TARGET
@@ -128,15 +128,12 @@ def _configs(arguments: argparse.Namespace, *, gpu: bool) -> list[AttentionConfi
     if arguments.head_dim is not None:
         how: dict[str, Any] = {"dtype": arguments.dtype, "target": target}
         return [AttentionConfig(arguments.head_dim, causal=True, return_lse=True, **how)]
-    on_tensor_cores = find_target(target or DEFAULT_TARGET).sm >= FIRST_WITH_MMA
+    has_bf16 = find_target(target or DEFAULT_TARGET).sm >= FIRST_WITH_DEEP_MMA
+    of_16_bits: Literal["bf16", "f16"] = "bf16" if has_bf16 else "f16"
     return [
         AttentionConfig(64, causal=True, return_lse=True, target=target),
         AttentionConfig(128, return_lse=True, target=target),
-        *(
-            [AttentionConfig(128, dtype="bf16", causal=True, return_lse=True, target=target)]
-            if on_tensor_cores
-            else []
-        ),
+        AttentionConfig(128, dtype=of_16_bits, causal=True, return_lse=True, target=target),
     ]
 
 

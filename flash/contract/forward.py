@@ -59,7 +59,7 @@ def launches_of(config: KernelConfig) -> Launch:
     if features.page_size:
         equal["seq_k"] = product(features.page_size, "table_columns")
     for name, rows in features.scale_blocks.items():
-        equal[name] = {CEIL_DIV: [rows, features.scale_block]}
+        equal[name] = {CEIL_DIV: [rows, features.scale_rows]}
     if config.is_persistent:
         equal["parts"] = parts
     turning = rotary_entries(features.rotation) if features.appended or features.rotation else {}
@@ -115,7 +115,7 @@ def _scalars(config: KernelConfig) -> Iterator[Number]:
     if features.page_size:
         yield size("table_columns", longest // features.page_size)
     for name in features.scale_blocks:
-        yield size(name, -(-longest // features.scale_block))
+        yield size(name, -(-longest // features.scale_rows))
     if config.packed:
         yield size("rows", most_q)
     if config.is_persistent:

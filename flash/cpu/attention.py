@@ -156,9 +156,9 @@ def _safe(acc: NDArray[Any], total: NDArray[Any], size: NDArray[Any]) -> bool:
     elif not (least(total) >= SAFE.total and most(total) < np.inf):
         return False
     np.abs(acc, out=size)
-    if not most(size, axis=None) < np.inf:
+    if not size.item(size.argmax()) < np.inf:  # or NaN; `argmax` takes a third of the time of `max` of few
         return False
-    if least(size, axis=None) >= SAFE.size:  # the usual case, in a fraction of the time of what follows
+    if size.item(size.argmin()) >= SAFE.size:  # the usual case, in a fraction of the time of what follows
         return True
     largest = size.max(axis=1)
     return bool(((largest >= SAFE.size) | (largest == 0)).all())

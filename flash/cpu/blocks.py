@@ -63,6 +63,8 @@ class Workspace:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self._buffers: dict[tuple[str, np.dtype[Any]], NDArray[Any]] = {}
+        # By name: the last array taken from a buffer, and its shape. Small calls repeat their shapes.
+        self._last: dict[str, tuple[tuple[Any, ...], NDArray[Any]]] = {}
         self._ones = np.empty(0, dtype)
         self._hidden: NDArray[np.bool_] | None = None  # of which buffer "seen" has the bits
 
@@ -105,7 +107,13 @@ class Workspace:
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
         """The front of buffer `name` as a dense array [rows, columns]."""
-        return self._buffer(name, rows * columns, self.dtype)[: rows * columns].reshape(rows, columns)
+        shape = rows, columns
+        last = self._last.get(name)
+        if last is not None and last[0] == shape:
+            return last[1]
+        taken = self._buffer(name, rows * columns, self.dtype)[: rows * columns].reshape(shape)
+        self._last[name] = shape, taken
+        return taken
 
     def planes(
         self, name: str, planes: int, rows: int, columns: int, dtype: np.dtype[Any] | None = None
@@ -114,10 +122,16 @@ class Workspace:
         another dtype it is another buffer.
         """
         dtype = dtype or self.dtype
+        shape = planes, rows, columns, dtype
+        last = self._last.get(name)
+        if last is not None and last[0] == shape:
+            return last[1]
         line = _ALIGNMENT // dtype.itemsize
         size = -(-rows * columns // line) * line
         apart = self._buffer(name, planes * size, dtype)[: planes * size].reshape(planes, size)
-        return apart[:, : rows * columns].reshape(planes, rows, columns)
+        taken = apart[:, : rows * columns].reshape(planes, rows, columns)
+        self._last[name] = shape, taken
+        return taken
 
     def copied(self, name: str, x: NDArray[Any]) -> NDArray[Any]:
         """A copy of `x` in buffer `name`, dense and with all axes but the last as rows."""
@@ -212,6 +226,7 @@ class Workspace:
         key = name, dtype
         buffer = self._buffers.get(key)
         if buffer is None or buffer.size < size:
+            self._last.pop(name, None)  # it holds the memory of the smaller buffer
             buffer = self._buffers[key] = _aligned(size, dtype)
         return buffer
 

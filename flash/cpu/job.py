@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,8 +48,7 @@ class Task(NamedTuple):
     queries: slice
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):  # made in a third of the time of a dataclass
     """The resolved arguments of one call, which all of its tasks read."""
 
     q: NDArray[Any]

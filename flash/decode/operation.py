@@ -25,8 +25,8 @@ from flash.decode.plan import (
     appending,
     blocks_of,
     choose_splits,
+    default_target,
     kernel_of,
-    oldest_target,
     require_widening,
     steps_of,
 )
@@ -102,7 +102,7 @@ class Decode(Operation[CacheCall]):
             target = self.target(ordinal)
         else:
             asked = self.config.target
-            target = find_target(asked) if asked else oldest_target(call.stored)
+            target = find_target(asked) if asked else default_target(call.stored)
         require_widening(self.caller.name, call, target)
         splits = self._splits(call, ordinal)
         kernel = kernel_of(call, target, splits, same_bits=call.splits is not None)

@@ -46,6 +46,7 @@ _SMALL_TILE: Final = 32  # keys
 _FEW_ROWS: Final = 64  # of a CTA
 _FEW_COLUMNS: Final = 64
 SCALES: Final = ("k_scale", "v_scale")
+_OLDEST: Final = "sm_75"
 # The merge of more splits costs more than their CTAs save.
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
@@ -166,6 +167,11 @@ def require_widening(caller: str, call: CacheCall, target: Target) -> None:
 
 
 def oldest_target(stored: DType) -> Target:
+    """The first target that has kernels for caches of a type."""
+    return find_target(stored.needs or _OLDEST)
+
+
+def default_target(stored: DType) -> Target:
     """The first target, from the default one on, that has kernels for caches of a type."""
     return find_target(stored.needs or DEFAULT_TARGET)
 
@@ -178,7 +184,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
     alignment = _alignment(call, merged)
     config, rows = call.config, call.q.shape[2] * call.group
     if not same_bits:
-        config = config.for_rows(rows, lambda config: config.kernel(target).tiling)
+        config = config.for_rows(rows, lambda config: _tiling(call, config, target, alignment, merged))
     has_small_tile = _has_small_tile(call, _tiling(call, config, target, alignment, merged))
 
     def tiling_of(config: AttentionConfig) -> AnyTiling:

@@ -26,7 +26,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flash.device.softmax import LN2, NO_TERMS, FinishedRow, FirstTerms
+from flash.device.softmax import LN2, NO_TERMS, FinishedRow, FirstTerms, larger
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
@@ -74,7 +74,7 @@ class LazySoftmax:
         if self._sinks:
             assert scale is None, "features that begin the softmax make scores in units of log2"
             sinks = (NO_TERMS,)
-        first = [k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
+        first = [larger(k, shift, LOWEST) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
         self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
         # Sums over this lane's keys only; `finish` joins the lanes.
         self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]

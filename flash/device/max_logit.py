@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flash.device.softmax import LN2
+from flash.device.softmax import LN2, larger
 from flash.operands.dtypes import F32_BYTES
 from flash.scores.feature import NEG_INF
 from flash.scores.heads import Packing
@@ -19,17 +19,8 @@ from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
 
-_FIRST_WITH_NAN: Final = 80  # the first target whose `max` can give NaN
 _NAN: Final = 0x7FFF_FFFF  # the largest s32: no score takes its place
 _WARP: Final = [16, 8, 4, 2, 1]  # butterfly distances to all lanes of a warp
-
-
-@marked("max logit: larger")
-def _larger(k: KernelBuilder, a: Value, b: Value) -> Value:
-    """The larger of two numbers; NaN if one of them is."""
-    if k.target.sm >= _FIRST_WITH_NAN:
-        return k.max(a, b, NaN=True)
-    return k.selp(b, a, k.setp(b, a, cmp="gtu") & k.setp(a, a, cmp="num"))
 
 
 class RowTops:
@@ -51,22 +42,22 @@ class RowTops:
         for i, (scores, top) in enumerate(zip(S, self._tops, strict=True)):
             largest: Value = scores[0]
             for score in scores[1:]:
-                largest = _larger(k, largest, score)
+                largest = larger(k, largest, score)
             if self._scales is not None:
                 largest = largest * self._scales[i]
-            top.set(_larger(k, top, largest))
+            top.set(larger(k, top, largest))
 
     def joined(self, i: int, distances: Sequence[int]) -> Value:
         """The largest score of row i over the lanes at these butterfly distances."""
-        return over_lanes(self.k, self._tops[i], distances, functools.partial(_larger, self.k))
+        return over_lanes(self.k, self._tops[i], distances, functools.partial(larger, self.k))
 
     @marked("max logit: all rows")
     def over_rows(self, exist: Sequence[Value]) -> Value:
         """The largest score of the rows of this warp that `exist`."""
         k = self.k
         tops = [k.selp(top, NEG_INF, there) for top, there in zip(self._tops, exist, strict=True)]
-        larger = functools.partial(_larger, k)
-        return over_lanes(k, functools.reduce(larger, tops), _WARP, larger)
+        of_two = functools.partial(larger, k)
+        return over_lanes(k, functools.reduce(of_two, tops), _WARP, of_two)
 
 
 @dataclass(frozen=True)

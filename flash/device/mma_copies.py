@@ -71,6 +71,7 @@ def start_copies(
     with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)
         pipeline.fill()
+        Q_loader.land()
         if cta.scoring is None:
             with k.when(cta.scale_log2 < 0.0, uniform=True):  # the softmax takes a positive scale
                 if Q_loader.is_asynchronous:
@@ -102,7 +103,7 @@ def _scale_copies(
     if cta.token_scales is None:
         return None
     of_keys, of_values = (
-        ScaleCopies(k, scales, k.shared(f"{name}_scales", (tile.stages, tile.rows), f32), tile.stage_bytes)
+        ScaleCopies.of(k, scales, k.shared(f"{name}_scales", (tile.stages, tile.rows), f32), tile.stage_bytes)
         for name, tile, scales in zip("KV", tiles, cta.token_scales, strict=True)
     )
     return of_keys, of_values

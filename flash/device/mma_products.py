@@ -15,7 +15,8 @@ from copy import copy
 from itertools import chain, product
 from typing import Any, Final, Protocol
 
-from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.device.rounded_pair import rounded_pair
+from flash.families.mma import FIRST_WITH_DEEP_MMA, MMA_KEYS, MMA_ROWS, MmaTiling
 from flash.families.precision import HALF
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, AccumulatorTiles
@@ -240,12 +241,12 @@ class MmaOutputs:
         """See `WarpProducts`."""
         for chunk in range(columns // MMA_KEYS):
             column = (first // MMA_KEYS + chunk) * LANE_COLUMNS
-            pair = self.k.cvt(row[column + 1], row[column], rnd="rn", dtype=self.output_pair)
+            pair = rounded_pair(self.k, row[column], row[column + 1], self.output_pair)
             yield chunk, [pair.as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
         """Two f32 rounded to 16 bits, in one register."""
-        return self.k.cvt(high, low, rnd="rn", dtype=self.pair)
+        return rounded_pair(self.k, low, high, self.pair)
 
     def _multiply(
         self,
@@ -254,8 +255,15 @@ class MmaOutputs:
         b: tuple[Value, ...],
         c: tuple[Value, ...] | None = None,
     ) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
-        self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
+        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None. Targets without `m16n8k16`
+        multiply the left half of A by the upper half of B, and then the other two: these are the operands of
+        two `m16n8k8` (PTX ISA, "Matrix Fragments for mma.m16n8k8").
+        """
+        if self.k.target.sm >= FIRST_WITH_DEEP_MMA:
+            self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
+            return
+        self.multiply(a[:2], b[:1], c or tile, shape="m16n8k8", into=tile)
+        self.multiply(a[2:], b[1:], tile, shape="m16n8k8", into=tile)
 
 
 class MmaProducts(MmaOutputs):

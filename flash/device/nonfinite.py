@@ -21,7 +21,7 @@ from flash.device.parameters import ScoreArray
 from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
 from flash.problem.kernel_config import KernelConfig
-from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
@@ -55,6 +55,10 @@ class RestoredValues(ABC):
     def has_nonfinite(self) -> Value:
         """Whether any element of V was set to 0, a predicate that is the same in all threads that restore."""
 
+    def sync(self, team: Team) -> None:
+        """Wait until all threads of the team have written O, and whether any element was set to 0."""
+        team.sync(self.k)
+
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)
 
@@ -73,7 +77,7 @@ class RestoredValues(ABC):
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
-        team.sync(k)  # O, and what has been found, have been written by all
+        self.sync(team)
         with k.when(self.has_nonfinite()):
             thread = team.thread(k)
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
@@ -153,12 +157,17 @@ class RestoredValues(ABC):
 
 class NonFinite(RestoredValues):
     """Clears NaN and infinity in tiles of V, and restores them in O, all by the same threads. Whether any was
-    cleared is a flag of the CTA, in shared memory because registers are short.
+    cleared is a flag of the CTA, in shared memory because registers are short; or one of each thread, where
+    tiles take all of the shared memory.
     """
 
     @marked("nonfinite: flag")
-    def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
+    def __init__(self, k: KernelBuilder, config: KernelConfig, *, in_register: bool = False) -> None:
         super().__init__(k, config)
+        self._flag: TilePointer | Var
+        if in_register:
+            self._flag = k.var(u32, 0)
+            return
         self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
         with k.when(k.thread_id() == 0):
             k.store(self._flag, 0)
@@ -173,11 +182,21 @@ class NonFinite(RestoredValues):
 
     @marked("nonfinite: found")
     def note_nonfinite(self) -> None:
-        """Set the flag of the CTA: a thread has set an element to 0."""
-        self.k.store(self._flag, 1)
+        """Set the flag: a thread has set an element to 0."""
+        if isinstance(self._flag, Var):
+            self._flag.set(1)
+        else:
+            self.k.store(self._flag, 1)
+
+    def sync(self, team: Team) -> None:
+        """See `RestoredValues`; where threads have flags of their own, `has_nonfinite` waits for all."""
+        if not isinstance(self._flag, Var):
+            super().sync(team)
 
     def has_nonfinite(self) -> Value:
         """See `RestoredValues`."""
+        if isinstance(self._flag, Var):
+            return self.k.bar_red(0, self._flag != 0, op="or")
         return self.k.load(self._flag) != 0
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final
 
-from flash.device.tiles import Matrix, Strip
+from flash.device.tiles import Matrix, Strip, copies_are_asynchronous
 from flash.families.mma import LEAST_ASYNCHRONOUS
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.errors import ConfigError
 from ptxgen.records import dataclass
@@ -56,7 +56,8 @@ class PanelLoader:
     Each thread writes whole chunks of 16 bytes, in pieces of `matrix.width` elements, and zeros
     what lies beyond the matrix without reading it. Copies of pieces of 4 bytes and more are
     asynchronous: complete for this thread after `commit_copies` and `await_copies`, and for the CTA
-    after a subsequent barrier.
+    after a subsequent barrier. On targets that have no such copies the loader `prefetches`: `start` loads
+    into registers, `land` writes them to the tile.
 
     A thread computes its share of the work each time anew: there are no registers to keep it in.
 
@@ -74,22 +75,61 @@ class PanelLoader:
         self.matrix = matrix
         self.tile = tile
         self.piece_bytes = matrix.width * tile.dtype.nbytes
+        # Words on their way to the tile, by the first chunk of a panel and the distance of a thread's row
+        # below its first one.
+        self._held: dict[tuple[int, int], list[Var]] = {}
+        if self.prefetches:
+            words = self.chunk_bytes // u32.nbytes
+            self._held = {
+                (panel.first, first): [k.var(u32, 0) for _ in range(words)]
+                for panel in tile.panels
+                for first in range(0, tile.rows, k.threads // panel.chunks)
+            }
 
     @property
     def is_asynchronous(self) -> bool:
         """Whether the copies are asynchronous (`cp.async`)."""
-        return self.piece_bytes >= LEAST_ASYNCHRONOUS
+        return copies_are_asynchronous(self.k) and self.piece_bytes >= LEAST_ASYNCHRONOUS
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether copies wait in registers for `land`."""
+        return not copies_are_asynchronous(self.k) and self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
         """Begin copying the rows from `first_row` on into the stage at byte `stage` of the tile.
 
         `ragged` says that rows may lie beyond the matrix.
         """
-        for share in self.shares(stage):
-            if self.is_asynchronous:
+        for share in self.shares(None if self.prefetches else stage):
+            if self.prefetches:
+                self._load(share, first_row, ragged)
+            elif self.is_asynchronous:
                 self._start_copies(share, first_row, ragged)
             else:
                 self._copy_in_loop(share, first_row)
+
+    def land(self, stage: Value | None = None) -> None:
+        """Write what waits in registers into the stage at byte `stage` of the tile: nothing unless the loader
+        `prefetches`. The CTA sees it after a subsequent barrier.
+        """
+        for share in self.shares(stage) if self.prefetches else ():
+            for first in range(0, self.tile.rows, share.rows_at_once):
+                with self._rows_of(share, first):
+                    for panel in share.panels:
+                        at = share.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
+                        words = self._stored(self._held[panel.first, first])
+                        self.k.store(Pointer(at.value, "shared", u32, at.offset), words)
+
+    def forget(self) -> None:
+        """Clear the registers where `start` has a condition, so that they are free until the next one."""
+        for words in self._held.values():
+            for word in words:
+                word.set(0)
+
+    def _stored(self, words: Sequence[Value]) -> Sequence[Value]:
+        """The four words of a chunk of the tile, from the words of the matrix that become it."""
+        return words
 
     def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
         """The address of each chunk of 16 bytes that this thread writes, as four words. Code
@@ -180,6 +220,36 @@ class PanelLoader:
             present = None if rows_left is None else rows_left > first
             with self._rows_of(share, first):
                 self._copy_row(share, share.pointer, source, first, present)
+
+    @marked("panel loader: loads")
+    def _load(self, share: Share, first_row: Value, ragged: bool) -> None:
+        """Load this thread's chunks into registers."""
+        k, row = self.k, first_row + self.k.signed(share.row)
+        sources = self._sources(share, row)
+        rows_left = self.matrix.rows - row if ragged else None
+        for first, source in sources:
+            present = None if rows_left is None else rows_left > first
+            if first + share.rows_at_once > self.tile.rows:
+                present = both(present, k.signed(share.row) < self.tile.rows - first)
+            for panel in share.panels:
+                column_bytes = (panel.first - share.panels[0].first) * self.chunk_bytes
+                self._load_chunk(share, panel, first, Pointer(source, "global", u32, column_bytes), present)
+
+    def _load_chunk(self, share: Share, panel: Panel, first: int, at: Pointer, present: Value | None) -> None:
+        """Load a chunk in pieces as wide as the matrix allows; what is not there becomes 0."""
+        k, held = self.k, self._held[panel.first, first]
+        count = len(held) * self.matrix.width // self.tile.chunk  # words of a piece
+        for n in range(0, len(held), count):
+            words, piece = held[n : n + count], n // count * self.matrix.width
+            there = both(present, self._in_columns(share, panel, piece))
+            for word in words if there is not None else ():
+                word.set(0)
+            with nullcontext() if there is None else k.only_if(there):
+                k.load(
+                    Pointer(at.value, at.space, at.dtype, at.offset + n * u32.nbytes),
+                    count,
+                    into=words if count > 1 else words[0],
+                )
 
     @marked("panel loader: turns")
     def _copy_in_loop(self, share: Share, first_row: Value) -> None:

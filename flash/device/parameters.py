@@ -282,7 +282,7 @@ class Parameters:
         if features.cached:
             result = result.of_batch(k, batch, features.page_size)
         if features.scaled:
-            return result if features.scale_block else result.of_scales(k, batch, kv_head)
+            return result if features.scale_block or features.mx else result.of_scales(k, batch, kv_head)
         return result.of_kv_head(k, kv_head) if features.cached else result
 
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:

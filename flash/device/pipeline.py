@@ -4,15 +4,15 @@ The copies are, in this order, K₀ V₀ K₁ V₁ …, each a group of its own 
 When tile n of K is waited for, the copies up to K of tile n + stages - 1 have been started; so all
 but the last 2 * (stages - 1) groups must be complete, and the same holds for V. The barrier after
 each wait also says that nobody still reads the stage that is filled next. With one stage this is
-FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
+FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V; on targets without asynchronous
+copies in registers, from which the wait writes it to shared memory (`PanelLoader.land`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
-from flash.device.mask import if_seen
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.ring import StageRing
@@ -85,7 +85,7 @@ class KeyValuePipeline:
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
             first_key = self.first_key(-self.tiles, ahead)
-            with if_seen(k, self._sees_tile(first_key)):
+            with self._only_where(self._sees_tile(first_key), loader):
                 loader.start(first_key, stage=stage, ragged=self.guarded or not ahead)
         self._commit()
 
@@ -111,8 +111,14 @@ class KeyValuePipeline:
         other threads read it.
         """
         self._await()
+        self.keys.land(self.key_stage)
         if on_arrival is not None:
             on_arrival(self.keys, self.key_stage)
+        self.k.barrier()
+
+    def await_queries(self) -> None:
+        """Wait for the tile of Q, which was copied before the first tile of K."""
+        self._await()
         self.k.barrier()
 
     def start_values(self, n: Value, *, ragged: bool) -> None:
@@ -129,6 +135,7 @@ class KeyValuePipeline:
         other threads read it.
         """
         self._await()
+        self.values.land(self.value_stage)
         if on_arrival is not None:
             on_arrival(self.values, self.value_stage)
         self.k.barrier()
@@ -145,7 +152,8 @@ class KeyValuePipeline:
             self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged=False)
         else:
             self._commit()
-        self.await_values()
+        self._await()
+        self.k.barrier()
         self.start_keys(n)
         self.advance()
 
@@ -166,16 +174,27 @@ class KeyValuePipeline:
 
     @marked("pipeline: next tile")
     def _start_next(self, loader: PanelLoader, fill: StageRing, n: Value, ahead: int, ragged: bool) -> None:
-        k = self.k
         if ahead:
             left = n if self.first is None else n + self.first  # minus the tiles that are left
-            with k.when(left < -ahead, uniform=True):
+            with self._only_where(left < -ahead, loader):
                 first_key = self.first_key(n, ahead)
-                with if_seen(k, self._sees_tile(first_key)):
+                with self._only_where(self._sees_tile(first_key), loader):
                     loader.start(first_key, stage=fill.at, ragged=self.guarded)
         else:
             first_key = self.first_key(n)
-            with if_seen(k, self._sees_tile(first_key)):
+            with self._only_where(self._sees_tile(first_key), loader):
                 loader.start(first_key, stage=fill.at, ragged=self.guarded or ragged)
         self._commit()
         fill.advance()
+
+    @contextmanager
+    def _only_where(self, condition: Value | None, loader: PanelLoader) -> Iterator[None]:
+        """A context for copies that start only where a condition, uniform in the CTA, holds; None: always."""
+        if condition is None:
+            yield
+            return
+        with self.k.when(condition, uniform=True):
+            yield
+        if loader.prefetches:
+            with self.k.otherwise():
+                loader.forget()

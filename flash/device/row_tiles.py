@@ -14,6 +14,7 @@ from flash.device.tile_scores import TileScores
 from flash.device.warpgroup_roles import SLACK, has_tiles
 from flash.device.work_tiles import WorkTile
 from flash.families.tcgen05 import TCGEN05_ROWS, by_polynomial
+from flash.scores.score_coordinates import ScoreCoordinates
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, SharedTile, Value, Var, marked
 from ptxgen.dsl.blackwell import TensorRing, TensorStage
@@ -23,21 +24,23 @@ _KEYS_OF_PLANES: Final = 16
 _STORED: Final = 32  # weights that are stored at once, while others are computed
 _STORED_OF_FEATURES: Final = 16  # where features take registers, too
 _ROW: Final = (0,)  # a thread's rows, counted from its first
+Coordinates = list[tuple[Fragment, ScoreCoordinates | None]]  # of pieces of a tile
 
 
 class RowTiles:
     """The work of the warpgroups that compute weights, each of its row tile: the scores S of a tile of keys
     come through `rows`, and go back as weights P. The correction gets a factor of each row in `factors`,
-    by which it multiplies O.
+    by which it multiplies O; None: a subclass sends them.
     """
 
     @marked("row tiles: begin")
-    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile) -> None:
+    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile | None) -> None:
         self.k = k = work.k
         self.work, self.cta, self.rows = work, work.cta, rows
         row = self._row_of_cta()
         self.row = self.cta.first_row + k.signed(row)
-        self.factor_at = factors.pointer(row // TCGEN05_ROWS, row % TCGEN05_ROWS)
+        if factors is not None:
+            self.factor_at = factors.pointer(row // TCGEN05_ROWS, row % TCGEN05_ROWS)
         self.is_negative = self.cta.scale_log2 < 0.0
         self.scores = self._scores()
         self.softmax = self._softmax()
@@ -65,10 +68,10 @@ class RowTiles:
         """P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in the columns of S."""
         k = self.k
         plain = self.cta.scoring is None and not masking.hides
-        row, top = stage.s.load_with_largest() if plain else (stage.s.load(), None)
+        row, top = self._products(stage, n, plain=plain)
         S, top = Fragment.of([row]), None if top is None else k.var(f32, top)
         scoring = self._scoring(S, n, top)
-        coordinates = []
+        coordinates: Coordinates = []
         for first, scores in self._pieces():
             if first:
                 k.bar_warp_sync(-1)  # the assembler would load elements of masks for all keys at once
@@ -77,6 +80,18 @@ class RowTiles:
         self.softmax.move_shifts(S, top)
         self._send(stage, self.softmax.factor())
         k.note("P = exp2(scale * S - shift)")
+        self._store(stage, S, n, coordinates)
+        self.softmax.add()
+
+    def _products(self, stage: TensorStage, n: Value, *, plain: bool) -> tuple[list[Var], Value | None]:  # noqa: ARG002
+        """The products of the tile with -n - 1 tiles before it, and if it is `plain` the largest one."""
+        return stage.s.load_with_largest() if plain else (stage.s.load(), None)
+
+    def _store(self, stage: TensorStage, S: Fragment, n: Value, coordinates: Coordinates) -> None:  # noqa: ARG002
+        """Replace the scores of the tile with -n - 1 tiles before it by weights, and store them for the
+        products. `coordinates` are those of pieces of the tile.
+        """
+        k = self.k
         step = _STORED if self.cta.scoring is None else _STORED_OF_FEATURES
         step = S.columns if self.cta.after_softmax else step
         for first in range(0, S.columns, step):
@@ -84,10 +99,13 @@ class RowTiles:
                 k.bar_warp_sync(-1)  # the assembler would begin with all pieces, for which registers lack
             P = S.part(slice(None), slice(first, first + step))
             self.softmax.exponentiate(P)
-            for piece, of_piece in coordinates if self.cta.after_softmax else ():
-                self.scores.drop(piece, of_piece)
+            self._drop(coordinates)
             stage.p.store(P.row(0), first, waits=first + step >= S.columns)
-        self.softmax.add()
+
+    def _drop(self, coordinates: Coordinates) -> None:
+        """Apply the features that change weights."""
+        for piece, of_piece in coordinates if self.cta.after_softmax else ():
+            self.scores.drop(piece, of_piece)
 
     def _scoring(self, S: Fragment, n: Value, top: Var | None) -> Scoring | None:  # noqa: ARG002
         """The scoring of the products of the tile with -n - 1 tiles before it, of which `top` is the largest

@@ -16,6 +16,7 @@ LN2 = math.log(2.0)
 
 FirstTerms = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key
 NO_TERMS: Final[FirstTerms] = (NEG_INF, 0.0)
+_FIRST_WITH_NAN: Final = 80  # the first target whose `max` can give NaN
 
 
 class FinishedRow(NamedTuple):
@@ -34,6 +35,14 @@ def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
     if sink is None:
         return NO_TERMS
     return sink, k.selp(1.0, 0.0, (lane == 0) & (sink != NEG_INF), type=f32)
+
+
+@marked("softmax: larger")
+def larger(k: KernelBuilder, a: Value, b: Value | float) -> Value:
+    """The larger of two numbers; NaN if one of them is."""
+    if k.target.sm >= _FIRST_WITH_NAN:
+        return k.max(a, b, NaN=True)
+    return k.selp(b, a, k.setp(b, a, cmp="gtu") & k.setp(a, a, cmp="num"))
 
 
 class OnlineSoftmax:

@@ -188,3 +188,11 @@ class SplitOutputs:
     def _first_column(self, columns: int) -> Value:
         """The column of the lane's first sum, of `columns` columns."""
         return (self.in_quad % 2) * LANE_COLUMNS + (self.in_quad // 2) * (columns // 2)
+
+
+def columns_of_chunks(columns: int) -> list[int]:
+    """The first column, in the matrix of high parts of a tile that has been split, of each four neighbouring
+    columns of the tile.
+    """
+    half = columns // 2
+    return [2 * (first % half) + _ELEMENTS * (first // half) for first in range(0, columns, _ELEMENTS)]

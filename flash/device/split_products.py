@@ -255,22 +255,44 @@ class SplitProducts:
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
 
 
+@dataclass(frozen=True)
+class LaneKeys:
+    """The keys whose scores of a row a lane has: of each `step` keys the first `together`, counted from its
+    first key. `lanes` are the butterfly distances to lanes that have others.
+    """
+
+    together: int
+    step: int
+    lanes: Sequence[int]
+
+    def factors_of(
+        self, k: KernelBuilder, row: Sequence[Var], factors_of_keys: Callable[[], TilePointer]
+    ) -> Iterator[tuple[Var, Value]]:
+        """Each element of a row, with the factor of its key."""
+        for n in range(0, len(row), self.together):
+            at = factors_of_keys().plus_bytes(n // self.together * self.step * f32.nbytes)
+            yield from zip(row[n : n + self.together], k.load(at, self.together), strict=True)
+
+
+QUAD_KEYS: Final = LaneKeys(LANE_COLUMNS, MMA_KEYS, QUAD)
+ROW_KEYS: Final = LaneKeys(_READ, _READ, ())  # of a lane that has all of its row
+
+
 def unscale_scores(
     k: KernelBuilder,
     S: Fragment,
     factor_of_row: Callable[[int], Value],
     factors_of_keys: Callable[[], TilePointer],
+    keys: LaneKeys = QUAD_KEYS,
 ) -> None:
     """Multiply scores by the factors of their rows of Q and K, the smaller first: a product of both may not
     be finite. `factors_of_keys` gives the address of the factor of the lane's first key.
     """
     for i, scores in enumerate(S):
         factor = factor_of_row(i)
-        for n in range(0, len(scores), LANE_COLUMNS):
-            at = factors_of_keys().plus_bytes(4 * n * f32.nbytes)
-            for score, of_key in zip(scores[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
-                for next_factor in (k.min(factor, of_key), k.max(factor, of_key)):
-                    k.mul(score, next_factor, into=score)
+        for score, of_key in keys.factors_of(k, scores, factors_of_keys):
+            for next_factor in (k.min(factor, of_key), k.max(factor, of_key)):
+                k.mul(score, next_factor, into=score)
 
 
 def scale_weights(
@@ -279,6 +301,7 @@ def scale_weights(
     scales: Sequence[Var],
     undone: Sequence[Var],
     factors_of_keys: Callable[[], TilePointer],
+    keys: LaneKeys = QUAD_KEYS,
 ) -> None:
     """Multiply weights by the factors of their rows of V, and set for each row of P the scale for the
     largest of these products, and what undoes it. So what is lost is small compared with the largest product
@@ -287,12 +310,10 @@ def scale_weights(
     """
     for row, scale, inverse in zip(P, scales, undone, strict=True):
         largest: Value | None = None
-        for n in range(0, len(row), LANE_COLUMNS):
-            at = factors_of_keys().plus_bytes(4 * n * f32.nbytes)
-            for weight, factor in zip(row[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
-                k.mul(weight, factor * _FACTOR_SCALE, into=weight)
-                largest = weight if largest is None else k.max(largest, weight)
+        for weight, factor in keys.factors_of(k, row, factors_of_keys):
+            k.mul(weight, factor * _FACTOR_SCALE, into=weight)
+            largest = weight if largest is None else k.max(largest, weight)
         assert largest is not None
-        of_row = power_of_two_scale(k, over_lanes(k, largest, QUAD, k.max), _TOP)
+        of_row = power_of_two_scale(k, over_lanes(k, largest, keys.lanes, k.max), _TOP)
         scale.set(of_row[0])
         inverse.set(of_row[1] * (1 / (_FACTOR_SCALE * ELEMENT_SCALE)))

@@ -16,6 +16,7 @@ from typing import Final
 from flash.device.lazy_softmax import LARGE_BASE, LazySoftmax
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.polynomial_exp2 import polynomial_exp2
+from flash.device.rounded_pair import rounded_pair
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import PAIRS, ScalarType, u32
 
@@ -94,7 +95,7 @@ def _weights_into(
                 sums[i] = weight if of_row is None else of_row + weight
                 count += 1
                 pair.append(weight)
-            word.set(k.cvt(pair[1], pair[0], rnd="rn", dtype=PAIRS[dtype]).as_(u32))
+            word.set(rounded_pair(k, pair[0], pair[1], PAIRS[dtype]).as_(u32))
     return [of_row for of_row in sums if of_row is not None]
 
 

@@ -25,32 +25,26 @@ _WIDEST: Final = 4  # elements of f32 in one store
 
 class Correction:
     """The work of the warpgroup that rescales O: it takes the row tiles of `rows` in turn, when the softmax
-    has written the `factors` of their rows.
+    has written the `factors` of their rows; None: a subclass receives them.
     """
 
     @marked("correction: begin")
-    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile, row_tiles: int) -> None:
+    def __init__(self, work: WorkTile, rows: TensorRing, factors: SharedTile | None, row_tiles: int) -> None:
         self.k = k = work.k
         self.work, self.cta, self.rows, self.row_tiles = work, work.cta, rows, row_tiles
         self.row = k.thread_id() % TCGEN05_ROWS
-        self.factor_at = factors.pointer(0, self.row)
+        if factors is not None:
+            self.factor_at = factors.pointer(0, self.row)
 
     @marked("correction: tiles")
     def run(self) -> None:
         """Rescale O before each tile of keys but the first, and store it after the last."""
-        k, pipeline = self.k, self.work.pipeline
+        k = self.k
         with k.when(has_tiles(self.cta), uniform=True):
-            for _ in self._each():
-                pass  # O has no sums yet
-            self._begin_tile(None)
-            with pipeline.each_tile(self.cta, after=1) as (n, _):
-                self._begin_tile(n)
-                for stage, factor in self._each():
-                    self._rescale(stage, factor)
+            self._follow()
         cta = self.work.cta_again()
         with k.when(has_tiles(cta), uniform=True):
-            for i, (stage, inverse) in enumerate(self._each()):
-                self._write(cta, stage, i, inverse)
+            self._finish(cta)
         with k.otherwise():
             self._write_zeros(cta)
         if self.work.config.is_persistent:
@@ -60,6 +54,21 @@ class Correction:
         pipeline = self.work.pipeline
         assert isinstance(pipeline, TensorPipeline)
         pipeline.free_queries()
+
+    def _follow(self) -> None:
+        """Rescale O before each tile of keys but the first."""
+        for _ in self._each():
+            pass  # O has no sums yet
+        self._begin_tile(None)
+        with self.work.pipeline.each_tile(self.cta, after=1) as (n, _):
+            self._begin_tile(n)
+            for stage, factor in self._each():
+                self._rescale(stage, factor)
+
+    def _finish(self, cta: Cta) -> None:
+        """Write O, divided by the sums of weights."""
+        for i, (stage, inverse) in enumerate(self._each()):
+            self._write(cta, stage, i, inverse)
 
     @marked("correction: row tile")
     def _each(self) -> Iterator[tuple[TensorStage, Value]]:
@@ -91,7 +100,7 @@ class Correction:
         if out is not None:
             stage.o.write(out, i * TCGEN05_ROWS, factor=inverse)
             return
-        columns = self.work.t.head_dim_v
+        columns = self.work.t.slices.width
         for first in range(0, columns, _PIECE):
             count = min(_PIECE, columns - first)
             self._store_sums(cta, i, first, [x * inverse for x in stage.o.load(first, count)])
@@ -116,7 +125,7 @@ class Correction:
         if out is None:
             zero = k.mov(0.0, type=f32)
             for i in range(self.row_tiles):
-                self._store_sums(cta, i, 0, [zero] * self.work.t.head_dim_v)
+                self._store_sums(cta, i, 0, [zero] * self.work.t.slices.width)
             return
         for at in out.chunks(role.thread, role.threads):
             k.store(at, [k.mov(0, type=u32)] * _WIDEST)

@@ -103,11 +103,14 @@ class Fp8RowTiles(RowTiles):
             k.note("the correction multiplies O by the scale of V / sum")
             self.softmax.rounded_sum[0].set(stage.l.load(0, 1)[0])
             cta = self.work.cta_again()
-            inverse = cta.weighed(self.softmax.finish(0).inverse)
-            if self.blocks is None:
-                inverse = inverse * v_scale_of(self.work, cta).of_sequence(k, cta.kv_head)
-            self._send(stage, inverse)
+            self._send(stage, self._weigh_outputs(cta, cta.weighed(self.softmax.finish(0).inverse)))
         self._finish()
+
+    def _weigh_outputs(self, cta: Cta, inverse: Value) -> Value:
+        """What O is multiplied by: `inverse`, and the scale of V if rows of a head share one."""
+        if self.blocks is not None:
+            return inverse
+        return inverse * v_scale_of(self.work, cta).of_sequence(self.k, cta.kv_head)
 
     @marked("fp8 row tiles: begin")
     def _softmax(self) -> LiftedRowSoftmax:
@@ -153,7 +156,7 @@ class Fp8Correction(Correction):
         """See `Correction`."""
         super()._write(cta, stage, i, inverse if self.units is None else inverse * self.unit)
 
-    def _v_scale(self, cta: Cta) -> ScoreArray:
+    def _v_scale(self, cta: Cta) -> ScoreArray | None:
         """See `Correction`."""
         return v_scale_of(self.work, cta)
 

@@ -73,11 +73,12 @@ class TensorPipeline(TmaPipeline):
         k, config, producer = self.k, self.config, self.producer
         q, keys, values = (layout_of(t, config.dtype, array) for array in "QKV")
         ring = functools.partial(k.tma.ring, released_by=self.memory)
-        clears, is_mapped = hides_rows(config), "Q" in mapped(config)
-        rotates = self.rotates and is_mapped
-        self.queries = ring(1, producer, consumer, written=not is_mapped, reworked=rotates, q=q)
-        self.keys = ring(t.stages, producer, consumer, gathered=self.gathered, k=keys)
-        self.values = ring(t.stages, producer, consumer, gathered=self.gathered, reworked=clears, v=values)
+        clears, is_mapped = self.clears_copies and hides_rows(config), "Q" in mapped(config)
+        changes = (self.reworked or self.rotates) and is_mapped
+        self.queries = ring(1, producer, consumer, written=not is_mapped, reworked=changes, q=q)
+        of_keys = functools.partial(ring, gathered=self.gathered)
+        self.keys = of_keys(t.key_stages, producer, consumer, reworked=self.reworked, k=keys)
+        self.values = of_keys(t.stages, producer, consumer, reworked=self.reworked or clears, v=values)
         over: BoxTile | None = self.queries.tile("q") if t.output_is_over_queries else None
         self.declare_output(t, over)
         of = self.cleared_values
@@ -124,17 +125,17 @@ class TensorPipeline(TmaPipeline):
                 BoxRows(self.k, Team(self.producer), stage.q).load(cta.Q, cta.first_row)
                 commit_copies(self.k)
                 await_copies(self.k)
-                if self.rotates:
-                    self.producer.barrier.sync()  # a thread rotates what others have copied
-                    self._rotate(cta, stage.q)
+                if self.reworked or self.rotates:
+                    self.producer.barrier.sync()  # a thread changes what others have copied
+                    self._change(cta, stage.q)
             return
         with self.queries.fill() as stage:
             self.k.tma.load(stage.q, self.corner("Q", cta, cta.first_row))
-        if self.rotates:
+        if self.reworked or self.rotates:
             with self.queries.rework() as stage:
-                self._rotate(cta, stage.q)
+                self._change(cta, stage.q)
 
-    def _rotate(self, cta: Cta, tile: BoxTile) -> None:
+    def _change(self, cta: Cta, tile: BoxTile) -> None:
         """Rotate the queries in their tile, by all threads that load."""
         appended = AppendedKV.of(self.k, self.config, self.parameters, cta)
         assert appended is not None

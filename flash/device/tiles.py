@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flash.families.mma import FIRST_ASYNCHRONOUS
 from flash.families.simt import F32_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var, marked
 from ptxgen.records import dataclass
@@ -11,7 +12,6 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 # A warp reads at most one row at a time, so that it reads 512 contiguous bytes of wide rows.
 _MOST_LANES_PER_ROW = 32
-_FIRST_WITH_COPY_ASYNC = 80
 # Rows in flight through registers at once, where copies are not asynchronous.
 _COPIES_IN_FLIGHT = 4
 # Entries of a page table in flight at once: each of them, and its address, takes registers.
@@ -231,7 +231,7 @@ class TileLoader:
 
 def copies_are_asynchronous(k: KernelBuilder) -> bool:
     """Whether the target copies from global to shared memory without passing through registers."""
-    return k.target.sm >= _FIRST_WITH_COPY_ASYNC
+    return k.target.sm >= FIRST_ASYNCHRONOUS
 
 
 def commit_copies(k: KernelBuilder) -> None:

@@ -110,7 +110,7 @@ class TmaPipeline:
         if array in ("K", "V"):
             batch, head, begin = cta.kv_sequence, cta.kv_head, cta.keys_from
         outer = (batch, head) if of.type.rank == _BATCHED else (head,)
-        return of[(*outer, row if begin is None else begin + row, column)]
+        return of[(*outer, row if begin is None else begin + row, _in_slice(array, cta, column))]
 
     def first_key(self, n: Value) -> Value:
         """The first key of the tile with -n - 1 tiles before it."""
@@ -227,7 +227,13 @@ class TmaPipeline:
         pages, of = cta.K.pages, self.maps[array]
         rows = math.gcd(pages.page_size, self.tile)
         boxes = pages.boxes(self.k, row, rows, self.tile // rows)
-        return [of[page, cta.kv_head, down, column] for page, down in boxes]
+        first = _in_slice(array, cta, column)
+        return [of[page, cta.kv_head, down, first] for page, down in boxes]
+
+
+def _in_slice(array: str, cta: Cta, column: Value | int) -> Value | int:
+    """A column of an array, of V and O counted from the first one that the CTA computes."""
+    return column if cta.slice is None or array in ("Q", "K") else cta.slice.first + column
 
 
 class PersistentPipeline(TmaPipeline):

@@ -15,10 +15,10 @@ from typing import Final
 
 from flash.device.mma_products import WarpCoordinates
 from flash.device.split_tile import power_of_two_scale
-from flash.device.tiles import Matrix
+from flash.device.tiles import Matrix, copies_are_asynchronous
 from flash.families.mma import MMA_KEYS
 from flash.operands.dtypes import F32_BYTES
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
@@ -34,25 +34,51 @@ class ScaleCopies:
     """Copies the scales of the rows of a tile into shared memory: `tile` has a row of scales for each of the
     stages of the tile of K or V, which are `stage_bytes` apart there.
 
-    Copies are asynchronous, as those of `PanelLoader`. The scale of a row beyond the matrix becomes 0 and is
-    not read.
+    Copies are asynchronous, as those of `PanelLoader`; where there are no such copies, the scales wait in
+    `held` for `land`. The scale of a row beyond the matrix becomes 0 and is not read.
     """
 
     k: KernelBuilder
     scales: Matrix
     tile: SharedTile
     stage_bytes: int
+    held: tuple[Var, ...] = ()  # a scale of the thread for each round of all threads
+
+    @classmethod
+    def of(cls, k: KernelBuilder, scales: Matrix, tile: SharedTile, stage_bytes: int) -> ScaleCopies:
+        """The copies of scales to a tile, with registers where the target needs them."""
+        rounds = 0 if copies_are_asynchronous(k) else -(-tile.columns // k.threads)
+        return cls(k, scales, tile, stage_bytes, tuple(k.var(f32, 0.0) for _ in range(rounds)))
 
     def start(self, first_row: Value, stage: Value | None) -> None:
         """Begin copying the scales of the rows from `first_row` on."""
+        k = self.k
+        for nth, held in self._shares():
+            row = first_row + k.signed(nth)
+            present = row < self.scales.rows
+            at = Pointer(self.scales.row(k, row), "global", f32)
+            if held is None:
+                k.copy_async(self.at(stage, nth), at, F32_BYTES, k.selp(F32_BYTES, 0, present, type=u32))
+                continue
+            held.set(0.0)
+            with k.only_if(present):
+                k.load(at, into=held)
+
+    def land(self, stage: Value | None) -> None:
+        """Write what waits in registers into a stage of the tile."""
+        for nth, held in self._shares():
+            if held is not None:
+                self.k.store(self.at(stage, nth), held)
+
+    def _shares(self) -> Iterator[tuple[Value, Var | None]]:
+        """The rows of this thread, counted in the tile, each with the register in which its scale waits. Code
+        emitted between one and the next is only run by the threads that have that row.
+        """
         k, keys = self.k, self.tile.columns
-        for first in range(0, keys, k.threads):
+        for n, first in enumerate(range(0, keys, k.threads)):
             nth = k.thread_id() + first if first else k.thread_id()
             with k.when(nth < keys):
-                row = first_row + k.signed(nth)
-                present = row < self.scales.rows
-                at = Pointer(self.scales.row(k, row), "global", f32)
-                k.copy_async(self.at(stage, nth), at, F32_BYTES, k.selp(F32_BYTES, 0, present, type=u32))
+                yield nth, self.held[n] if self.held else None
 
     def at(self, stage: Value | None, key: Value) -> TilePointer:
         """The address of the scale of a key of the tile, u32."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share, both
-from flash.device.tiles import Matrix
+from flash.device.tiles import Matrix, copies_are_asynchronous
 from flash.device.token_scales import ScaleCopies
 from flash.operands.dtypes import DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
@@ -20,8 +21,8 @@ class WideningLoader(PanelLoader):
     """Copies blocks of rows of a narrow type, `stored`, into a tile of f16.
 
     Copies go through registers: a thread starts the loads of all its rows before it widens the
-    first. What lies beyond the matrix becomes zero and is not read. With `scales`, one for each row, these
-    are copied with the rows.
+    first, in `start` or, if the loader `prefetches`, in `land`. What lies beyond the matrix becomes zero and
+    is not read. With `scales`, one for each row, these are copied with the rows.
     """
 
     chunk_bytes = _WORDS * _WORD
@@ -41,7 +42,12 @@ class WideningLoader(PanelLoader):
     @property
     def is_asynchronous(self) -> bool:
         """Whether copies are asynchronous: those of scales. Rows go through registers."""
-        return self.scales is not None
+        return self.scales is not None and not self.prefetches
+
+    @property
+    def prefetches(self) -> bool:
+        """See `PanelLoader`."""
+        return not copies_are_asynchronous(self.k)
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
         """Copy the rows from `first_row` on into the stage at byte `stage` of the tile. Each row is
@@ -50,13 +56,24 @@ class WideningLoader(PanelLoader):
         del ragged
         if self.scales is not None:
             self.scales.start(first_row, stage)
+        if self.prefetches:
+            super().start(first_row, stage=stage)
+            return
         for share in self.shares(stage):
             loaded = self._loaded(share, first_row)
             for (first, panel), words in loaded.items():
                 with self._rows_of(share, first):
                     at = share.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
-                    wide = [pair for word in words for pair in self.stored.widened(self.k, word)]
-                    self.k.store(Pointer(at.value, "shared", u32, at.offset), wide)
+                    self.k.store(Pointer(at.value, "shared", u32, at.offset), self._stored(words))
+
+    def land(self, stage: Value | None = None) -> None:
+        """See `PanelLoader`."""
+        super().land(stage)
+        if self.scales is not None:
+            self.scales.land(stage)
+
+    def _stored(self, words: Sequence[Value]) -> list[Value]:
+        return [pair for word in words for pair in self.stored.widened(self.k, word)]
 
     @marked("widening loader: loads")
     def _loaded(self, share: Share, first_row: Value) -> dict[tuple[int, Panel], list[Var]]:

@@ -14,6 +14,9 @@ from flash.families.request import TileRequest
 from flash.families.simt import SIMT, Tiling
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_latent import TCGEN05_LATENT
+from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -24,7 +27,19 @@ from ptxgen.target import TARGETS, Target
 
 AnyTiling = Tiling | MmaTiling | WgmmaTiling
 # In the order in which a problem asks them.
-FAMILIES: Final[tuple[Family[Any], ...]] = (TCGEN05_FP8, FP8, LATENT, SPLIT, WGMMA, TCGEN05, MMA, SIMT)
+FAMILIES: Final[tuple[Family[Any], ...]] = (
+    TCGEN05_MX,
+    TCGEN05_FP8,
+    FP8,
+    TCGEN05_LATENT,
+    LATENT,
+    SPLIT,
+    WGMMA,
+    TCGEN05_SPLIT,
+    TCGEN05,
+    MMA,
+    SIMT,
+)
 # Problems that one family alone computes, by what they are called: settings of a config.
 WORKLOADS: Final = {name: settings for family in FAMILIES for name, settings in family.workloads.items()}
 _OF_TILING: Final = {family.tiling: family for family in FAMILIES}

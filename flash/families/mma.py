@@ -24,12 +24,14 @@ from ptxgen.target import WARP_SIZE, Target
 MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
 MMA_KEYS: Final = 8  # N of both
 MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
-FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
+FIRST_ASYNCHRONOUS: Final = 80  # cp.async
+FIRST_WITH_DEEP_MMA: Final = 80  # m16n8k16, bf16 and tf32; before it there is m16n8k8 of f16 alone
 # The default tile and block_q of 16-bit types; keys as in `DEFAULT_TILES`.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     227 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
     163 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 128)},
     99 * KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (64, 64)},
+    64 * KIB: {64: (64, 128), 128: (64, 128), 192: (16, 128), 256: (16, 64)},
 }
 # The default tile and block_q of f32, by precision, and by columns as in `DEFAULT_TILES`, on every target
 # that has tensor cores.
@@ -74,6 +76,8 @@ PART_KEYS: Final = 32  # of a tile, whose weights have sums of their own
 _CHECKED_PARTS: Final = 2  # of a tile
 _CHECKED_ROWS: Final = 2  # tiles of 16 rows of a warp
 _OPERAND: Final = 4  # registers of operand A
+_WORD: Final = 4  # bytes of a register
+_FEW_WAITING: Final = 16  # registers of a thread: four chunks
 _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
 
 
@@ -81,7 +85,8 @@ _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 
 class MmaTiling:
     """Tiles and warps of one kernel; all sizes in elements unless they say bytes.
 
-    `stages` is how many tiles of K, and of V, shared memory holds. `by_rows` is whether maxima of all tiles
+    `stages` is how many tiles of K, and of V, shared memory holds. With `prefetches` the next one waits in
+    registers, because the target does not copy asynchronously. `by_rows` is whether maxima of all tiles
     are taken although sums of weights could say which are needed, so that the bits of a row depend on no
     other row of its warp (`flash/problem/row_bits.py`).
     """
@@ -95,6 +100,7 @@ class MmaTiling:
     operands: Operands = HALF
     value_slices: int = 1  # slices of the columns of V and O
     by_rows: bool = False
+    prefetches: bool = False
 
     gathers: ClassVar[bool] = False  # whether threads copy rows from their pages in place of tensor copies
     consumers: ClassVar[int] = 1  # groups of warps that compute alternately
@@ -190,8 +196,14 @@ class MmaTiling:
             return accumulators + _PAIRS_REGISTERS
         depth = self.operands.depth
         product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // depth)
-        in_flight = max(product - _SHORT_PRODUCT, 0) // 2
+        in_flight = max(product - _SHORT_PRODUCT, 0) // 2 + self._prefetched
         return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
+
+    @property
+    def _prefetched(self) -> int:
+        """Registers of a thread in which a tile waits; those of K are free when those of V are taken."""
+        words = self.tile * max(self.score_width, self.output_width) * self.operands.nbytes // _WORD
+        return words // self.threads if self.prefetches else 0
 
     @property
     def has_spare_registers(self) -> bool:
@@ -243,9 +255,11 @@ class MmaTiling:
     def fits(self, target: Target, other_registers: int = 0) -> bool:
         """Whether a CTA of this shape, whose threads need `other_registers` for features, can run
         on the target without spilling. f32 needs no more for these: where they are needed, the
-        registers of the split operands are free.
+        registers of the split operands are free. The same are those in which a tile waits, unless
+        these are so many that their addresses take as many again.
         """
-        others = other_registers if self.operands is HALF else 0
+        waiting, others = self._prefetched, other_registers if self.operands is HALF else 0
+        others = max(others - waiting, 0) if waiting <= _FEW_WAITING else others + waiting
         return self.row_tiles > 0 and self.registers + others <= min(
             _MOST_REGISTERS, target.registers_per_block // self.threads
         )
@@ -281,23 +295,41 @@ class MmaFamily(AnyTarget[MmaTiling]):
             request.dtype in self.dtypes and request.operands is not None and request.head_dim <= self.widest
         )
 
+    def is_for(self, target: Target) -> bool:
+        """See `Family`: targets without asynchronous copies have kernels of their own."""
+        return target.sm < FIRST_ASYNCHRONOUS
+
+    def explained(self, t: MmaTiling) -> str:
+        """See `Family`."""
+        return f"{self.products} of m16n8k8, the next tile in registers" if t.prefetches else self.products
+
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
-        if target.sm >= FIRST_WITH_MMA:
-            return super().against(request, target, alignment)
-        of_f32 = request.dtype is F32
-        what = f"precision={request.precision!r}" if of_f32 else f"dtype={request.dtype.name!r}"
-        cure = f"precision={IEEE!r}" if of_f32 else f"dtype={F32.name!r}"
-        return (
-            f"{what} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores and asynchronous copies the "
-            f"kernel uses, got {target.name}; use {cure}"
-        )
+        return self._lacking(request, target) or super().against(request, target, alignment)
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
         """See `Family`."""
-        if target.sm < FIRST_WITH_MMA:
-            return self.why_not(request, target, alignment)
-        return super().refusal(request, target, alignment, offered)
+        return self._lacking(request, target) or super().refusal(request, target, alignment, offered)
+
+    def _lacking(self, request: TileRequest, target: Target) -> str:
+        """What a target lacks for any kernel of a request, with a cure; the empty string if nothing."""
+        if target.sm >= FIRST_ASYNCHRONOUS:
+            return ""
+        if request.dtype is F32:
+            what, cure = f"precision={request.precision!r}", f"precision={IEEE!r}"
+            for_what = "whose tensor cores and asynchronous copies the kernel uses"
+        elif request.dtype is not F16:
+            what, cure = f"dtype={request.dtype.name!r}", f"dtype={F16.name!r} or {F32.name!r}"
+            for_what = f"before which tensor cores multiply {F16.name} alone"
+        elif request.stages > 1:
+            what, cure, for_what = (
+                f"stages={request.stages}",
+                "stages=1",
+                "whose asynchronous copies fill them",
+            )
+        else:
+            return ""
+        return f"{what} needs sm_{FIRST_ASYNCHRONOUS} or later, {for_what}, got {target.name}; use {cure}"
 
     def default_sizes(self, request: TileRequest, target: Target) -> tuple[int, int]:
         """See `AnyTarget`."""
@@ -314,12 +346,17 @@ class MmaFamily(AnyTarget[MmaTiling]):
 
     def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[MmaTiling]:
         """See `AnyTarget`. More rows in a warp mean fewer reads of K and V from shared memory for each
-        product, so four warps come before eight. Threads need registers for the kernel's features.
+        product, so four warps come before eight; but where copies pass through registers and a multiprocessor
+        has room for one such CTA alone, four warps would leave each scheduler a single one. Threads need
+        registers for the kernel's features.
         """
         if request.operands is PAIRS and (tile not in TILES or block_q > max(MMA_BLOCKS_Q)):
             return []  # of other tiles the rows are no multiple of those that threads split at once
         first = self.least(request, tile, block_q)
-        shapes = [replace(first, warps=n) for n in (4, 8, 2) if block_q % (n * MMA_ROWS) == 0]
+        first = replace(first, prefetches=target.sm < FIRST_ASYNCHRONOUS)
+        is_alone = first.prefetches and 2 * first.shared_bytes > target.shared_per_sm
+        numbers = (8, 4, 2) if is_alone else (4, 8, 2)
+        shapes = [replace(first, warps=n) for n in numbers if block_q % (n * MMA_ROWS) == 0]
         return [t for t in shapes if t.fits(target, request.other_registers)]
 
     def least(self, request: TileRequest, tile: int, block_q: int) -> MmaTiling:

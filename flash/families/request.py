@@ -40,6 +40,7 @@ class TileRequest:
     without_wgmma: str = ""  # why the problem cannot be computed with `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
     scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
+    mx: bool = False  # whether blocks of elements of fp8 have scales, which products take
 
     @property
     def dims(self) -> tuple[int, int]:

@@ -5,12 +5,13 @@ A CTA takes `block_q` query rows, one or two row tiles of 128, and walks over K 
 which one thread has copied to shared memory by the tensor memory accelerator (TMA). One thread starts all
 products. Of each row tile, S has `tile` columns of tensor memory, of which P takes the last half, and O has
 its own. A warpgroup computes the weights of a row tile, one row in each thread, and another one rescales O.
-Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 keys), one with 256.
+Of the 512 columns, two row tiles take all with up to 192 columns of V (and 64 keys), one with 256. Of wider
+values two CTAs compute half of the columns each, and both all scores.
 
 | what is asked | reason against the family |
 |---|---|
 | a target other than sm_100a, sm_103a and their families | these alone have been assembled for |
-| head_dim or head_dim_v above 256 | tensor memory has no columns for O and S |
+| head_dim_v above 256, but no multiple of 64 | two CTAs have half of its columns each |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
 | a block_q other than 128 and 256 | a product has 128 rows |
 | a tile, or stages, too large for shared memory, registers or tensor memory | |
@@ -25,7 +26,7 @@ from typing import ClassVar, Final
 
 from flash.families.family import Campaign, Family
 from flash.families.request import TileRequest
-from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling
+from flash.families.wgmma import LEAST_STAGES, MAP_ALIGN, WARPGROUP, WgmmaTiling, width_of
 from flash.operands.dtypes import BF16, F16, DType
 from ptxgen.rates import EXP2_LANES
 from ptxgen.records import dataclass
@@ -42,11 +43,13 @@ _LEAST_OF_TWO: Final = 64
 # Registers of a thread that computes weights, of one that rescales O, and of one that copies or starts
 # products, by row tiles: with two of them all 65536 registers, as flash-attn-4 deals them. Threads of the
 # last kind need more (`_REGISTERS_TO_WORK`) for rows of Q of more than `_FEW_STEPS` columns, whose
-# descriptors the thread that starts products has in registers, to gather rows, and for CTAs that take several
-# blocks of queries.
+# descriptors the thread that starts products has in registers, to gather rows, for slices of V, and for CTAs
+# that take several blocks of queries.
 _REGISTERS: Final = {1: (208, 112, 64), 2: (184, 96, 48)}
 _REGISTERS_TO_WORK: Final = {1: (208, 112, 96), 2: (176, 96, 64)}
 _FEW_STEPS: Final = 128
+# Above `WIDEST` head_dim_v is a multiple of this: each of two CTAs has boxes of 32 columns or more.
+_HALVED: Final = 64
 _MOST_STAGES: Final = 4
 # One of this many pairs of exponentials is a polynomial, where the special functions have 16 lanes.
 _BY_POLYNOMIAL: Final = 8
@@ -103,6 +106,18 @@ class Tcgen05Tiling(WgmmaTiling):
         return False
 
     @property
+    def value_slices(self) -> int:
+        """CTAs that compute the columns of V and O of the same rows, each all of their scores."""
+        return -(-self.head_dim_v // WIDEST)
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of head_dim_v that a CTA computes, padding included; a slice of several has none, since O
+        leaves in boxes of that many columns.
+        """
+        return width_of(self.head_dim_v) if self.value_slices == 1 else self.slices.width
+
+    @property
     def needed_columns(self) -> int:
         """Columns of tensor memory that S and O of the row tiles have."""
         return self.row_tiles * (self.tile + self.output_columns)
@@ -125,7 +140,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     def _registers(self, *, keeps_more: bool) -> tuple[int, int, int]:
         """Registers of a thread that computes weights, of one that rescales O, and of the others."""
-        works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS
+        works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS or self.value_slices > 1
         return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
@@ -162,7 +177,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     emitter = "flash.kernels.tcgen05_forward:tcgen05_attention_forward"
     dtypes: ClassVar[tuple[DType, ...]] = (F16, BF16)
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_TILES
-    blocks_q = TCGEN05_BLOCKS_Q
+    blocks_q: ClassVar[tuple[int, ...]] = TCGEN05_BLOCKS_Q
     mapped = "QKVO"
     gathers = True
     why_one_block = ""
@@ -170,6 +185,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     why_no_tickets = "proofs of tensor memory do not follow the barriers of tickets"
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
+    most_slices: ClassVar[int] = 2  # of the columns of V, each of which a CTA computes
     campaign: ClassVar[Campaign] = {
         # Two row tiles; in a problem with few keys the first CTA sees none.
         "f16-sm_100a-causal": {"head_dim": 64, "block_q": 256, "target": "sm_100a", "causal": "bottom_right"}
@@ -191,29 +207,40 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             (request.without_wgmma, request.without_wgmma),
             (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
             (
-                max(request.dims) > WIDEST,
+                request.head_dim_v > WIDEST * self.most_slices,
                 f"rows of more than {WIDEST} columns leave S no columns of tensor memory",
             ),
             (
-                request.block_q not in ("auto", *TCGEN05_BLOCKS_Q),
-                f"block_q={request.block_q}: a product has {TCGEN05_ROWS} rows",
+                request.head_dim_v > WIDEST and request.head_dim_v % _HALVED != 0,
+                f"head_dim_v above {WIDEST} is divided between two CTAs, in multiples of {_HALVED}",
             ),
         ):
             if is_met:
                 return reason
+        if why := self.against_block(request):
+            return why
         if self.tiling_for(request, target) is None:
             return f"tile={request.tile}, stages={request.stages} does not fit shared memory or registers"
         return ""
 
+    def against_block(self, request: TileRequest) -> str:
+        """Why no tiling has the block of queries of a request; the empty string if one has."""
+        others = request.block_q not in ("auto", *self.blocks_q)
+        return f"block_q={request.block_q}: a product has {TCGEN05_ROWS} rows" if others else ""
+
+    def tiles_of_request(self, request: TileRequest) -> tuple[int, ...]:
+        """The keys that a tile may have, of what a request leaves open."""
+        tiles = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
+        return tuple(n for n in tiles if n <= _TILE_WITH_PLANES) if request.has_planes else tiles
+
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[Tcgen05Tiling]:  # noqa: ARG002
         """See `Family`. Stages are as many as fit if they are not asked for."""
-        tiles = self.tiles(request) if request.tile == "auto" else (int(request.tile),)
-        if request.has_planes:
-            tiles = tuple(n for n in tiles if n <= _TILE_WITH_PLANES)
+        tiles = self.tiles_of_request(request)
         if request.block_q == "auto":
-            one, two = TCGEN05_BLOCKS_Q
-            sizes = [(two, n) for n in tiles if n >= min(_LEAST_OF_TWO, max(tiles))]
-            sizes += [(one, n) for n in tiles]
+            least = min(_LEAST_OF_TWO, max(tiles))
+            sizes = [
+                (m, n) for m in reversed(self.blocks_q) for n in tiles if n >= least or m == TCGEN05_ROWS
+            ]
         else:
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)

@@ -38,7 +38,17 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
     @property
     def needed_columns(self) -> int:
         """See `Tcgen05Tiling`."""
-        return self.row_tiles * (self.tile + self.output_columns + SUM_COLUMNS)
+        return self.row_tiles * (self.tile + self.output_columns + SUM_COLUMNS) + self.scale_columns
+
+    @property
+    def scale_columns(self) -> int:
+        """Columns of tensor memory with scales that products take."""
+        return 0
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of shared memory with scales that products take."""
+        return 0
 
     @property
     def output_is_over_queries(self) -> bool:
@@ -57,7 +67,8 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
         """
         tiles = self.block_q * (self.score_columns + _HALF * self.output_columns)
         tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
-        return tiles + SUM_COLUMNS * self.tile + _WORD * self.block_q + _REGIONS * _STEP_BYTES
+        tiles += SUM_COLUMNS * self.tile + self.scale_bytes
+        return tiles + _WORD * self.block_q + _REGIONS * _STEP_BYTES
 
 
 class Tcgen05Fp8Family(Tcgen05Family):
@@ -72,10 +83,15 @@ class Tcgen05Fp8Family(Tcgen05Family):
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_FP8_TILES
     rate = 2 * B200_OPERATIONS
     gathers = False
+    most_slices = 1
     why_one_block = Family.why_one_block
     campaign: ClassVar[Campaign] = {
         "e4m3-sm_100a": {"dtype": "e4m3", "head_dim": 64, "tile": 32, "block_q": 256, "target": "sm_100a"}
     }
+
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return super().computes(request) and not request.mx
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:
         """See `Family`: the keys of a tile share a scale."""

@@ -113,14 +113,18 @@ class WgmmaTiling:
     gathers: bool = False
     by_rows: bool = False
 
-    value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
     precision: ClassVar[str | None] = None  # how f32 is multiplied
     products: ClassVar[int] = 1  # instructions for one product of matrices
 
     @property
+    def value_slices(self) -> int:
+        """CTAs that compute the columns of V and O of the same rows: one computes all."""
+        return 1
+
+    @property
     def slices(self) -> ValueSlices:
         """The division of the columns of V and O among CTAs."""
-        return ValueSlices.of(self.head_dim_v, 1, 1)
+        return ValueSlices.of(self.head_dim_v, self.value_slices, 1)
 
     @property
     def consumers(self) -> int:
@@ -196,6 +200,11 @@ class WgmmaTiling:
     def output_columns(self) -> int:
         """Columns of head_dim_v that a CTA computes, padding included."""
         return width_of(self.head_dim_v)
+
+    @property
+    def key_stages(self) -> int:
+        """Stages of the ring of K."""
+        return self.stages
 
     def tile_of(self, array: str) -> tuple[int, int]:
         """The rows and columns of the tiles of Q, K, V or O in shared memory."""

@@ -129,7 +129,7 @@ class LatentFamily(HopperFamily[LatentTiling]):
     shared_kv_words = f""" In multi-head latent
     attention (MLA) head_dim is 576 and head_dim_v 512, with one head of K for all heads of Q: with a
     head_dim above {MAX_HEAD_DIM} it is for f16 and bf16 with target="{WGMMA_TARGET}"
-    (`flash/families/wgmma_latent.py`)."""
+    (`flash/families/wgmma_latent.py`), or "sm_100a" or "sm_103a" (`flash/families/tcgen05_latent.py`)."""
     # Two warpgroups alternate between tiles, each with half of the columns, in two parts.
     campaign: ClassVar[Campaign] = {
         "f16-sm_90a-causal-latent": {
@@ -183,7 +183,7 @@ class LatentFamily(HopperFamily[LatentTiling]):
             else "other sizes"
         )
         return (
-            f"head_dim={request.head_dim} with shared_kv is for kernels with wgmma alone, and "
+            f"head_dim={request.head_dim} with shared_kv is for kernels with wgmma and tcgen05 alone, and "
             f"{self.why_not(request, target, alignment)}; use {use}"
         )
 

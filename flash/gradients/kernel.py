@@ -23,7 +23,7 @@ from flash.launch.checks import seed as seed_of
 from flash.launch.signature import GradientExplainArguments, GradientLaunchArguments
 from flash.operands.dtype_names import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradient_choice import gradient_config, require_sweeps
+from flash.problem.gradient_choice import gradient_config, require_differentiable, require_sweeps
 from flash.problem.gradients import owners_of
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
@@ -106,6 +106,7 @@ class AttentionGradient:
                 f"got dtype={config.dtype!r} with varlen=True; use a batch for each length, or convert Q, K "
                 "and V to 'bf16'"
             )
+        require_differentiable(config, _NAME)
         if config.shared_kv:
             raise ConfigError(
                 f"{_NAME}: config must be one with values of their own, got shared_kv=True; pass v, and add "

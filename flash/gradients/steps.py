@@ -259,7 +259,7 @@ def _widening_steps(
     _kernel(call, KEYS, target, caller)  # which takes arrays that have the alignment of these
     for name, scale in _SCALES.items():
         X, (rows, heads) = views[name], (g.seq_k, g.kv_heads) if name == "K" else (g.seq_q, g.heads)
-        kernel = wide_build(WideConfig(target, OF_ARRAYS[X.dtype], X.shape[-1], config.scale_block or 0))
+        kernel = wide_build(WideConfig(target, OF_ARRAYS[X.dtype], X.shape[-1], config.scaled_rows))
         of_kernel = {**values, "rows": rows, "heads": heads, "group": heads // max(g.kv_heads, 1)}
         arrays = {"X": X, "scale": views[scale], "W": views[f"{name}{WIDE}"]}
         yield from _step(kernel, arrays, of_kernel, -(-rows // ROWS) * heads * g.batch, caller)

@@ -124,7 +124,8 @@ class MmaForward:
         self.S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
         # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros. Tiles
         # that are split have NaN and infinity cleared whether keys are hidden or not.
-        self.nonfinite = NonFinite(k, config) if cta.mask.hides_keys or self.split is not None else None
+        clears = cta.mask.hides_keys or self.split is not None
+        self.nonfinite = NonFinite(k, config, in_register=t.prefetches) if clears else None
         mask = cta.mask.stored_in_shared(k) if config.features.varlen else lambda: cta.mask
         my_first_row = cta.first_row + k.signed(me.first_row(t))
         self.scores = TileScores(
@@ -142,7 +143,7 @@ class MmaForward:
             tops=cta.tops(k, len(rows), scale),
         )
         if isinstance(self.products, MmaProducts) and t.keeps_queries:
-            self.pipeline.await_keys()
+            self.pipeline.await_queries()
             self.products.keep(where=self.pipeline.has_tiles)
         self.scales = None if scales is None else TokenScales(k, me, *scales, len(rows))
 

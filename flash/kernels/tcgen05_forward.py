@@ -19,7 +19,7 @@ commit covers all that it has started, so that "S is there" also says that the O
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 
 from flash.device.append_in_place import AppendedKV
@@ -69,7 +69,7 @@ class Roles:
 class Products:
     """The products that one thread starts for a row tile, in stages of the ring in tensor memory."""
 
-    def __init__(self, pipeline: TensorPipeline) -> None:
+    def __init__(self, pipeline: TensorPipeline, t: Tcgen05Tiling) -> None:  # noqa: ARG002
         self.pipeline = pipeline
 
     def begin(self) -> None:
@@ -79,9 +79,29 @@ class Products:
         """A tile of Q, K or V, or a part or a transpose of one, as an operand of products."""
         return self.pipeline.memory.operand(tile)
 
+    def queries(self) -> AbstractContextManager[Any]:
+        """A step of `pipeline.queries`, with what products of its rows take besides."""
+        return self.pipeline.queries.drain()
+
+    def keys(self) -> AbstractContextManager[Any]:
+        """A step of `pipeline.keys`, with what products of its rows take besides."""
+        return self.pipeline.keys.drain()
+
+    def values(self) -> AbstractContextManager[Any]:
+        """A step of `pipeline.values`, with what products of its rows take besides."""
+        return self.pipeline.values.drain()
+
+    def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:  # noqa: ARG002
+        """Start S = Q Kᵀ of row tile `i`."""
+        stage.s.mma(Q, K, use=False)
+
     def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """Start O += P V, or O = P V where `use` does not hold."""
         stage.o.mma(stage.p, V, use=use)
+
+    def multiply(self, work: WorkTile, rows: TensorRing) -> None:
+        """Start the products of a work tile, in the role that starts them."""
+        multiply(work, rows, self.pipeline, self)
 
 
 @dataclass(frozen=True)
@@ -131,7 +151,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
     )
     factors = k.shared("factors", (t.row_tiles, TCGEN05_ROWS), f32)
     pipeline = of.pipeline(k, config, t, roles, memory)
-    products = of.products(pipeline)
+    products = of.products(pipeline, t)
     of_tiles = roles.loading, roles.softmax, roles.correction, roles.multiplying
     work_tiles = WorkTiles.of(k, config, parameters, of_tiles)
 
@@ -148,7 +168,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
         with roles.multiplying:
             products.begin()
             with work_tiles.each() as parameters:
-                multiply(work_of(parameters, roles.multiplying), rows, pipeline, products)
+                products.multiply(work_of(parameters, roles.multiplying), rows)
         with roles.loading, work_tiles.each() as parameters:
             cta = Cta.of(k, config, parameters)
             pipeline.parameters = parameters
@@ -163,28 +183,28 @@ def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, product
     with ExitStack() as blocks:
         blocks.enter_context(memory.by_warp())
         blocks.enter_context(k.when(has_tiles(cta), uniform=True))
-        query = blocks.enter_context(pipeline.queries.drain())
+        query = blocks.enter_context(products.queries())
         Q = [
             products.operand(query.q.part(first, TCGEN05_ROWS))
             for first in range(0, work.t.block_q, TCGEN05_ROWS)
         ]
-        with pipeline.keys.drain() as key:
+        with products.keys() as key:
             k.note("S = Q K^T")
             K = products.operand(key.k.T)
-            for Q_i in Q:
+            for i, Q_i in enumerate(Q):
                 with rows.fill() as stage, memory.one_thread():
-                    stage.s.mma(Q_i, K, use=False)
+                    products.scores(stage, Q_i, K, i)
         has_sums = k.var(u32, 0)  # whether O has any
         with pipeline.each_tile(cta, after=1):
-            with pipeline.values.drain() as value, pipeline.keys.drain() as key:
+            with products.values() as value, products.keys() as key:
                 k.note("O += P V of the tile before, S = Q K^T")
                 V, K = products.operand(value.v), products.operand(key.k.T)
-                for Q_i in Q:
+                for i, Q_i in enumerate(Q):
                     with rows.fill() as stage, memory.one_thread():
                         products.outputs(stage, V, has_sums != 0)
-                        stage.s.mma(Q_i, K, use=False)
+                        products.scores(stage, Q_i, K, i)
             has_sums.set(1)
-        with pipeline.values.drain() as value:
+        with products.values() as value:
             k.note("O += P V of the first tile, which comes last")
             V = products.operand(value.v)
             for _ in Q:

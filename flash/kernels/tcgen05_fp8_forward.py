@@ -54,4 +54,8 @@ class Fp8Products(Products):
     def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """See `Products`; the sum of the weights grows by its columns of ones."""
         super().outputs(stage, V, use)
+        self.sum_weights(stage, use)
+
+    def sum_weights(self, stage: TensorStage, use: Value) -> None:
+        """Start adding the weights to their sum, or where `use` does not hold begin it with them."""
         stage.l.mma(stage.p, self.pipeline.ones.T.as_fp8(E4M3.name), use=use)

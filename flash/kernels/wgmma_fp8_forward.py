@@ -41,7 +41,7 @@ from ptxgen import ir
 from ptxgen.dsl import Fragment, Value, Var, marked
 from ptxgen.dsl.hopper import Stage
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
-from ptxgen.types import f32, s32, u32
+from ptxgen.types import f32, pred, s32, u32
 
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 32 weights
 _KEYS: Final = 32  # keys of these weights
@@ -112,6 +112,8 @@ class Fp8Consumer(Consumer):
         scale, sinks = self.softmax_arguments(None if self.scales is None else self.scales.scale)
         self.softmax = LiftedSoftmax(k, len(ROWS), QUAD, scale, sinks, with_lse=config.return_lse)
         self.P = Fragment(k, t.tile // _KEYS, _WORDS, u32, None)
+        # Whether the next stages of values and keys were full when this thread looked.
+        self.is_full = [k.var(pred, k.mov(0, type=u32) != 0) for _ in range(2 * self.overlaps)]
         self.outputs = WarpgroupOutputs(self.O, self.role, self.group_row, self.in_quad)
 
     def walk(self) -> None:
@@ -137,9 +139,9 @@ class Fp8Consumer(Consumer):
         previous tile's weights with its values.
         """
         k, pipeline = self.k, self.work.pipeline
+        rings = (pipeline.values, pipeline.keys)
         of_tile = None if self.scales is None else self.scales.of_tile(-1 - n)
-        value = pipeline.values.acquire()
-        key = pipeline.keys.acquire()
+        value, key = (ring.acquire(is_full) for ring, is_full in zip(rings, self.is_full, strict=True))
         k.note("O += P V of the tile before, its sums from zero on, and S = Q K^T")
         with self.exclusively(masking):
             self._start_parts(value)
@@ -147,6 +149,8 @@ class Fp8Consumer(Consumer):
         k.wgmma.wait(1)
         value.release()
         self._add_part(len(self.parts) - 1)
+        for ring, is_full in zip(rings, self.is_full, strict=True):
+            is_full.set(ring.look())
         k.wgmma.wait()
         key.release()
         self._weigh(n, masking, of_tile)

@@ -165,10 +165,14 @@ def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
     are none.
     """
     features, g = call.config.features, call.geometry
-    sizes = {"batch": g.batch, "heads": g.heads, "kv_heads": g.kv_heads}
-    sizes |= features.counts_of_scales({"seq_q": g.seq_q, "seq_k": g.seq_k})
-    axes = {operand.name: operand.axes for operand in features.operands if operand.name in SCALES}
-    return [np.broadcast_to(operands.pop(n), [sizes[axis] for axis in of]) for n, of in axes.items()]
+    sizes = {"batch": g.batch, "heads": g.heads, "kv_heads": g.kv_heads, "seq_q": g.seq_q, "seq_k": g.seq_k}
+    sizes |= features.counts_of_scales(sizes)
+    shapes = {
+        operand.name: [*(sizes[axis] for axis in operand.axes), *[operand.columns] * (operand.columns > 0)]
+        for operand in features.operands
+        if operand.name in SCALES
+    }
+    return [np.broadcast_to(operands.pop(name), shape) for name, shape in shapes.items()]
 
 
 def _each_on_cpu(

@@ -168,7 +168,7 @@ def check(
         sizes["table_columns"] = operands["block_table"].shape[-1]
     features = features or config.features
     sizes |= features.counts_of_scales(sizes)
-    sizes |= {"rotary_dim / 2": config.rotary_dim // 2}
+    sizes |= {operand.last: operand.columns for operand in features.operands if operand.columns}
     problems += operand_problems(features.operands, operands, sizes)
     raise_problems(problems, caller.name)
     return replace(

@@ -20,6 +20,7 @@ from flash.launch.kernel_choice import refusals_of
 from flash.launch.key_splits import Division, units_of
 from flash.launch.scheduler_choice import ctas_at_once
 from flash.launch.varlen import LENGTHS
+from flash.operands.dtypes import MX_BLOCK
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import why_grid
@@ -180,8 +181,9 @@ def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dic
         products += f": {'; '.join(reasons)}"
     if not kernel.config.features.scaled:
         return {"products": products}
-    rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
-    return {"products": products, "scales": f"one of Q, K and V for {rows}"}
+    each = f"each {config.scaled_rows} rows of a head" if config.scaled_rows else "each head of K and V"
+    each = f"each {MX_BLOCK} elements of a row of Q and K, and of a column of V" if config.is_mx else each
+    return {"products": products, "scales": f"one of Q, K and V for {each}"}
 
 
 def _of_target(config: AttentionConfig, kernel: Build) -> list[Family[Any]]:

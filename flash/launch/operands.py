@@ -9,7 +9,7 @@ import numpy as np
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
-from flash.operands.dtypes import FP8_ARRAYS
+from flash.operands.dtypes import E8M0, FP8_ARRAYS, MX
 from flash.problem.features import ANGLES, GRADIENT_SCALE, MAX_POSITIONS, SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import HOST, ArrayView, host_array
@@ -88,7 +88,8 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
     """Say what is wrong with types and shapes of operands; `sizes` has the length of each axis."""
     for operand in wanted:
         argument, array = Argument.of(operand), operands[operand.name]
-        yield from argument.type_problems(array)
+        is_mx = array.dtype == E8M0.array_name
+        yield from argument.type_problems(array, f", or give scale_block={MX!r}" if is_mx else "")
         yield from argument.shape_problems(tuple(array.shape), sizes)
         yield from argument.row_problems(array)
         if (operand.is_whole or operand.columns) and 0 in array.shape:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Required, TypedDict, cast
 
-from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
+from flash.operands.dtype_names import (
+    AnyArray,
+    Auto,
+    Backend,
+    Causal,
+    DTypeLike,
+    KVLayout,
+    Layout,
+    Precision,
+    ScaleBlock,
+)
 from flash.problem.features import SCALES
 from flash.scores.features import (
     CacheLaunchArguments,
@@ -69,7 +79,7 @@ class NarrowArguments(ScaleArguments, total=False):
     `AttentionConfig`.
     """
 
-    scale_block: int | None
+    scale_block: ScaleBlock | None
     out_dtype: DTypeLike | None
 
 

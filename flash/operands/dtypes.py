@@ -148,6 +148,10 @@ E4M3: Final = DType(
     needs=f"sm_{_CONVERTING_SM}",
 )
 E5M2: Final = UpperByte("e5m2", "float8_e5m2", u8, largest=57344.0, one=0x3C, nonfinite=0x7C)
+# Powers of two, scales of blocks of `MX_BLOCK` elements (OCP Microscaling Formats, "E8M0").
+MX: Final = "mx"  # the word for such scales
+MX_BLOCK: Final = 32
+E8M0: Final = DType("e8m0", "float8_e8m0fnu", u8)
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
@@ -161,7 +165,9 @@ FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))  # for messages: of settin
 FP8_ARRAYS: Final = " or ".join(t.array_name for t in FP8_DTYPES.values())
 # For Q, K and V of the forward pass, and for K and V in a cache.
 INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*INPUT_DTYPES.values(), BOOL, U8, I32, I64)}
+OF_ARRAYS: Final[dict[str, DType]] = {
+    t.array_name: t for t in (*INPUT_DTYPES.values(), E8M0, BOOL, U8, I32, I64)
+}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, I64, U8, BOOL)  # for arrays that functions of scores index
 # The least scale of a token in a cache of a narrow type: a row of zeros has it, so that its elements are
 # divided by a normal number.

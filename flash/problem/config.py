@@ -24,9 +24,17 @@ from flash.families.precision import IEEE, choices, resolved
 from flash.families.request import TileRequest, natural_alignment
 from flash.families.simt import BLOCKS_Q
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
-from flash.operands.dtype_names import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
-from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
-from flash.problem.features import MAX_PAGE_SIZE, Features, Rotation
+from flash.operands.dtype_names import (
+    Auto,
+    Causal,
+    DTypeLike,
+    InputDTypeLike,
+    Precision,
+    ScaleBlock,
+    Scheduler,
+)
+from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, MX, DType, config_name
+from flash.problem.features import MAX_PAGE_SIZE, Features, MxScales, Rotation
 from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
@@ -59,7 +67,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/families/request.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-        cores and need sm_80 or later. {fp8} (fp8) is of Q, K and V alone, for Hopper
+        cores and need sm_80 or later, 'f16' sm_75. {fp8} (fp8) is of Q, K and V alone, for Hopper
         (target="sm_90a", if you give none) and Blackwell ("sm_100a", "sm_103a"), and launches then give
         `q_scale`, `k_scale` and `v_scale`, float32 [batch, kv_heads], by which numbers of Q, K and V are
         multiplied (`flash/families/wgmma_fp8.py` and `tcgen05_fp8.py` say which tiles there are); with
@@ -67,13 +75,14 @@ class AttentionConfig(ScoreSettings):
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee". Products of 16-bit types are exact
-        anyway. Tensor cores need sm_80 or later.
+        anyway. Tensor cores multiply f32 from sm_80 on.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
         also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192; with
-        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256.
+        target="sm_100a" or "sm_103a" 16-bit types and fp8 may have a tile of 96 and a block_q of 256, and
+        "f32_grade" a tile of 48 or 80.
         "auto" takes the documented default for head_dim and target (`DEFAULT_TILES`,
         `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or
@@ -109,7 +118,7 @@ class AttentionConfig(ScoreSettings):
     rotary_interleaved: whether columns 2 i and 2 i + 1 are rotated together, instead of i and
         i + rotary_dim / 2.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU, but sm_90a with fp8, and where shared_kv is for sm_90a alone. The kernels
+        a GPU, but sm_90a with fp8, and for shared_kv with more than 256 columns. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
         (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, which
         only Blackwell GPUs run, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103
@@ -124,7 +133,9 @@ class AttentionConfig(ScoreSettings):
     scale_block: with fp8 how many rows of a head of Q, of K and of V share a scale: a
         multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
         `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
-        Not with varlen.
+        With "mx" blocks of 32 elements do (MXFP8, by `flash.quantize_mx`), for Blackwell alone: scales are
+        float8_e8m0fnu, `q_scale` [batch, heads, seq_q, head_dim / 32], `k_scale` [batch, kv_heads, seq_k,
+        head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]. Not with varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
         (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
@@ -159,7 +170,7 @@ class AttentionConfig(ScoreSettings):
     out_dtype: DTypeLike | None = None
     shared_kv: bool = False
     scheduler: Scheduler | Auto = "auto"
-    scale_block: int | None = None
+    scale_block: ScaleBlock | None = None
     rotary_dim: int = 0
     rotary_interleaved: bool = False
     return_max_logit: bool = False
@@ -178,7 +189,8 @@ class AttentionConfig(ScoreSettings):
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(INPUT_DTYPES))
         object.__setattr__(self, "out_dtype", resolved_out_dtype(self.dtype, self.out_dtype))
-        object.__setattr__(self, "scale_block", resolved_scale_block(self.dtype, self.scale_block))
+        scaled = resolved_scale_block(self.dtype, self.scale_block, self.head_dim)
+        object.__setattr__(self, "scale_block", scaled)
         require_one_of("precision", self.precision, choices(self.element), hint=self._why_no_precision)
         object.__setattr__(self, "precision", resolved(self.element, self.precision))
         require_one_of("causal", self.causal, CAUSAL)
@@ -191,6 +203,7 @@ class AttentionConfig(ScoreSettings):
                 self.element,
                 precision=self.precision,
                 shared_kv=self.shared_kv,
+                mx=self.is_mx,
             )
         )
         named = only if self.target is None else self.target
@@ -313,7 +326,8 @@ class AttentionConfig(ScoreSettings):
             precision=self.precision,
             rotates=self.rotary_dim > 0,
             shared_kv=self.shared_kv,
-            scale_block=self.scale_block or 0,
+            scale_block=self.scaled_rows,
+            mx=self.is_mx,
         )
         in_boxes = self.page_size is None or lies_in_boxes(self.page_size, padded=False)
         gathers = not in_boxes and gathers_rows(request)
@@ -333,6 +347,16 @@ class AttentionConfig(ScoreSettings):
     def is_fp8(self) -> bool:
         """Whether Q, K and V are of fp8, with scales."""
         return self.dtype in FP8_DTYPES
+
+    @property
+    def is_mx(self) -> bool:
+        """Whether blocks of elements of Q, K and V have scales."""
+        return self.scale_block == MX
+
+    @property
+    def scaled_rows(self) -> int:
+        """The rows of a head of fp8 that share a scale; 0 if all do, or blocks of elements have scales."""
+        return self.scale_block if isinstance(self.scale_block, int) else 0
 
     @property
     def element(self) -> DType:
@@ -361,7 +385,8 @@ class AttentionConfig(ScoreSettings):
             page_size=self.page_size or 0,
             query_rotation=Rotation(self.rotary_dim, self.rotary_interleaved) if self.rotary_dim else None,
             scaled=self.is_fp8,
-            scale_block=self.scale_block or 0,
+            scale_block=self.scaled_rows,
+            mx=MxScales(self.head_dim, self.value_dim) if self.is_mx else None,
         )
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SEQUENCE, Number, Operand
-from flash.operands.dtypes import F32, I32, DType
+from flash.operands.dtypes import E8M0, F32, I32, MX_BLOCK, DType
 from flash.scores.feature import ScoreFeature
 from ptxgen.records import dataclass
 from ptxgen.types import u32
@@ -119,6 +119,41 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
+class MxScales:
+    """Scales of blocks of `MX_BLOCK` elements along the sums of products: of rows of Q and K with `head_dim`
+    columns, and of the `head_dim_v` columns of V.
+    """
+
+    head_dim: int
+    head_dim_v: int
+
+    @property
+    def operands(self) -> Iterator[Operand]:
+        """The arrays with the scales."""
+        for what, name, heads, rows in (
+            ("Q", SCALES[0], "heads", "seq_q"),
+            ("K", SCALES[1], "kv_heads", "seq_k"),
+        ):
+            yield Operand(
+                name,
+                E8M0,
+                ("batch", heads, rows),
+                f"scales of {what}, powers of two: of each row one for each {MX_BLOCK} elements",
+                columns=self.head_dim // MX_BLOCK,
+                last=f"head_dim / {MX_BLOCK}",
+            )
+        yield Operand(
+            SCALES[2],
+            E8M0,
+            ("batch", "kv_heads", K_BLOCKS),
+            f"scales of V, powers of two: of each column one for each {MX_BLOCK} keys, of which the last may "
+            "be fewer",
+            columns=self.head_dim_v,
+            last="head_dim_v",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Features:
     """Everything that the text of a kernel depends on in addition to types, tiles and causality."""
 
@@ -136,6 +171,7 @@ class Features:
     query_rotation: Rotation | None = None  # the rotation of Q in a kernel that appends nothing
     scaled: bool = False  # whether Q, K and V have scales, for each head of K and V of each sequence
     scale_block: int = 0  # rows of a head of Q, K and V that share a scale; 0 if all of them do
+    mx: MxScales | None = None  # the scales of blocks of elements of Q, K and V; None without them
     scaled_gradient: bool = False  # whether the gradient of O has scales, too, as Q has
 
     @property
@@ -155,6 +191,7 @@ class Features:
             "indexed": self.cache_batch_idx,
             f"page{self.page_size}": self.page_size > 0,
             f"scales{self.scale_block}": self.scale_block > 0,
+            "mx": self.mx is not None,
         }
         words = [feature.word for feature in self.scores if feature.dtype is None]
         words += [word for word, there in flags.items() if there]
@@ -261,6 +298,9 @@ class Features:
     @property
     def _scales(self) -> Iterator[Operand]:
         """The scales of Q, K and V, and of the gradient of O."""
+        if self.mx is not None:
+            yield from self.mx.operands
+            return
         named = [*zip("QKV", SCALES, strict=True)] if self.scaled else []
         named += [("dO", GRADIENT_SCALE)] if self.scaled_gradient else []
         for what, name in named:
@@ -290,13 +330,20 @@ class Features:
         """The names of the sizes that count blocks of rows with a scale, each with that of the size that
         counts the rows.
         """
+        if self.mx is not None:
+            return {K_BLOCKS: "seq_k"}
         return {Q_BLOCKS: "seq_q", K_BLOCKS: "seq_k"} if self.scale_block else {}
+
+    @property
+    def scale_rows(self) -> int:
+        """The rows of the blocks that `scale_blocks` counts."""
+        return self.scale_block if self.mx is None else MX_BLOCK
 
     def counts_of_scales(self, rows: Mapping[str, int]) -> dict[str, int]:
         """How many blocks of rows have a scale, by the names of these sizes; `rows` has the numbers of rows
         by name.
         """
-        return {name: -(-rows[of] // self.scale_block) for name, of in self.scale_blocks.items()}
+        return {name: -(-rows[of] // self.scale_rows) for name, of in self.scale_blocks.items()}
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from flash.families.mma import FIRST_WITH_MMA
+from flash.families.mma import FIRST_ASYNCHRONOUS
 from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
 from flash.families.request import MAX_HEAD_DIM
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
@@ -239,6 +239,15 @@ def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: boo
         )
 
 
+def require_differentiable(config: AttentionConfig, caller: str) -> None:
+    """Raise `ConfigError`, which names `caller`, for Q, K and V whose blocks of elements have scales."""
+    if config.is_mx:
+        raise ConfigError(
+            f"{caller}: config must be one without scales of blocks of elements, which have no gradients, "
+            f"got scale_block={config.scale_block!r}; convert Q, K and V to 'bf16'"
+        )
+
+
 def gradient_config(
     config: AttentionConfig,
     owner: str,
@@ -260,11 +269,12 @@ def gradient_config(
 
     Raises `ConfigError`, which names `caller`, for what no kernel computes on the target.
     """
+    require_differentiable(config, caller)
     operands = operands_of(config.element, config.precision) or FMA
-    if target.sm < FIRST_WITH_MMA:
+    if target.sm < FIRST_ASYNCHRONOUS:
         raise ConfigError(
-            f"{caller}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
-            f"got {target.name}; only backend 'cpu' computes gradients without such a GPU"
+            f"{caller}: kernels of gradients copy asynchronously, which needs sm_{FIRST_ASYNCHRONOUS} or "
+            f"later, got {target.name}; only backend 'cpu' computes gradients without such a GPU"
         )
     if config.value_dim > MAX_HEAD_DIM:
         raise ConfigError(
@@ -341,7 +351,7 @@ def _of_fp8(
         )
     tiling = _wgmma_tiling(config, owner, one_sweep=False, in_order=False)
     assert isinstance(tiling, WgmmaGradientTiling)  # there is no sweep with sums
-    rows = config.scale_block or 0
+    rows = config.scaled_rows
     tile = next(n for n in (tiling.tile, *_TILES_OF_BLOCKS) if n <= tiling.tile and rows % n == 0)
     return GradientConfig(
         owner,

@@ -27,9 +27,10 @@ def checked_head_dim(value: object, *, shared_kv: bool) -> int:
         )
     cures = [
         f"; where V is columns of K, shared_kv=True takes up to {family.widest}, with "
-        f"{' or '.join(repr(dtype.name) for dtype in family.dtypes)} and target={family.target!r}"
+        f"{' or '.join(repr(dtype.name) for dtype in family.dtypes)} and target={family.target!r} or a "
+        "target with tcgen05, such as 'sm_100a'"
         for family in FAMILIES
-        if integer(value, MAX_HEAD_DIM + 1, family.widest) is not None
+        if family.target is not None and integer(value, MAX_HEAD_DIM + 1, family.widest) is not None
     ]
     raise ConfigError(
         f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got {shown(value)}; beyond "

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from flash.families.wgmma import BOX_ROWS, WGMMA_ROWS
-from flash.operands.dtypes import BF16, F16, FP8_DTYPES, FP8_NAMES, DType, config_name
+from flash.operands.dtypes import BF16, F16, FP8_DTYPES, FP8_NAMES, MX, MX_BLOCK, DType, config_name
 from flash.scores.options import require_one_of
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
@@ -54,8 +54,8 @@ def resolved_out_dtype(dtype: object, out_dtype: object) -> object:
     return None
 
 
-def resolved_scale_block(dtype: object, scale_block: object) -> int | None:
-    """The rows that share a scale as a config keeps them; None if all rows of a head do. Raises
+def resolved_scale_block(dtype: object, scale_block: object, head_dim: int) -> int | str | None:
+    """The rows that share a scale as a config keeps them, or "mx"; None if all rows of a head do. Raises
     `ConfigError`.
     """
     if scale_block is None:
@@ -65,12 +65,20 @@ def resolved_scale_block(dtype: object, scale_block: object) -> int | None:
             f"AttentionConfig: scale_block is for Q, K and V of {FP8_NAMES}, which have scales; "
             f"those of {dtype!r} have none, got {shown(scale_block)}; leave it out"
         )
+    if is_one_of(scale_block, (MX,)):
+        if head_dim % MX_BLOCK:
+            raise ConfigError(
+                f"AttentionConfig: scale_block={MX!r} needs a head_dim of multiples of {MX_BLOCK}, the "
+                f"elements of Q and K that share a scale, got {head_dim}; pad Q and K with zeros"
+            )
+        return MX
     rows = integer(scale_block, LEAST_SCALE_BLOCK, MAX_SCALE_BLOCK)
     if rows is None or rows % LEAST_SCALE_BLOCK:
         raise ConfigError(
             f"AttentionConfig: scale_block must be a multiple of {LEAST_SCALE_BLOCK} rows from "
-            f"{LEAST_SCALE_BLOCK} to {MAX_SCALE_BLOCK}, or None for a scale of all rows of a head, got "
-            f"{shown(scale_block)}; repeat the scales of blocks that are such multiples together"
+            f"{LEAST_SCALE_BLOCK} to {MAX_SCALE_BLOCK}, {MX!r} for scales of {MX_BLOCK} elements, or None "
+            f"for a scale of all rows of a head, got {shown(scale_block)}; repeat the scales "
+            "of blocks that are such multiples together"
         )
     return rows
 
@@ -80,15 +88,15 @@ def not_for_fp8(
     pack_gqa: object,
     dropout: float,
     varlen: bool = False,
-    scale_block: int | None = None,
+    scale_block: int | str | None = None,
 ) -> str:
     """The first of these settings that the kernel of fp8 does not support; the empty string if it supports
     all.
     """
     if varlen and scale_block is not None:
-        return f"scale_block={scale_block} with varlen"
+        return f"scale_block={scale_block!r} with varlen"
     if page_size is not None and page_size % BOX_ROWS:
         return f"page_size={page_size}, which is no multiple of {BOX_ROWS}"
     if pack_gqa is True and scale_block is not None:
-        return f"scale_block={scale_block} with pack_gqa=True"
+        return f"scale_block={scale_block!r} with pack_gqa=True"
     return f"dropout={dropout}" if dropout else ""

@@ -24,6 +24,7 @@ _CODES: Final = {  # code, bits
     "bool": (6, 8),
     "float8_e4m3fn": (10, 8),
     "float8_e5m2": (12, 8),
+    "float8_e8m0fnu": (14, 8),
 }
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
 _WHOLE: Final = {code: name for name, (code, _) in _CODES.items() if code not in _KINDS}  # without bits

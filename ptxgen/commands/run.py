@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
-import importlib.util
 import json
 import math
 import sys
@@ -23,7 +21,7 @@ from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from ptxgen.commands.parts.files import FileError, check_writable, write_files
 from ptxgen.commands.parts.limits import add_max_instructions
 from ptxgen.commands.parts.numbers import whole
-from ptxgen.commands.parts.progress import cta_lines
+from ptxgen.commands.parts.progress import bar, cta_lines
 from ptxgen.commands.parts.run_arguments import (
     ArgumentText,
     Array,
@@ -311,18 +309,12 @@ def _contents(value: Argument) -> Array | bytes:
 
 @contextmanager
 def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | None]:
-    """A function that reports progress: by a bar on a terminal with rich, else by lines."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    if importlib.util.find_spec("rich") is None:
-        yield cta_lines(f"{NAME}: {name}")
-        return
-    rich: Any = importlib.import_module("rich.progress")
-    console = importlib.import_module("rich.console").Console(stderr=True)
-    with rich.Progress(console=console, transient=True) as bar:
-        task = bar.add_task(f"{name}, CTAs", total=ctas)
-        yield lambda done, _: bar.update(task, completed=done)
+    """A function that reports progress: by a bar if there can be one, else by lines on a terminal."""
+    with bar(ctas) as update:
+        if update is not None:
+            yield lambda done, _: update(done, f"{name}, CTAs")
+        else:
+            yield cta_lines(f"{NAME}: {name}") if sys.stderr.isatty() else None
 
 
 # --------------------------------------------------------------------------------------- the report

@@ -12,6 +12,7 @@ from ptxgen import ir
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Pointer, Value
 from ptxgen.errors import ModifierError, TypeMismatchError, shown
+from ptxgen.isa.forms import Form
 from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
 from ptxgen.isa.table import rows_named
 from ptxgen.types import TYPES, ScalarType, byte, f32, pred
@@ -28,8 +29,8 @@ class Plan:
     `dest_types` are the types of the results. `result` is the type of the result if there is exactly one, the
     first operand, and no source is a fixed literal, else None; `count` is the width of that result if it is a
     vector, else 0. `has_appended_operands` says whether the instruction has operands besides those of the
-    call: results or fixed literals. `gathers` says whether it is warp-wide: all lanes of a warp execute it
-    together.
+    call: results or fixed literals. `form` is that of all its instructions; None before the first. `gathers`
+    says whether it is warp-wide: all lanes of a warp execute it together.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Plan:
         "_whats",
         "count",
         "dest_types",
+        "form",
         "gathers",
         "has_appended_operands",
         "op",
@@ -49,6 +51,7 @@ class Plan:
         self.op = op
         self.opcode = op.opcode
         self.dest_types = dest_types
+        self.form: Form | None = None
         self._literals: dict[object, ir.IntImm | ir.FloatImm] = {}
         self._sources = tuple(o for o in op.sources if o.literal is None)
         self._whats = tuple(f"{op.row.name}: operand {o.name}" for o in self._sources)

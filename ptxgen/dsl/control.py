@@ -365,13 +365,18 @@ class Control(Grid):
         """Refuse any `break_if` in the innermost open loop; `why` names the loop and the reason."""
         self._loops[-1].unbroken = why
 
-    def repeat_until(self, condition: Callable[[], Value]) -> None:
+    def repeat_until(self, condition: Callable[[], Value], *, known: Value | None = None) -> None:
         """Spin in each thread until a condition holds, which is evaluated each time: to wait for other
-        threads.
+        threads. Threads in which it is `known` to hold do not evaluate it.
         """
         again = self._label("wait")
+        end = None if known is None else self._label("known")
+        if end is not None:
+            self._branch(end, known)
         self._statements.append(again)
         self._branch(again, condition(), negated=True)
+        if end is not None:
+            self._statements.append(end)
 
     def _block(
         self, kind: str, *, divergent: Uniform = False, splits: Splits | None = None, is_loop: bool = False

@@ -107,10 +107,10 @@ class Divergence:
         """Note the registers that statements write which were added since the last call."""
         writes, known = self._writes, self._known
         for statement in self._statements[self._read :]:
-            if not isinstance(statement, ir.Instr) or not statement.operands:
+            if statement.__class__ is not ir.Instr or not statement.operands:
                 continue
             first = statement.operands[0]
-            for register in (first,) if isinstance(first, ir.Reg) else _first(first):
+            for register in (first,) if first.__class__ is ir.Reg else _first(first):
                 name = register.name
                 writes[name] = statement if statement.guard is None and name not in writes else None
                 if name in known:

@@ -20,8 +20,10 @@ from ptxgen.dsl.names import unknown_word
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Bits, Pointer, Value, Var
 from ptxgen.errors import TypeMismatchError, UnsupportedTargetError, shown
+from ptxgen.isa.forms import form_of
 from ptxgen.isa.spec import Modifier, Op
 from ptxgen.isa.table import rows, rows_named
+from ptxgen.register_names import REGISTERS
 from ptxgen.target import Target
 from ptxgen.types import REGISTER_PREFIX, ScalarType
 
@@ -41,22 +43,6 @@ class _OurFiles(dict[str, bool]):
 
 
 _OURS: Final = _OurFiles()
-
-
-class _Registers(dict[int, ir.Reg]):
-    """By number, the registers of a declared type, such as %f0 and %f1."""
-
-    def __init__(self, declared: str) -> None:
-        super().__init__()
-        self._declared = declared
-
-    def __missing__(self, number: int) -> ir.Reg:
-        # Another thread may be making it, too.
-        return self.setdefault(number, ir.Reg(f"{REGISTER_PREFIX[self._declared]}{number}", self._declared))
-
-
-# By declared type; all kernels share these objects, for speed.
-_REGISTERS: Final = {declared: _Registers(declared) for declared in REGISTER_PREFIX}
 
 
 # A tuple of values, which is kept so that no other object gets its id; what choosing a row needs to know of
@@ -153,18 +139,18 @@ class Ops:
             declared = single.register
             number = self._counts[declared]
             self._counts[declared] = number + 1
-            result = Value(self, _REGISTERS[declared][number], single)
+            result = Value(self, REGISTERS[declared][number], single)
             operands = (result.reg, *sources)
         else:
             if into.__class__ is not Var or into.k is not self or into.type is not single:
                 self._check_into(name, single, into)
             result = into
             operands = (into.reg, *sources)
-        self._statements.append(
-            ir.Instr(
-                plan.opcode, operands, self._guard, self._call_origin or self._origin_of(sys._getframe(1))
-            )
-        )
+        origin = self._call_origin or self._origin_of(sys._getframe(1))
+        instr = ir.Instr(plan.opcode, operands, self._guard, origin, plan.form)
+        if plan.form is None:
+            plan.form = form_of(instr)
+        self._statements.append(instr)
         return result
 
     def gather(self, name: str, op: Op, sources: Sequence[ir.Operand]) -> None:
@@ -210,7 +196,7 @@ class Ops:
         declared = type.register
         number = self._counts[declared]
         self._counts[declared] = number + 1
-        return Value(self, _REGISTERS[declared][number], type)
+        return Value(self, REGISTERS[declared][number], type)
 
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
@@ -306,6 +292,10 @@ class Ops:
         """The properties of an argument that is no `Value` by which a row is chosen and checked, and its
         operand; None for literals, whose form depends on the row.
         """
+        if isinstance(arg, Value):
+            if arg.k is not self:
+                raise self._foreign(name, arg)
+            return _kind(arg), arg.reg
         if isinstance(arg, Pointer):
             base = arg.base
             if isinstance(base, Value) and base.k is not self:
@@ -314,10 +304,6 @@ class Ops:
             return (Pointer, arg.space, base.type if isinstance(base, Value) else None, dims), arg.address
         if isinstance(arg, (tuple, list)):
             return self._vector_operand(name, arg)
-        if isinstance(arg, Value):
-            if arg.k is not self:
-                raise self._foreign(name, arg)
-            return _kind(arg), arg.reg
         return arg.__class__, arg if isinstance(arg, (ir.Special, ir.Symbol)) else None
 
     def _vector_operand(

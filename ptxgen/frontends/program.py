@@ -16,6 +16,7 @@ import numpy as np
 from ptxgen import interpreter
 from ptxgen.arrays.views import HOST, host_array, view
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
+from ptxgen.fragments import pretty
 from ptxgen.frontends.cpp_names import Names
 from ptxgen.frontends.structures import Structure
 from ptxgen.interpreter import Counters, DeviceArena, Report, Result
@@ -55,6 +56,19 @@ class Outcome:
     def clean(self) -> bool:
         """Whether the run has no findings."""
         return self.findings.clean
+
+    def __str__(self) -> str:
+        return f"kernel {self.name}: {self.findings}"
+
+    _repr_pretty_ = pretty
+
+    def _repr_html_(self) -> str:
+        """The findings in a notebook, what was printed, and the PTX."""
+        texts = (
+            ("printed", self.printed, True),
+            (f"PTX, {len(self.ptx.splitlines()):,} lines", self.ptx, False),
+        )
+        return self.findings.shown_as(f"kernel {self.name}", *texts)
 
     @property
     def counters(self) -> Counters:

@@ -173,7 +173,7 @@ def run(
         total = size = math.prod(shape[2])
     if cooperative and program.linked.cooperative and total <= size:
         launch.workspace = arena.grid_workspace()
-    elif launch.cancels:
+    elif program.analysis(_has, "clusterlaunchcontrol.try_cancel"):
         clusters = total // math.prod(shape[2])
         size = min(size, max(clusters - clusters // 2, 1) * math.prod(shape[2]))
     queue = launch.queue = LaunchQueue(total)
@@ -267,11 +267,6 @@ class _Launch:
     printed: list[str] = field(default_factory=list)
     queue: LaunchQueue = field(init=False)
 
-    @property
-    def cancels(self) -> bool:
-        """Whether the kernel has an instruction that cancels launches of CTAs."""
-        return any(i.opcode.startswith("clusterlaunchcontrol.try_cancel") for i in self.program.instrs)
-
     def batch_size(self, sanitize: bool) -> int:
         """The number of CTAs that run at once."""
         _, block, cluster = self.shape
@@ -280,19 +275,19 @@ class _Launch:
         local = max(linked.local_bytes, linked.recursive * _RECURSION_BYTES)
         if sanitize:
             local *= 4  # undefined bits, and two numbers for each four bytes
-        registers = sum(dtype.itemsize for dtype in self.program.dtypes)
+        registers = self.program.analysis(_register_bytes)
         sizes = [
             _MAX_LANES // width,
             _MAX_LOCAL_BYTES // max(local * width, 1),
             _MAX_REGISTER_BYTES // max(registers * width, 1),
             _MAX_SHARED_BYTES // max(linked.shared_bytes, 1),
         ]
-        if any(instr.opcode.startswith("tcgen05.") for instr in self.program.instrs):
+        if self.program.analysis(_has, "tcgen05."):
             sizes.append(_MAX_TENSOR_CTAS)
         if sanitize and linked.shared_bytes:
             # The stamps of the last write and of each warp's last read, in bytes.
             unit_bytes = 8 + 8 * (width // WARP)
-            units = linked.shared_bytes // _grain(self.program)
+            units = linked.shared_bytes // self.program.analysis(_grain, "shared")
             sizes.append(_MAX_SHADOW_BYTES // (units * unit_bytes + 1))
         ctas = math.prod(cluster)
         return max(min(sizes) // ctas, 1) * ctas
@@ -319,7 +314,7 @@ class _Launch:
         faults = Findings(linked.kernel.name, program.instrs, batch, linked.regions, self.reports, notes)
         watch = None
         if asked:
-            grains = _grain(program), _grain(program, "global")
+            grains = program.analysis(_grain, "shared"), program.analysis(_grain, "global")
             watch = Watch(asked, batch, program.instrs, faults, *grains, self.allocations, self.in_flight)
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
@@ -329,12 +324,20 @@ class _Launch:
         copies = AsyncCopies(batch.lanes, words, observer)
         barriers = Barriers(batch.ctas, batch.width, observer)
         machine = LaneMachine(
-            batch, self.arena, self._spaces(batch), shared, copies, barriers, observer, faults, self.sm
+            batch,
+            self.arena,
+            self._spaces(batch),
+            shared,
+            copies,
+            barriers,
+            observer,
+            faults,
+            self.sm,
+            RegisterPool(batch, registers_at_entry(linked.kernel), observer),
+            program.wgmma,
         )
-        machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), observer)
         machine.queue = self.queue
         machine.printed, machine.traffic = self.printed, self.traffic
-        machine.follow(program.wgmma)
         if self.undefined is not None:
             frames = tuple(routine.frame_bytes for routine in linked.routines)
             machine.definedness = UndefinedBits(machine, faults, self.undefined, frames)
@@ -388,7 +391,17 @@ def _all_reports(kernel: str, reports: Reports) -> str:
     return "\n".join([f"kernel {kernel}: the sanitizer reports {count}:", *shown])
 
 
-def _grain(program: Program, space: str = "shared") -> int:
+def _has(program: Program, opcode: str) -> bool:
+    """Whether an instruction's opcode begins in this way."""
+    return any(instr.opcode.startswith(opcode) for instr in program.instrs)
+
+
+def _register_bytes(program: Program) -> int:
+    """Bytes of the registers of a lane."""
+    return sum(dtype.itemsize for dtype in program.dtypes)
+
+
+def _grain(program: Program, space: str) -> int:
     """Bytes of a unit of the race detector: the width of the narrowest access to `space`, at most 4."""
     narrowest = 4
     for op in {step.op for block in program.blocks for step in block.segment.steps}:

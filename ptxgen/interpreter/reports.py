@@ -237,7 +237,7 @@ def where_from(instr: Instr) -> str:
         return f"{text} ({instr.origin.location})"
     if instr.origin.code is None:
         return f"{text} (line {instr.origin.line})"
-    file = instr.origin.code.co_filename.replace("\\", "/").rpartition("/")[2]
+    file = instr.origin.file.replace("\\", "/").rpartition("/")[2]
     return f"{text} ({file}:{instr.origin.line})"
 
 

@@ -7,18 +7,23 @@ Knuth); the few lanes for which that fails are computed in rational numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ptxgen.isa.numeric import Lanes, quiet, quotient_error, stepped, sum_to_odd, two_sum, zero_sign
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
     """`formula` of finite float64 lanes in rational arithmetic, rounded once; a zero result must be
     a sum of opposites.
     """
+    # Imported at first use: few lanes need it, and a process that emits PTX waits for each import.
+    from fractions import Fraction
+
     out = [
         _round_fraction(formula(*map(Fraction, map(float, row))), rnd)
         for row in zip(*(np.ravel(x) for x in np.broadcast_arrays(*lanes)), strict=True)
@@ -34,7 +39,7 @@ def _round_fraction(exact: Fraction, rnd: str) -> float:
     except OverflowError:
         nearest = np.inf if exact > 0 else -np.inf
     too_large = nearest > exact if np.isfinite(nearest) else nearest > 0
-    if rnd == "rn" or (np.isfinite(nearest) and Fraction(nearest) == exact):
+    if rnd == "rn" or (np.isfinite(nearest) and nearest == exact):
         return nearest
     down = rnd == "rm" or (rnd == "rz" and exact > 0)
     if down == too_large:

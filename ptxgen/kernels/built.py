@@ -17,6 +17,7 @@ from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.contract import SCHEMA
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.fragments import fragment
 from ptxgen.kernels.access_modes import Uses, uses_of
 from ptxgen.kernels.signature import Signature, Type
 from ptxgen.kernels.tensor_maps import described_array
@@ -66,6 +67,22 @@ class BuiltFunction:
 
     def __repr__(self) -> str:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
+
+    def _repr_html_(self) -> str:
+        """The parameters, the resources and the PTX in a notebook."""
+        needs, declared = self.resources, self.signature.parameters.items()
+        return fragment(
+            f"kernel {self.kernel.name}({', '.join(f'{name}: {type}' for name, type in declared)})",
+            rows=[
+                ("target", self.target.name),
+                ("threads of a CTA", self.threads),
+                ("live registers", needs.live_registers),
+                ("shared memory, bytes", needs.shared_total),
+                ("barriers", needs.barriers),
+                ("instructions", sum(count for _, count in needs.mix)),
+            ],
+            texts=[(f"PTX, {len(self.text.splitlines()):,} lines", self.text, False)],
+        )
 
     @property
     def kernel(self) -> ir.Kernel:

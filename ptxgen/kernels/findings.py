@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ptxgen.errors import TrapError
+from ptxgen.fragments import OK, WRONG, fragment, pretty
 from ptxgen.interpreter import Report, Result
 from ptxgen.interpreter.schedule.policies import Schedule
 
@@ -27,6 +28,18 @@ class Findings:
     def __str__(self) -> str:
         texts = [*map(str, self.reports), *self.faults]
         return "\n".join(texts) if texts else "nothing was found"
+
+    _repr_pretty_ = pretty
+
+    def _repr_html_(self) -> str:
+        """The findings in a notebook."""
+        return self.shown_as("sanitizers")
+
+    def shown_as(self, title: str, *texts: tuple[str, str, bool]) -> str:
+        """HTML with a title, the findings, and texts to unfold, as `ptxgen.fragments.fragment` takes them."""
+        rows = [*((report.kind, report) for report in self.reports), *(("stopped", f) for f in self.faults)]
+        says = str(self) if self.clean else f"{len(rows)} problem{'s' * (len(rows) > 1)}"
+        return fragment(title, says, OK if self.clean else WRONG, rows=rows, texts=texts)
 
     def require(self) -> None:
         """Raise `TrapError` with all findings, if there are any."""

@@ -17,7 +17,8 @@ from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
 from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.dsl.hopper import cluster_of
-from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, TrapError, shown
+from ptxgen.fragments import fragment
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
@@ -45,16 +46,8 @@ Threads = int | Callable[..., int]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
 _RESERVED: Final = (
-    "align",
-    "backend",
-    "bounds",
-    "grid",
-    "max_instructions",
-    "repeats",
-    "stream",
-    "target",
-    "threads",
-)
+    "align", "backend", "bounds", "grid", "max_instructions", "repeats", "stream", "target", "threads",
+)  # fmt: skip
 _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 
 
@@ -111,6 +104,13 @@ class KernelFunction:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.parameters)})>"
+
+    def _repr_html_(self) -> str:
+        """The kernel that is built by default, in a notebook; of one that cannot be, the reason."""
+        try:
+            return self.build()._repr_html_()
+        except (PtxGenError, TypeError) as error:
+            return fragment(repr(self), str(error))
 
     def __call__(self, *_: object, **__: object) -> None:
         """Raise TypeError: a launch needs a grid."""

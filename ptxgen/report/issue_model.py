@@ -9,9 +9,9 @@ barriers for the other warps of its CTA. CTAs begin at random clocks, always the
 Clocks until a result is there: tensor cores 25 on sm_80 (Sun et al., "Dissecting Tensor Cores via
 Microbenchmarks", 2022) and 33 on later targets, shared memory and mbarriers 30, global memory in L2 260
 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024). Assumed, without a
-source: special functions 22, tensor memory 30, other units that set a scoreboard 12, and 10 until operands of
-an access have been read. `role_model` reads kernels that multiply by `tcgen05`, and issues a loop of theirs
-here.
+source: tensor cores 25 on sm_75, special functions 22, tensor memory 30, other units that set a scoreboard
+12, and 10 until operands of an access have been read. `role_model` reads kernels that multiply by `tcgen05`,
+and issues a loop of theirs here.
 
 Products of warpgroups (HGMMA, QGMMA) are asynchronous: a warp issues one and goes on; `gsb0` ends a group,
 for which `WARPGROUP.DEPBAR` waits. A loop that waits and arrives at named barriers (`BAR.SYNC` and `BAR.ARV`)
@@ -90,7 +90,7 @@ _RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0, Unit.TENSOR_MEMO
 _MOVE_MANY: Final = (Unit.MEMORY, Unit.TENSOR_MEMORY)  # units that move a register of a warp after another
 _OTHER_CLOCKS: Final = 12.0
 _COPY_CLOCKS: Final = 260.0
-_TENSOR_CLOCKS: Final = {80: 25.0, 86: 25.0, 89: 25.0}
+_TENSOR_CLOCKS: Final = {75: 25.0, 80: 25.0, 86: 25.0, 89: 25.0}
 _LATER_TENSOR_CLOCKS: Final = 33.0
 WARPGROUP_CLOCKS: Final = 49.0
 _THREADS: Final = re.compile(r", (0x[0-9a-f]+)$")

@@ -3,8 +3,9 @@
 Clocks of a warp instruction on one of the four schedulers of a multiprocessor:
 
 * tensor cores, f32, integers, special functions: 32 lanes, or the multiply-adds, by the rates of
-  `ptxgen.rates`;
-* shared memory serves 128 bytes in a clock to all four schedulers (`ptxgen.rates`, `WAVEFRONTS`).
+  `ptxgen.rates`; F2F, which rounds one f32 to f16, is assumed to take a special function's clocks;
+* shared memory serves 128 bytes in a clock to all four schedulers (`ptxgen.rates`, `WAVEFRONTS`), on sm_75
+  half of that (`WAVEFRONT_CLOCKS`).
   What a product of a warpgroup reads of it is in the instruction: B always, A where a descriptor names it,
   a row of K elements being 32 bytes for each type. A chain of products m64n8k16, n16, n32 and n64 with both
   operands in shared memory takes 18, 20, 24 and 32 clocks each by this, and by measurement on an H800
@@ -33,6 +34,7 @@ from ptxgen.rates import (
     OF_TENSOR_MEMORY,
     SPECIAL_LANES,
     TENSOR_MEMORY_BYTES,
+    WAVEFRONT_CLOCKS,
     tensor_factor,
 )
 from ptxgen.runtime.sass import IN_TENSOR_MEMORY, SassInstr
@@ -73,7 +75,7 @@ _REGISTER_BYTES: Final = 4
 _UNITS: Final[Mapping[Unit, tuple[str, ...]]] = {
     Unit.TENSOR: ("HMMA", *OF_WARPGROUPS, *IN_TENSOR_MEMORY),
     Unit.TENSOR_MEMORY: ("LDTM", "STTM"),
-    Unit.SPECIAL: ("MUFU",),
+    Unit.SPECIAL: ("MUFU", "F2F"),
     Unit.F32: ("FADD", "FMUL", "FFMA", *_ON_PAIRS, "HADD2", "HMUL2", "HFMA2"),
     Unit.MEMORY: ("LDSM", "LDS", "STS", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL", "SHFL", "ATOMS"),
     Unit.NONE: (
@@ -106,7 +108,8 @@ def clocks_of(instr: SassInstr, target: Target) -> float:
     lanes = {Unit.F32: target.fp32_lanes_per_sm, Unit.INTEGER: INTEGER_LANES, Unit.SPECIAL: special}
     if unit in lanes:
         return WARP_SIZE * SCHEDULERS * (1 + (instr.name in _ON_PAIRS)) / lanes[unit]
-    return SCHEDULERS * _wavefronts(instr) if unit is Unit.MEMORY else 0.0
+    each = SCHEDULERS * WAVEFRONT_CLOCKS.get(target.sm, 1)
+    return each * _wavefronts(instr) if unit is Unit.MEMORY else 0.0
 
 
 def product_in_tensor_memory(instr: SassInstr) -> Product:

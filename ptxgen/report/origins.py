@@ -49,7 +49,7 @@ def python_origins(
         shown = renamed.get(origin.code, origin)
         assert shown.code is not None
         path = shown.code.co_filename
-        locations[theirs.origin.line] = _SourceLine(path, _name(path), shown.line)
+        locations[theirs.origin.line] = _SourceLine(path, _name(shown.file), shown.line)
     return _origins("Python", locations, {}, warps, read=True)
 
 

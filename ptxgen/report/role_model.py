@@ -2,10 +2,12 @@
 
 One warp copies tiles, one thread starts products, warpgroups compute weights (exponentials) of the scores, a
 row each thread, and a warpgroup corrects sums where a maximum has grown, which is seldom: the path that the
-model takes round its loop leaves the correction out. Each role has its loop; an iteration of each is a tile
-of keys, of all row tiles of the CTA. A unit is busy for the sum over the roles, and an iteration takes as
-long as its busiest unit at least. The clocks of a unit of one scheduler are those of the scheduler that also
-has the busier one of the warp that copies and the warp that starts products.
+model takes round its loop leaves the correction out. Where sums of all tiles are in registers, this warpgroup
+adds those of each tile, and where tiles become pairs of f16, it is a warpgroup that copies and splits. Each
+role has its loop; an iteration of each is a tile of keys, of all row tiles of the CTA. A unit is busy for the
+sum over the roles, and an iteration takes as long as its busiest unit at least. The clocks of a unit of one
+scheduler are those of the scheduler that also has the busier one of the warp that copies and the warp that
+starts products.
 
 The loop of the weights is also issued by `issue_model`, with its stall counts and scoreboards, by the warps
 of all row tiles, which begin at random clocks as resident CTAs do; no other role uses the scheduler, scores
@@ -48,6 +50,9 @@ _BARRIER: Final = "BAR"
 _COMMITS: Final = "UTCBAR"
 _COPIES: Final = "UTMALDG"
 _ANEW: Final = "!UPT"  # the predicate of a product whose sums begin anew
+_FROM_SHARED: Final = "gdesc"  # the first operand of a product whose A is in shared memory
+_ADDS: Final = ("FFMA", "FFMA2")  # instructions that add sums times factors
+_SPLITS: Final = ("F2F", "F2FP")  # instructions that round to f16
 
 
 class Role(enum.Enum):
@@ -120,8 +125,13 @@ def role_loops(instrs: Sequence[SassInstr]) -> dict[Role, RoleLoop]:
     correction = shortest(
         lambda loop: _has(loop.body, "LDTM") and _has(loop.body, "STTM") and loop is not weights
     )
+    if correction is None or _exponentials(correction.body):
+        correction = shortest(
+            lambda loop: _has(loop.path, "LDTM") and _has(loop.path, *_ADDS) and not _exponentials(loop.body)
+        )
     if copies is not None:
-        result[Role.COPIES] = RoleLoop(copies, 1)
+        splits = _has(copies.path, *_SPLITS)
+        result[Role.COPIES] = RoleLoop(copies, _WARPGROUP if splits else 1)
     if weights is not None:
         result[Role.WEIGHTS] = RoleLoop(weights, max(_new_rows(products.path) // WARP_SIZE, _WARPGROUP))
     if correction is not None and not _exponentials(correction.body):
@@ -198,8 +208,12 @@ def _of_scheduler(roles: Mapping[Role, RoleLoop], of_instr: Callable[[SassInstr]
 
 
 def _new_rows(path: Sequence[SassInstr]) -> int:
-    """The rows of sums of a CTA that begin anew in an iteration: those of the scores."""
-    anew = [i for i in path if i.name in IN_TENSOR_MEMORY and i.operands.endswith(_ANEW)]
+    """The rows of scores of a CTA in an iteration: of sums that begin anew, whose A is in shared memory."""
+    anew = [
+        i
+        for i in path
+        if i.name in IN_TENSOR_MEMORY and i.operands.startswith(_FROM_SHARED) and i.operands.endswith(_ANEW)
+    ]
     return sum(of.m // of.group for of in map(product_in_tensor_memory, anew))
 
 

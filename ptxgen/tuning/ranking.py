@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ptxgen.errors import ConfigError
+from ptxgen.fragments import fragment, pretty
 from ptxgen.records import dataclass
 
 SCHEMA: Final = 1  # of the records on disk; raised when a key changes its meaning
@@ -93,10 +94,15 @@ class Ranking:
             return None
         return ranking if rows and data.get("schema") == SCHEMA else None
 
+    _repr_pretty_ = pretty
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        unusable = "cannot be used", "\n".join(self._unusable()), True
+        return fragment(self._title, head=self._head, rows=self._rows(), texts=[unusable])
+
     def __str__(self) -> str:
-        by = "measured" if self.is_by_the_clock else "by the model, not measured"
-        sizes = ", ".join(f"{name}={size}" for name, size in self.problem.items())
-        rows = [[*_COLUMNS, "ms" if self.is_by_the_clock else "clocks", "x best", "busiest"], *self._rows()]
+        rows = [self._head, *self._rows()]
         widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
         left = (1, len(rows[0]) - 1)  # columns of words
         lines = [
@@ -106,8 +112,20 @@ class Ranking:
             ).rstrip()
             for row in rows
         ]
-        bad = [f"{c.configuration}: {' '.join(c.problem.split())}" for c in self.candidates if not c.works]
-        return "\n".join([f"{self.kernel} on {self.device}, {by}: {sizes}", *lines, *bad])
+        return "\n".join([self._title, *lines, *self._unusable()])
+
+    @property
+    def _title(self) -> str:
+        by = "measured" if self.is_by_the_clock else "by the model, not measured"
+        sizes = ", ".join(f"{name}={size}" for name, size in self.problem.items())
+        return f"{self.kernel} on {self.device}, {by}: {sizes}"
+
+    @property
+    def _head(self) -> list[str]:
+        return [*_COLUMNS, "ms" if self.is_by_the_clock else "clocks", "x best", "busiest"]
+
+    def _unusable(self) -> list[str]:
+        return [f"{c.configuration}: {' '.join(c.problem.split())}" for c in self.candidates if not c.works]
 
     def _rows(self) -> Iterator[list[str]]:
         for n, c in enumerate(self.candidates, 1):

@@ -31,12 +31,11 @@ EMITTING = (
     "ptxgen.isa",
     "ptxgen.check.verify",
     "ptxgen.text",
-    "jinja2",
     "flash.device",
     "flash.kernels",
 )
 NEVER = (*FRAMEWORKS, "tools")
-OF_EMIT = (*NEVER, *DEVELOPERS, *CALLS, *LAUNCHES, *PROVERS, *OTHER_COMMANDS)
+OF_EMIT = (*NEVER, "jinja2", *DEVELOPERS, *CALLS, *LAUNCHES, *PROVERS, *OTHER_COMMANDS)
 EVERYTHING = (*OF_EMIT, *ARRAYS, *EMITTING, "numpy", "flash.mods", "flash.scores", "flash.problem")
 OF_FLASH = (
     *NEVER,

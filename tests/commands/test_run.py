@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import stat
@@ -1015,8 +1016,8 @@ def test_a_terminal_gets_a_bar_that_goes_away(call: Command, monkeypatch: pytest
 def test_a_terminal_without_rich_gets_a_line_once_in_a_while(
     call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = tool.importlib.util.find_spec
-    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     clock = iter(range(100))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))

@@ -13,7 +13,7 @@ from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import TrapError
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
-from ptxgen.types import bf16, f16, f32, u8, u32
+from ptxgen.types import bf16, f16, f16x2, f32, u8, u32
 
 NUMPY = {
     f16: np.dtype(np.float16),
@@ -198,8 +198,8 @@ def of_persistent() -> tuple[Any, Any, Any, Any]:
 
 
 def largest(target: str, waits: bool = True) -> KernelBuilder:
-    """O = (Q K' less the largest of its row, as f16) V, stored in pieces, of which the last store waits. The
-    warp that multiplies waits as a whole, and goes round a loop.
+    """O = (Q K' less the largest of its row, as f16) V, stored in pieces, the last ones as pairs of f16, of
+    which the last store waits. The warp that multiplies waits as a whole, and goes round a loop.
     """
     k = builder(target=target)
     Q, K, V, O = (k.tma.tensor_map(name, t) for name, t in (("Q", f16), ("K", f16), ("V", f16), ("O", f32)))
@@ -223,7 +223,11 @@ def largest(target: str, waits: bool = True) -> KernelBuilder:
             values, top = first.s.load_with_largest()
             for column in range(0, 64, 16):
                 some = [value - top for value in values[column : column + 16]]
-                first.p.store(some, column, waits=waits and column == 48)
+                if column < 32:
+                    first.p.store(some, column, waits=False)
+                    continue
+                pairs = [k.cvt(some[i + 1], some[i], rnd="rn", dtype=f16x2) for i in range(0, 16, 2)]
+                first.p.store_pairs(pairs, column, waits=waits and column == 48)
         with scores.drain() as second:
             second.o.write(out)
         k.tma.store(out, O[n * ROWS, 0])
@@ -332,6 +336,40 @@ def scaled(form: str, columns: int, pair: bool = False) -> KernelBuilder:
     return k
 
 
+def scaled_from_tensor_memory() -> KernelBuilder:
+    """C = A B with scale factors of 32 elements; element j of row i of A is i % 4 + j % 8, stored as e4m3 by
+    threads, and the rows of B in memory are those of K.
+    """
+    k = builder()
+    B, C = k.tma.tensor_map("B", u8), k.tma.tensor_map("C", f32)
+    of_a, of_b = k.tma.tensor_map("SA", u32), k.tma.tensor_map("SB", u32)
+    storing, loading, multiplying = roles(k)
+    memory = k.tensor_memory(256)
+    both = {"sa": ((1, 128), u32, "none"), "sb": ((1, 128), u32, "none")}
+    inputs = k.tma.ring(1, loading, multiplying, released_by=memory, b=((128, 64), u8), **both)
+    left = memory.ring(1, storing, multiplying, written=True, a=((ROWS, 128), "e4m3"))
+    sums = memory.ring(1, multiplying, storing, c=(ROWS, 64))
+    scales = memory.scales(ROWS, 4, "mxf8"), memory.scales(64, 4, "mxf8")
+    out = k.tma.tile("out", (ROWS, 64), f32)
+    with loading, inputs.fill() as stage:
+        k.tma.load(stage.b, B[0, 0])
+        k.tma.load(stage.sa, of_a[0, 0])
+        k.tma.load(stage.sb, of_b[0, 0])
+    with multiplying, sums.fill() as result, inputs.drain() as stage, left.drain() as operand:
+        for of, tile in zip(scales, (stage.sa, stage.sb), strict=True):
+            of.copy(tile)
+        result.c.mma(operand.a, stage.b.part(0, 128).as_fp8("e4m3"), use=False, scales=scales)
+    with storing:
+        with left.write() as operand:
+            first = k.cvt(operand.a.row & 3, dtype=f32)
+            for column in range(0, 128, 32):
+                operand.a.store([first + float(j % 8) for j in range(32)], column)
+        with sums.drain() as result:
+            result.c.write(out)
+        k.tma.store(out, C[0, 0])
+    return k
+
+
 def quantised(form: str, type: str, rows: int, columns: int, seed: int) -> tuple[Any, Any, Any]:
     """The bytes of a matrix, its scale factors in the layout of copies, and what they stand for."""
     rng = np.random.default_rng(seed)
@@ -375,5 +413,18 @@ def test_products_with_scale_factors(form: str, columns: int, pair: bool) -> Non
     c = np.zeros((rows, columns), np.float32)
     k = scaled(form, columns, pair)
     launch(k, a, b, c, of_a, of_b, 2, grid=1 + pair, schedules=LOCKSTEP)
+    np.testing.assert_array_equal(c, (left @ right.T).astype(np.float32))
+    assembled(k)
+
+
+def test_a_left_operand_in_tensor_memory_has_scale_factors() -> None:
+    powers = np.array([127, 129, 126, 128], np.uint8)  # of each row of A
+    rows, depth = np.arange(ROWS)[:, None], np.arange(128)
+    left = (rows % 4 + depth % 8) * 2.0 ** (np.repeat(powers, 32).astype(int) - 127)
+    b, of_b, right = quantised("mxf8", "e4m3", 64, 128, 1)
+    c = np.zeros((ROWS, 64), np.float32)
+    k = scaled_from_tensor_memory()
+    of_a = np.full((1, 128), powers.view(np.uint32))
+    launch(k, np.ascontiguousarray(b.T), c, of_a, of_b[:, 0], schedules=LOCKSTEP)
     np.testing.assert_array_equal(c, (left @ right.T).astype(np.float32))
     assembled(k)

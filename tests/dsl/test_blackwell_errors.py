@@ -47,6 +47,7 @@ class Parts:
         self.out = k.tma.tile("out", (ROWS, 32), f32)
         self.scales = memory.scales(ROWS, 4), memory.scales(64, 4)
         self.others = memory.scales(ROWS, 4, "mxf4")
+        self.wide = memory.scales(ROWS, 4, "mxf8"), memory.scales(64, 4, "mxf8")
 
 
 ALLOCATIONS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
@@ -317,6 +318,14 @@ def test_refused_products() -> None:
                 (
                     stage.bytes,
                     stage.right.T,
+                    {"scales": of.wide},
+                    TypeMismatchError,
+                    "bytes (128 x 64 u8) times right.T (64 x 64 u8): for these scales, expected two "
+                    "matrices of e4m3 or e5m2, tiles by as_fp8",
+                ),
+                (
+                    stage.bytes,
+                    stage.right.T,
                     {"scales": of.scales},
                     ConfigError,
                     "expected scale factors of a for 128 rows, 8 or more for each, got Scales('nvf4', 128 "
@@ -408,6 +417,16 @@ def test_refused_uses_by_threads() -> None:
         )
         with of.weights.write() as stage, refused(ConfigError, even):
             stage.p.store([k.mov(0.0, type=f32)], 1)
+        odd = even.replace("store:", "store_pairs:").replace("1 values", "4 values")
+        word = k.mov(0, type=u32)
+        with of.weights.write() as stage, refused(ConfigError, odd):
+            stage.p.store_pairs([word] * 2, 1)
+        pairs = (
+            "operand.store_pairs: expected values of f16x2 or bf16x2 for matrix 'p' of f16, two elements in "
+            f"each, got {word!r}"
+        )
+        with of.weights.write() as stage, refused(TypeMismatchError, pairs):
+            stage.p.store_pairs([word])
         fill = "ring 'tensor_ring_2': fill is for rings made without written=True; use write"
         with refused(ConfigError, fill), of.weights.fill():
             pass
@@ -416,8 +435,8 @@ def test_refused_uses_by_threads() -> None:
         with refused(ConfigError, write), of.sums.write():
             pass
         acquire = (
-            "ring 'ring_1': acquire and peek are for rings whose stages threads release; one thread drains "
-            "this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
+            "ring 'ring_1': acquire, peek and look are for rings whose stages threads release; one thread "
+            "drains this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
         )
         with refused(ConfigError, acquire):
             of.inputs.acquire()

@@ -8,7 +8,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 from dsl.kernels import builder, computed, instructions, lanes, own_place, smem
 from error_texts import refused
 
-from ptxgen import ir
+from ptxgen import ir, register_names
 from ptxgen.dsl import KernelBuilder, ops
 from ptxgen.errors import ConfigError, ModifierError, TypeMismatchError, UnsupportedTargetError
 from ptxgen.interpreter import run
@@ -601,8 +600,8 @@ class SlowReg(ir.Reg):
 def test_kernels_built_at_once_by_several_threads_have_their_own_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ops, "_REGISTERS", {name: type(kept)(name) for name, kept in ops._REGISTERS.items()})
-    monkeypatch.setattr(ops, "ir", SimpleNamespace(**{**vars(ir), "Reg": SlowReg}))
+    monkeypatch.setattr(ops, "REGISTERS", {name: type(kept)(name) for name, kept in ops.REGISTERS.items()})
+    monkeypatch.setattr(register_names, "Reg", SlowReg)
 
     def registers(_: int) -> list[str]:
         k = KernelBuilder("many", target="sm_80", threads=32)

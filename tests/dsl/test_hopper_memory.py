@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dsl.kernels import LOCKSTEP, SCHEDULES, launch, smem
+from dsl.kernels import LOCKSTEP, SCHEDULES, is_noticed, launch, smem
 from error_texts import refused
 
 from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.text import render
-from ptxgen.types import f16, f32, u32
+from ptxgen.types import f16, f32, pred, u32
 
 
 def negated_product(threads: int = 384, *, pinned: bool = True) -> KernelBuilder:
@@ -189,6 +189,43 @@ def test_a_peek_belongs_into_the_consumer_and_ends() -> None:
             _ = stage.a
         with pytest.raises(TypeMismatchError, match="wait: after must be f32 values, got 3"):
             k.wgmma.wait(after=[3])
+
+
+def summed(tiles: int, *, trusts_all: bool = False) -> KernelBuilder:
+    """c = the sum of the tiles of A, 64 x 32; the thread looks at the next stage before it adds one. With
+    `trusts_all` it takes each stage for full.
+    """
+    k = KernelBuilder("summed", target="sm_90a", threads=256)
+    A, c = k.tma.tensor_map("A", f32), k.pointer("c", f32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, a=((64, 32), f32))
+    with producer, k.loop(0, tiles, type=u32) as n, ring.fill() as stage:
+        k.tma.load(stage.a, A[n * 64, 0])
+    with consumer:
+        is_full = k.var(pred, k.mov(int(trusts_all), type=u32) != 0)
+        sums = [k.var(f32, 0.0) for _ in range(16)]
+        with k.loop(0, tiles, type=u32):
+            stage = ring.acquire(is_full)
+            if not trusts_all:
+                is_full.set(ring.look())
+            chunks = stage.a.chunks(consumer.thread, consumer.threads)
+            for total, x in zip(sums, (x for at in chunks for x in k.load(at, 4)), strict=True):
+                total.set(total + x.as_(f32))
+            stage.release()
+        for i, total in enumerate(sums):
+            c[consumer.thread * 16 + i] = total
+    return k
+
+
+@pytest.mark.parametrize("tiles", [1, 5])
+def test_a_stage_is_waited_for_unless_a_look_saw_it_full(tiles: int) -> None:
+    a = np.random.default_rng(0).integers(-4, 5, (tiles * 64, 32)).astype(np.float32)
+    c = np.zeros(64 * 32, np.float32)
+    k = summed(tiles)
+    launch(k, a, c)
+    assert np.array_equal(np.sort(c), np.sort(a.reshape(tiles, -1).sum(axis=0)))
+    trusting = summed(tiles, trusts_all=True)
+    assert is_noticed(trusting, render(trusting.build()), a, c)
 
 
 def in_turns(warpgroups: int, turns: int, *, ends: bool = True) -> KernelBuilder:

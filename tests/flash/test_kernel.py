@@ -374,6 +374,14 @@ def test_explain_says_what_is_done_to_scores() -> None:
     assert "scores:" not in AttentionKernel(CONFIG).explain(q, k, v, backend="cpu")
 
 
+@pytest.mark.slow
+def test_explain_says_by_which_instructions_a_kernel_for_turing_multiplies() -> None:
+    q, k, v = problem(dtype=F16)
+    kernel = AttentionKernel(AttentionConfig(8, dtype="f16", target="sm_75"))
+    said = kernel.explain(q, k, v, backend="interpreter")
+    assert "\nproducts: mma.sync of m16n8k8, the next tile in registers\n" in said
+
+
 def test_attention_takes_the_type_of_what_has_only_dlpack(torch: ModuleType) -> None:
     class OnlyDlpack:
         def __init__(self, tensor: Any) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from device_arrays import CudaArray, on_device
 from error_texts import refused
-from fake_driver import FakeDevice, FakeDriver
+from fake_driver import FakeDriver
 
 import ptxgen as px
 from ptxgen import Pointer, bf16, f16, f32, s32, u32
@@ -46,13 +46,6 @@ def made(function: Callable[..., None] = scale_rows, **choices: Any) -> KernelFu
 
 def numbers() -> np.ndarray[Any, Any]:
     return np.arange(N, dtype=np.float32)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """A GPU that runs what is launched, without an assembler."""
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
 def on_gpu(driver: FakeDriver, function: Callable[..., None] = scale_rows, **choices: Any) -> KernelFunction:

@@ -9,9 +9,9 @@ import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from device_arrays import CudaArray, on_device
 from error_texts import refused
-from fake_driver import FakeDevice, FakeDriver
+from fake_driver import FakeDriver
 
 import ptxgen as px
 from ptxgen import Pointer, TensorMap, bf16, f16, f32, interpreter, u32
@@ -60,13 +60,6 @@ def matrices(seed: int = 0) -> tuple[Any, Any, Any]:
 
 def exact(a: Any, b: Any) -> Any:
     return a.astype(np.float32) @ b.astype(np.float32)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """An H100 that runs what is launched, without an assembler."""
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice()))
 
 
 def on_gpu(driver: FakeDriver, function: Any = gemm, **choices: Any) -> KernelFunction:

@@ -173,6 +173,19 @@ def test_roles_are_found_with_their_warps() -> None:
     assert announced([product(), replace(ANNOUNCE[1], literal=8)]) == 8
 
 
+def test_a_warpgroup_copies_where_tiles_are_split_and_adds_sums_where_none_are_rescaled() -> None:
+    products = [DESCRIPTOR, product(use="!UPT"), product(a="tmem[UR8]", use="!UPT"), COMMIT]
+    adds = [instr("LDTM.x32 R4, tmem[UR4]"), *[instr("FFMA R4, R4, R6, R8")] * 32]
+    splits = [*ANNOUNCE, instr("UTMALDG.4D [UR24], [UR22]"), instr("F2FP.F16.F32.PACK_AB R4, R5, R6")]
+    roles = role_loops(kernel(products, splits, WEIGH, adds))
+    assert {role: (of.instructions, of.warps) for role, of in roles.items()} == {
+        Role.PRODUCTS: (5, 1),
+        Role.COPIES: (5, 4),
+        Role.WEIGHTS: (102, 4),  # sums of both products begin anew, but one has rows of scores
+        Role.CORRECTION: (34, 4),
+    }
+
+
 def test_units_are_busy_for_the_sum_over_roles() -> None:
     said = role_clocks(role_loops(attention()), target("sm_100a"))
     operands = 2 * (4096 + 4096) + 2 * 4096

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.measure.fp8_error import Numbers, drawn, fp8_jobs, one_sum, product, relative_error
 from benchmarks.measure.fp8_scale_error import error_of_rows, fp8_scale_jobs, narrowed
+from benchmarks.measure.mx_error import mx_jobs
 from flash.commands.measure.record import Measurement
 from flash.reference import attention_reference, scaled_numbers
 
@@ -22,6 +23,15 @@ def test_both_methods_are_attention_and_ours_errs_less_where_scores_are_alike() 
     assert 0 < ours < 2.0**-9
     assert ours < theirs < 2.0**-4
     assert ratio == ours / theirs
+
+
+@pytest.mark.slow
+def test_scales_of_weights_err_no_less_than_the_kernel_and_a_sum_of_other_weights_more() -> None:
+    jobs = {job.label: job for job in mx_jobs(quick=True)}
+    result = jobs["mxfp8 keys=512 V of mean 1"].run()
+    ours, blocks, unrounded, of_inputs, ratio = (m.median for m in result if isinstance(m, Measurement))
+    assert ours < 1.1 * blocks < unrounded < of_inputs < 2.0**-7
+    assert ratio == ours / blocks
 
 
 def test_one_sum_over_more_keys_errs_more() -> None:
@@ -47,7 +57,7 @@ def test_a_product_keeps_14_bits_of_its_sum() -> None:
 def test_scales_of_blocks_err_less_where_rows_of_v_become_small() -> None:
     (job,) = fp8_scale_jobs(quick=True)
     heads, *blocks = (one.median for one in job.run() if isinstance(one, Measurement))
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     for with_blocks, ratio in zip(blocks[::2], blocks[1::2], strict=True):
         assert 0 < with_blocks < 2.0**-4 < heads
         assert ratio == with_blocks / heads

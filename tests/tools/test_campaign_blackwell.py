@@ -61,7 +61,7 @@ def test_every_wait_commit_and_fence_is_needed(kernel: str) -> None:
     ("kind", "change", "function", "catcher"),
     [
         ("copy-commit", "deleted", "multiply", "trap"),
-        ("copy-wait", "deleted", "RowTiles._weigh", "sanitizer"),  # of the load of S, and of the store of P
+        ("copy-wait", "deleted", "RowTiles._products", "sanitizer"),
         ("fence", "deleted", "RowTiles.run", "sanitizer"),
         ("mbarrier", "not waited for", "multiply", "sanitizer"),
         ("tensor-memory", "half the columns", "tcgen05_attention_forward", "proof"),

@@ -356,7 +356,7 @@ def test_a_target_without_tensor_cores_for_it_shows_f32_only(
     small = right(call)
     monkeypatch.setattr(tool, "_demonstrate", briefly)
     assert tool.main(["--target", "sm_75"]) == 0
-    assert asked == ["f32", "f32"]
+    assert asked == ["f32", "f32", "f16"]
 
 
 def test_an_access_that_is_not_proved_fails(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,9 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
     assert parse(printed.out.decode()) == build(SMALL_CONFIG.kernel()).module
 
 
+MX, OF_MX = ("--scale-block", "mx", "--target", "sm_103a"), {"scale_block": "mx", "target": "sm_103a"}
+
+
 @pytest.mark.parametrize(
     ("argv", "config"),
     [
@@ -109,6 +112,10 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         ),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
+        (
+            [*("--head-dim", "32", "--tile", "32", "--block-q", "128", "--dtype", "e4m3"), *MX],
+            {"head_dim": 32, "head_dim_v": 32, "tile": 32, "block_q": 128, "dtype": "e4m3", **OF_MX},
+        ),
     ],
 )
 def test_every_option_reaches_the_kernel(call: Command, argv: list[str], config: dict[str, object]) -> None:
@@ -469,7 +476,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  ptxgen emit")
     ]
-    assert len(examples) == 13
+    assert len(examples) == 14
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -478,8 +485,8 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
     of_a_host = ["attention.h", "main.c"]
-    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
-    assert written == sorted([*of_a_host, *kernels, "serving.ptx"])
+    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "mxfp8.ptx", "out.cubin", "out.ptx"]
+    assert written == sorted([*of_a_host, *kernels, "packed.ptx", "serving.ptx"])
 
 
 # ------------------------------------------------------------------------------------ native

@@ -307,7 +307,8 @@ def test_forward_may_be_named(call: Command) -> None:
             ["decode", "--head-dim", "300"],
             "AttentionConfig: head_dim must be an integer from 1 to 256, got 300; beyond 256 a CTA "
             "cannot keep its rows in registers and shared memory; where V is columns of K, shared_kv=True "
-            "takes up to 576, with 'f16' or 'bf16' and target='sm_90a'",
+            "takes up to 576, with 'f16' or 'bf16' and target='sm_90a' or a target with tcgen05, such as "
+            "'sm_100a'",
         ),
         (
             ["decode", "--head-dim", "16", "--append", "--rotary-interleaved"],

@@ -54,6 +54,18 @@ def test_units_and_their_clocks_on_sm_80(instr: SassInstr, unit: Unit, clocks: f
     assert (unit_of(instr), clocks_of(instr, target("sm_80"))) == (unit, clocks)
 
 
+@pytest.mark.parametrize(
+    ("instr", "unit", "clocks"),
+    [
+        (SassInstr("HMMA.1688.F32"), Unit.TENSOR, 8),
+        (SassInstr("LDSM.16.M88.4"), Unit.MEMORY, 32),
+        (SassInstr("F2F.F16.F32"), Unit.SPECIAL, 8),
+    ],
+)
+def test_units_and_their_clocks_on_sm_75(instr: SassInstr, unit: Unit, clocks: float) -> None:
+    assert (unit_of(instr), clocks_of(instr, target("sm_75"))) == (unit, clocks)
+
+
 def test_products_of_tcgen05_are_refused_by_name() -> None:
     why = (
         "the issue model knows no products of tcgen05, which one thread starts for all warps: the loop has "

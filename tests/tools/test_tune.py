@@ -354,10 +354,10 @@ NO_GPU = "--gpu needs a GPU: cannot open the GPU: the driver lists no device"
     [
         ("--head-dim 16 --gpu", 4, NO_GPU),
         (
-            "--head-dim 16 --target sm_75",
+            "--head-dim 16 --dtype bf16 --target sm_75",
             3,
-            "AttentionConfig: dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies "
-            "the kernel uses, got sm_75; use dtype='f32'",
+            "AttentionConfig: dtype='bf16' needs sm_80 or later, before which tensor cores multiply f16 "
+            "alone, got sm_75; use dtype='f16' or 'f32'",
         ),
         (
             "--head-dim 300",

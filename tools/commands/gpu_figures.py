@@ -289,8 +289,8 @@ def of_counters() -> Table:
 
 
 def of_blackwell() -> Table:
-    """The predictions of kernels with `tcgen05`: device, head_dim, mask, share of the tensor cores in %, and
-    TFLOP/s by length.
+    """The predictions of kernels with `tcgen05`: device, type or precision, head_dim, mask, share of tensor
+    cores in %, and TFLOP/s by length.
     """
     rows = []
     for of in predictions():
@@ -298,7 +298,8 @@ def of_blackwell() -> Table:
         if not TCGEN05.is_for(target):
             continue
         rates = {launch["queries"]: f"{launch['tflops']:.0f}" for launch in of.launches}
-        about = [device_of(target.name).name, str(of.config["head_dim"]), _cell(of.config["causal"])]
+        kind = of.config.get("precision", of.config["dtype"])
+        about = [device_of(target.name).name, kind, str(of.config["head_dim"]), _cell(of.config["causal"])]
         rows.append([*about, f"{of.tensor:.0f}", *(rates[n] for n in LENGTHS)])
     return rows
 

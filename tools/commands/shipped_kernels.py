@@ -20,7 +20,7 @@ from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
 from flash.operands.dtype_names import DTypeLike
-from flash.operands.dtypes import FP8_DTYPES, DType
+from flash.operands.dtypes import FP8_DTYPES, MX, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, QUERIES
@@ -121,7 +121,7 @@ def _of_f32(target: str) -> Iterator[_Named]:
 
 
 def _of_fp8(target: str) -> Iterator[_Named]:
-    return _forward(_configs(target, FP8_DTYPES))
+    return _forward(chain(_configs(target, FP8_DTYPES), _configs(target, FP8_DTYPES, scale_block=MX)))
 
 
 def _of_problem(settings: Mapping[str, Any], target: str) -> Iterator[_Named]:

@@ -11,7 +11,7 @@ from flash.commands.parts.emit_output import NATIVE
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
 from flash.families.precision import AUTO, OF_F32
 from flash.families.request import MAX_HEAD_DIM
-from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES
+from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES, MX
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.head_dims import WIDEST
 from flash.problem.outputs import OUTPUTS
@@ -25,6 +25,10 @@ from ptxgen.target import TARGETS
 
 def _number_or_auto(text: str) -> int | float | str:
     return text if text == "auto" else number(text)
+
+
+def _number_or_mx(text: str) -> int | float | str:
+    return text if text == MX else number(text)
 
 
 OF_OUTPUTS: Final = {  # what the kernel writes beside O, by option
@@ -59,9 +63,10 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     },
     "--out-dtype": {"help": "element type of O with fp8: bf16 or f16 (default: bf16)"},
     "--scale-block": {
-        "type": number,
+        "type": _number_or_mx,
         "metavar": "N",
-        "help": "rows of a head of Q, K and V of fp8 that share a scale, a multiple of 64 (default: all)",
+        "help": "rows of a head of Q, K and V of fp8 that share a scale, a multiple of 64, or mx: blocks of "
+        "32 elements do (default: all rows)",
     },
     "--precision": {
         "default": AUTO,

@@ -37,6 +37,16 @@ class GlobalProof:
         """The verdicts on accesses that are shown neither to be right nor to be wrong."""
         return tuple(v for v in self.accesses if v.verdict == UNKNOWN)
 
+    @property
+    def kinds(self) -> tuple[tuple[str, tuple[Verdict, ...]], ...]:
+        """The verdicts by kind, of which there is one, with its name."""
+        return (("global accesses", self.accesses),)
+
+    @property
+    def unproved(self) -> tuple[Verdict, ...]:
+        """Every verdict that is not `proved`."""
+        return *self.violations, *self.unknown
+
     def __str__(self) -> str:
         numbers = Counter(v.verdict for v in self.accesses)
         counts = ", ".join(
@@ -48,7 +58,7 @@ class GlobalProof:
 
     def report(self) -> str:
         """The counts, then every verdict that is not `proved`."""
-        return "\n".join([str(self), *map(str, self.violations), *map(str, self.unknown)])
+        return "\n".join([str(self), *map(str, self.unproved)])
 
     def to_dict(self) -> dict[str, Any]:
         """The proof as JSON can hold it."""

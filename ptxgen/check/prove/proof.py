@@ -6,6 +6,7 @@ a contract on the accesses to global memory. `docs/proofs.md` says why the proof
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,9 @@ from ptxgen.check.prove.global_memory import global_proof
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.shared_memory import STEPS, Bound, shared_proof
 from ptxgen.check.prove.subject import subject_of
-from ptxgen.check.prove.verdicts import RACES, Proof
+from ptxgen.check.prove.verdicts import PROVED, RACES, UNKNOWN, VIOLATION, Proof
 from ptxgen.errors import VerifyError
+from ptxgen.fragments import OK, UNSURE, WRONG, fragment, pretty
 from ptxgen.ir import Module
 
 
@@ -43,6 +45,22 @@ class Proofs:
         judged.
         """
         return "\n".join([*(part.report() for part in self._parts), RACES])
+
+    _repr_pretty_ = pretty
+
+    def _repr_html_(self) -> str:
+        """The counts of each kind in a notebook, and what is not proved."""
+        is_wrong = any(part.violations for part in self._parts) or self.shared.problems
+        rest = "\n".join(str(each) for part in self._parts for each in part.unproved)
+        counted = [(name, Counter(v.verdict for v in of)) for part in self._parts for name, of in part.kinds]
+        return fragment(
+            f"proof of {self.shared.kernel}",
+            f"{'complete' if self.complete else 'wrong' if is_wrong else 'not complete'}; {RACES}",
+            OK if self.complete else WRONG if is_wrong else UNSURE,
+            head=("", PROVED, VIOLATION, UNKNOWN),
+            rows=[(name, count[PROVED], count[VIOLATION], count[UNKNOWN]) for name, count in counted],
+            texts=[("not proved", rest, True)],
+        )
 
     @property
     def _parts(self) -> tuple[Proof | GlobalProof, ...]:

@@ -107,17 +107,27 @@ class Proof:
         """The verdicts that show neither that something is right nor that it is wrong."""
         return tuple(v for v in self.verdicts if v.verdict == UNKNOWN)
 
-    def __str__(self) -> str:
+    @property
+    def kinds(self) -> tuple[tuple[str, tuple[Verdict, ...]], ...]:
+        """The verdicts by kind, with its name; convergence and tensor memory if there are any."""
         kinds = [("shared accesses", self.accesses), ("barriers", self.barriers)]
         if self.convergence:
             kinds.append(("warp instructions", self.convergence))
         if self.tensor_memory:
             kinds.append(("uses of tensor memory", self.tensor_memory))
+        return tuple(kinds)
+
+    @property
+    def unproved(self) -> tuple[Problem | Verdict, ...]:
+        """The problems, every verdict that is not `proved`, and missing proxy fences."""
+        return *self.problems, *self.violations, *self.unknown, *self.unfenced
+
+    def __str__(self) -> str:
         counts = []
         for verdict in (PROVED, VIOLATION, UNKNOWN):
-            numbers = [sum(v.verdict == verdict for v in verdicts) for _, verdicts in kinds]
+            numbers = [sum(v.verdict == verdict for v in verdicts) for _, verdicts in self.kinds]
             if verdict == PROVED or any(numbers):
-                each = [f"{n} of {len(v)} {name}" for n, (name, v) in zip(numbers, kinds, strict=True)]
+                each = [f"{n} of {len(v)} {name}" for n, (name, v) in zip(numbers, self.kinds, strict=True)]
                 counts.append(f"{', '.join(each[:-1])} and {each[-1]} {verdict}")
         return f"{self.kernel}: {', '.join(counts)}"
 
@@ -125,9 +135,7 @@ class Proof:
         """The counts, then the problems, every verdict that is not `proved`, and missing proxy fences. Races
         are not judged.
         """
-        wrong = *self.problems, *self.violations, *self.unknown, *self.unfenced
-        rest = map(str, wrong)
-        return "\n".join([str(self), *rest])
+        return "\n".join([str(self), *map(str, self.unproved)])
 
     def table(self) -> str:
         """One line for each allocation: the number of its accesses by verdict, and the range of

@@ -9,6 +9,7 @@ and other 64-bit parameters are assumed to be multiples of 16, as a launch check
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
@@ -33,6 +34,8 @@ UNKNOWN: Final = Residue(1, 0)
 _POINTER: Final = Residue(_POINTER_ALIGN, 0)
 LOADS_OF_POINTERS: Final = frozenset({"ld.param.u64", "ld.param.b64"})
 _Rule = Callable[..., Residue]
+# Rules are cached, since most instructions of a kernel have operands with the residues of an earlier one.
+_cached: Final = functools.lru_cache(maxsize=1024)
 
 
 def _residue(modulus: int, residue: int) -> Residue:
@@ -42,32 +45,39 @@ def _residue(modulus: int, residue: int) -> Residue:
     return Residue(modulus, residue % modulus)
 
 
+@_cached
 def _either(a: Residue, b: Residue, *_: Residue) -> Residue:
     if a == b:
         return a
     return _residue(math.gcd(a[0], b[0], a[1] - b[1]), a[1])
 
 
+@_cached
 def _add(a: Residue, b: Residue) -> Residue:
     return _residue(math.gcd(a[0], b[0]), a[1] + b[1])
 
 
+@_cached
 def _sub(a: Residue, b: Residue) -> Residue:
     return _residue(math.gcd(a[0], b[0]), a[1] - b[1])
 
 
+@_cached
 def _mul(a: Residue, b: Residue) -> Residue:
     return _residue(math.gcd(a[0] * b[0], a[0] * b[1], a[1] * b[0]), a[1] * b[1])
 
 
+@_cached
 def _mad(a: Residue, b: Residue, c: Residue) -> Residue:
     return _add(_mul(a, b), c)
 
 
+@_cached
 def _shl(a: Residue, b: Residue) -> Residue:
     return UNKNOWN if b[0] or b[1] not in range(64) else _mul(a, Residue(0, 1 << b[1]))
 
 
+@_cached
 def _and(a: Residue, b: Residue) -> Residue:
     if not a[0] and not b[0]:
         return Residue(0, a[1] & b[1])
@@ -90,10 +100,12 @@ def _both(a: Residue, b: Residue, bit: int) -> bool:
     return _known(a, bit) and _known(b, bit)
 
 
+@_cached
 def _or(a: Residue, b: Residue) -> Residue:
     return _residue(math.gcd(a[0], b[0]), a[1] | b[1])
 
 
+@_cached
 def _xor(a: Residue, b: Residue) -> Residue:
     return _residue(math.gcd(a[0], b[0]), a[1] ^ b[1])
 
@@ -202,7 +214,7 @@ def _value(
     operand: Operand, state: Mapping[Reg, Residue], ruled: Set[Reg], aligns: Mapping[str, int]
 ) -> Residue | None:
     """The residue of an operand; None if a rule will give it later."""
-    if isinstance(operand, Reg):
+    if operand.__class__ is Reg:
         return state.get(operand) if operand in ruled else state.get(operand, UNKNOWN)
     if isinstance(operand, IntImm):
         return Residue(0, operand.value)

@@ -26,6 +26,8 @@ from ptxgen.ir import (
     Vector,
 )
 from ptxgen.isa.spec import BoundOperand
+from ptxgen.register_names import REGISTERS
+from ptxgen.types import REGISTER_PREFIX
 
 _NAMED: Final = 10_000  # registers of a range that are looked up as they are; a larger range is searched
 Parts: TypeAlias = Callable[[tuple[Operand, ...]], tuple[Any, ...]]
@@ -47,9 +49,12 @@ class PartKinds(dict[object, object]):
         super().__init__()
         self._class_of = class_of
         for r in ranges:
-            names = [f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))]
-            # Tuples that equal the registers, made without a call for each.
-            self.update(zip(zip(names, repeat(r.declared)), repeat(r.declared)))
+            numbers = range(min(r.count, _NAMED))
+            if REGISTER_PREFIX.get(r.declared) == r.prefix:
+                registers: Iterable[object] = map(REGISTERS[r.declared].__getitem__, numbers)
+            else:  # tuples that equal the registers, made without a call for each
+                registers = zip([f"{r.prefix}{i}" for i in numbers], repeat(r.declared))
+            self.update(dict.fromkeys(registers, r.declared))
 
     def __missing__(self, part: object) -> object:
         if isinstance(part, Reg) and self._class_of(part.name) != part.declared:

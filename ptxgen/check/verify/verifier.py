@@ -46,6 +46,7 @@ from ptxgen.ir import (
     registers_of,
     require_module,
 )
+from ptxgen.isa.forms import Form, form_of
 from ptxgen.isa.spec import Effect, Gate, Op
 from ptxgen.register_names import range_of
 from ptxgen.target import Target
@@ -142,7 +143,7 @@ class _BodyCheck:
         self._class_of = functools.partial(_class_of, self.known, self.ranges)
         self.kinds = PartKinds(self.ranges.values(), self._class_of)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
-        self.latest: dict[tuple[object, ...], Shape] = {}  # by opcode and classes of operands
+        self.latest: dict[Form | None, Shape] = {}
         self.integers: list[Definition] = []
         self.unruled: set[Reg] = set()  # registers of integers whose residue no rule determines
         self.accesses: list[tuple[int, Instr, Shape]] = []
@@ -174,7 +175,7 @@ class _BodyCheck:
         kind, latest = self.kinds.__getitem__, self.latest.get
         for index, instr in enumerate(block.instrs, block.start):
             operands = instr.operands
-            shape = latest((instr.opcode, *map(type, operands)))
+            shape = latest(instr.form or form_of(instr))
             if shape is None or [*map(kind, parts := shape.parts(operands))] != shape.kinds:
                 self.index = index
                 shape = self._shape(instr, uses)
@@ -219,7 +220,7 @@ class _BodyCheck:
                 return None
             self._gates(instr, shape)
             self.shapes[key] = shape
-        self.latest[instr.opcode, *map(type, operands)] = shape
+        self.latest[form_of(instr)] = shape
         return shape
 
     def _registers(self, instr: Instr, shape: Shape) -> tuple[Reg, ...]:

@@ -104,23 +104,21 @@ class Accumulator(TensorMatrix):
         for number in range(a.columns // step):
             sums = use if number == 0 else self.memory.true
             second = right.moved(b.layout.step(step * number, transposed=product.n_major))
+            multiply, multiply_scaled = k.tcgen05_mma, k.tcgen05_mma_block_scale
             if isinstance(a, TensorOperand):
                 first: Pointer | Value = columns_after(a.at, number * STEP_BYTES // CELL)
-                kind = f"kind::{product.kind}"
-                k.tcgen05_mma_tmem(self.at, first, second, product.bits, sums, group=group, kind=kind)
-                continue
-            assert left is not None  # a is in shared memory
-            first = left.moved(a.layout.step(step * number, transposed=product.m_major))
+                multiply, multiply_scaled = k.tcgen05_mma_tmem, k.tcgen05_mma_block_scale_tmem
+            else:
+                assert left is not None  # a is in shared memory
+                first = left.moved(a.layout.step(step * number, transposed=product.m_major))
             if form is None or scales is None:
                 kind = f"kind::{product.kind}"
-                k.tcgen05_mma(self.at, first, second, product.bits, sums, group=group, kind=kind)
+                multiply(self.at, first, second, product.bits, sums, group=group, kind=kind)
                 continue
             cell, byte = divmod(number * form.factors, CELL)
             bits = replace(product, scale_bytes=(byte, byte)).bits
             of_a, of_b = (one.of_cell(cell) for one in scales)
-            k.tcgen05_mma_block_scale(
-                self.at, first, second, bits, of_a, of_b, sums, group=group, vec=form.vec
-            )
+            multiply_scaled(self.at, first, second, bits, of_a, of_b, sums, group=group, vec=form.vec)
 
     # ------------------------------------------------------------------------------ elements
 

@@ -36,7 +36,7 @@ class Format(NamedTuple):
 FORMATS: Final = {
     "nvf4": Format("mxf4nvf4", "block16", "ue4m3", 4),
     "mxf4": Format("mxf4", "scale_vec::2X", "ue8m0", 2),
-    "mxf8": Format("mxf8f6f4", "scale_vec::1X", "ue8m0", 1),
+    "mxf8": Format("mxf8f6f4", "block32", "ue8m0", 1),
 }
 
 

@@ -77,12 +77,18 @@ def _types(names: str, a: Operand | TensorOperand, b: Operand) -> tuple[str, str
 
 
 def _scaled_types(names: str, a: Operand | TensorOperand, b: Operand, form: Format) -> tuple[str, str, str]:
-    """The kind of a product with scale factors, and the types of its operands."""
+    """The kind of a product with scale factors, and the types of its operands: one in tensor memory is of
+    fp8.
+    """
     fp4 = form.kind != "mxf8f6f4"
-    tiles = [one for one in (a, b) if isinstance(one, Operand)]
-    if len(tiles) < 2 or not all(is_packed(one) if fp4 else one.fp8 for one in tiles):
-        wanted = "of u8 with two e2m1 in each byte" if fp4 else f"of {' or '.join(FP8)} by as_fp8"
-        raise TypeMismatchError(f"{names}: for these scales, expected two tiles {wanted}")
+    if fp4:
+        fits = all(isinstance(one, Operand) and is_packed(one) for one in (a, b))
+    else:
+        fits = bool(a.fp8 and b.fp8)
+    if not fits:
+        wanted = f"matrices of {' or '.join(FP8)}, tiles by as_fp8"
+        wanted = "tiles of u8 with two e2m1 in each byte" if fp4 else wanted
+        raise TypeMismatchError(f"{names}: for these scales, expected two {wanted}")
     return (form.kind, FP4, FP4) if fp4 else (form.kind, a.fp8, b.fp8)
 
 

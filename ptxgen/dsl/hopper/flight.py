@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Final, NamedTuple
@@ -48,6 +48,7 @@ class Flight:
         self._under_way: list[Group] = []
         self._open: Group | None = None
         self._events: list[_Event] = []
+        self._last = _NOTHING  # the last event, unless something else has happened since
         self._left: list[Group] = []  # under way where the code of a role ends
 
     @property
@@ -69,7 +70,7 @@ class Flight:
             self._open = None
         k.wgmma_commit_group()
         self._under_way.append(group)
-        self._events.append(_Event(group=group))
+        self._note(_Event(group=group))
 
     def started(self, accumulator: Any, operands: Sequence[object]) -> None:
         """Note a product of the group that has begun."""
@@ -79,21 +80,24 @@ class Flight:
 
     def waited(self, pending: int) -> None:
         """Note that at most `pending` groups are under way."""
-        self._events.append(_Event(pending=pending))
+        self._note(_Event(pending=pending))
         self._under_way = _newest(self._under_way, pending)
 
-    def touched(self, what: Any, origin: Origin, *, written: bool = False) -> None:
-        """Note that an accumulator, or the memory of an operand, is used, or only `written`. Raises
-        `TypeMismatchError` if a product under way uses it.
+    def touched(self, what: Any, origin: Callable[[], Origin], *, written: bool = False) -> None:
+        """Note that an accumulator, or the memory of an operand, is used at a line that `origin` returns, or
+        only `written`. Raises `TypeMismatchError` if a product under way uses it.
         """
-        # An accumulator is touched once for each of its registers: one step, as long as it is one line.
-        last = self._events[-1] if self._events else _NOTHING
-        if last.touched is not what or last.origin is not origin or (last.written and not written):
-            self._events.append(_Event(touched=what, origin=origin, written=written))
-        if self._under_way:
-            _check(self._under_way, what, origin, "")
-        if self._open is not None:
-            _check([self._open], what, origin, "")
+        # An accumulator is touched once for each of its registers: one step, which is judged once.
+        last = self._last
+        if last.touched is what and (written or not last.written) and self._open is None:
+            return
+        at = origin()
+        _check(self._under_way if self._open is None else [*self._under_way, self._open], what, at, "")
+        self._note(_Event(touched=what, origin=at, written=written))
+
+    def _note(self, event: _Event) -> None:
+        self._events.append(event)
+        self._last = event
 
     def land(self) -> None:
         """Note that the code of the present role ends; groups may be in flight."""
@@ -110,6 +114,7 @@ class Flight:
 
     def mark(self) -> int:
         """The present step, for `replay`."""
+        self._last = _NOTHING
         return len(self._events)
 
     def has_started(self, start: int) -> bool:

@@ -354,11 +354,20 @@ class Ring(RingMemory):
         k.flight.waited(0)
         self._give_back().set(0)
 
-    def acquire(self) -> Stage:
-        """Wait until the consumer's next stage is full; it is used until its `release`, so that stages
-        of several rings may overlap. With nested use `drain` is shorter.
+    def look(self) -> Value:
+        """Whether the consumer's next stage is full (pred), for the following `acquire`: nothing is waited
+        for, and the answer may come while the thread does other work.
         """
-        stage = self._next_full("drain")
+        stage = self._next("look", "drain")
+        parity = self._cursors["drain"].parity
+        return self.k.mbarrier_test_wait_parity(stage.ready, parity, space="shared::cta")
+
+    def acquire(self, known: Value | None = None) -> Stage:
+        """Wait until the consumer's next stage is full; it is used until its `release`, so that stages
+        of several rings may overlap. With nested use `drain` is shorter. Threads whose `known`, the result
+        of `look` since the last `acquire`, is true do not wait.
+        """
+        stage = self._next_full("drain", known)
         self.advance(self._cursors["drain"])
         return stage
 
@@ -386,19 +395,22 @@ class Ring(RingMemory):
 
     # ------------------------------------------------------------------------------ inside
 
-    def _next_full(self, kind: str) -> Stage:
-        """The consumer's next stage, when it is full."""
-        self.k.require_whole_role(f"ring {self.name!r}: {kind}", self.consumer)
+    def _next(self, what: str, kind: str) -> Stage:
+        """The consumer's next stage, for a step of a `kind`; `what` is the method that takes it."""
+        self.k.require_whole_role(f"ring {self.name!r}: {what}", self.consumer)
         if self.products is not None:
             raise ConfigError(
-                f"ring {self.name!r}: acquire and peek are for rings whose stages threads release; one "
+                f"ring {self.name!r}: acquire, peek and look are for rings whose stages threads release; one "
                 "thread drains this one, which is released_by tensor memory: 'with ring.drain() as stage:'"
             )
         if self.dealt:
             raise ConfigError(f"ring {self.name!r}: warpgroups name the stage of a dealt ring; use take")
-        cursor = self._cursors["drain"]
-        stage = self._stage(cursor, "drain")
-        self.wait(stage.ready, cursor.parity)
+        return self._stage(self._cursors["drain"], kind)
+
+    def _next_full(self, kind: str, known: Value | None = None) -> Stage:
+        """The consumer's next stage, when it is full."""
+        stage = self._next(kind, "drain")
+        self.wait(stage.ready, self._cursors["drain"].parity, known)
         self._show_copies()
         return stage
 

@@ -172,9 +172,10 @@ class RingMemory:
         cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))
         cursor.index.set(k.selp(0, cursor.index + 1, is_last))
 
-    def wait(self, barrier: TilePointer, parity: Value) -> None:
-        """Wait until the phase of a barrier that has this parity is complete."""
-        self.k.repeat_until(lambda: self.k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"))
+    def wait(self, barrier: TilePointer, parity: Value, known: Value | None = None) -> None:
+        """Wait until the phase of a barrier that has this parity is complete, unless that is `known`."""
+        k = self.k
+        k.repeat_until(lambda: k.mbarrier_try_wait_parity(barrier, parity, space="shared::cta"), known=known)
 
 
 class StepStage:
@@ -301,7 +302,7 @@ class Stage(StepStage):
                 f"ring {ring.name!r} is overlapped: the end of the next drain, or finish, gives back the "
                 "stage"
             )
-        k.flight.touched(self, k.origin())
+        k.flight.touched(self, k.origin)
         k.pending_reads.released(self, f"a stage of ring {ring.name!r}", k.origin(), k.block_path)
         ring.arrive(self.empty)
         self.close()

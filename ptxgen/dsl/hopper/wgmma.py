@@ -201,7 +201,7 @@ class Accumulator:
         """Note that the registers are used, or only `written`; raises `TypeMismatchError` while a product
         writes them.
         """
-        self.k.flight.touched(self, self.k.origin(2), written=written)
+        self.k.flight.touched(self, self.k.origin, written=written)
 
     # ------------------------------------------------------------------------------ products
 

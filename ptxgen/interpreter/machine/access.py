@@ -230,7 +230,7 @@ class MemoryAccess:
         plan = base.plans.get(space)
         if plan is None or plan.mask is not self.mask:
             plan = base.plans[space] = make_plan(
-                self.selection, self.shared, self.spaces, space, base.lanes, self.mask
+                self.selection, self.shared, self.spaces, space, base, self.mask
             )
         low = plan.low + address.offset
         if (plan.spread | low) & (total - 1):
@@ -238,6 +238,10 @@ class MemoryAccess:
             self._refuse(space, address, total, verb, wrong, f"which is not a multiple of {total}")
         if plan.window is None or low < plan.first or plan.high + address.offset + total > plan.last:
             return self._other_window(space, address, plan, total, verb)
+        return self._permitted(space, address, plan, total, verb)
+
+    def _permitted(self, space: str, address: Address, plan: Plan, total: int, verb: str) -> Plan:
+        """The plan of an access that its window holds, if that may be written. Raises `TrapError`."""
         if not plan.writable and verb != "read":
             self._refuse(space, address, total, verb, self.active(), "in a read-only array")
         return plan
@@ -262,7 +266,7 @@ class MemoryAccess:
             return None
         plan.window, plan.first, plan.last = buffer.window, buffer.base, buffer.end
         plan.writable, plan.buffer = buffer.writable, buffer
-        return self.reach(space, address, total, verb)
+        return self._permitted(space, address, plan, total, verb)
 
     def _inside(self, space: str, low: int, high: int) -> tuple[str, int] | None:
         """The space that an access really reaches, and the offset between the addresses of that space and of

@@ -101,7 +101,7 @@ class Barriers:
         """
         ended = int(np.count_nonzero(exited))
         waiting = self.at >= 0
-        if ended == self._idle or not waiting.any():
+        if ended == self._idle or not np.count_nonzero(waiting):
             return None
         arrived = self._arrived()
         if self._wanted.any():

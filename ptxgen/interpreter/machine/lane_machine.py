@@ -24,7 +24,6 @@ from ptxgen.interpreter.machine.barriers import BARRIERS
 from ptxgen.interpreter.machine.lanes import WARP, absent_member
 from ptxgen.interpreter.machine.launch_queue import CancelMachine
 from ptxgen.interpreter.machine.memory import POISON, Address, Base, Space
-from ptxgen.interpreter.machine.registers import RegisterPool
 from ptxgen.interpreter.machine.tensormaps import TensormapMachine
 from ptxgen.interpreter.machine.textures import TextureMachine
 from ptxgen.interpreter.machine.tmem import TmemMachine
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lanes import Batch, Selection
     from ptxgen.interpreter.machine.memory import SharedMemory
     from ptxgen.interpreter.machine.observer import Observer
+    from ptxgen.interpreter.machine.registers import RegisterPool
+    from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -83,6 +84,8 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
         watch: Observer | None,
         faults: Faults,
         sm: int,
+        registers: RegisterPool,
+        wgmma: WgmmaRegisters | None,
     ) -> None:
         self.batch = batch
         self.tensor_macs = {}
@@ -95,12 +98,12 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
             batch.lanes, batch.width * batch.cluster_size, None if watch is None else watch.cluster_leave
         )
         self.waits = MemoryWaits(batch.lanes)
-        self.registers = RegisterPool(batch, 0, watch)
+        self.registers = registers
         self.polled = {}
         self.agents = Agents()
         self.watch = watch
         self.products = None
-        self.follow(None)
+        self.follow(wgmma)
         self.faults = faults
         self.sm = sm
         self.exited: Lanes = ~batch.real()
@@ -124,18 +127,19 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
     def narrow(self, guard: Lanes) -> Lanes | Literal[False] | None:
         """The block's mask where the guard holds: None for all lanes, False for none."""
         both = guard if self.block_mask is None else guard & self.block_mask
-        if not both.any():
+        count = np.count_nonzero(both)
+        if count == 0:
             return False
-        return None if both.all() else both
+        return None if count == len(both) else both
 
     def symbol(self, value: int) -> Base:
         """The address of a variable or a parameter that is the same in all lanes."""
         key = self.selection.count, value
         base = self._symbols.get(key)
         if base is None:
-            base = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
+            base = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64), value)
         # A plan holds the mask and the lanes of the selection that it was made for.
-        return Base(base.lanes)
+        return Base(base.lanes, value)
 
     def ranked(self, value: int) -> Base:
         """The address of a shared variable, with the rank of each lane's CTA in its cluster."""
@@ -155,7 +159,11 @@ class LaneMachine(CancelMachine, TensormapMachine, TextureMachine, WgmmaMachine,
 
     def spread(self, value: Lanes) -> Lanes:
         """A value that does not depend on the lane, in every lane."""
-        return value if np.ndim(value) else np.full(self.selection.count, value)
+        if value.ndim:
+            return value
+        lanes = np.empty(self.selection.count, value.dtype)
+        lanes.fill(value)
+        return lanes
 
     def undefined(self, dtype: np.dtype[Any]) -> Lanes:
         """The value of a register that was never written."""

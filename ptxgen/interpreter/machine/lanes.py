@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ WARP: Final = 32
 _WORTH_PICKING: Final = 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """CTAs `first` to `first + ctas - 1` of a grid; each CTA has `width` lanes, whole warps of 32.
 
@@ -41,25 +42,45 @@ class Batch:
     reserved_bytes: int = 0
     workspace: int = 0
 
-    @property
+    @cached_property
     def cluster_size(self) -> int:
         """The number of CTAs of a cluster."""
         return math.prod(self.cluster)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """The number of threads of a CTA."""
         return math.prod(self.block)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The number of lanes of a CTA: its threads, and the lanes that fill its last warp."""
         return -(-self.threads // WARP) * WARP
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """The number of lanes of the batch."""
         return self.ctas * self.width
+
+    @cached_property
+    def numbers(self) -> Lanes:
+        """The numbers of the lanes, `[lanes]` int64."""
+        return np.arange(self.lanes)
+
+    @cached_property
+    def shared_base(self) -> Lanes | None:
+        """Where the shared memory of each lane's CTA begins, `[lanes]` int64; None of one CTA, whose begins
+        at byte 0.
+        """
+        return self.numbers // self.width * self.shared_stride if self.ctas > 1 else None
+
+    @cached_property
+    def rank_base(self) -> Lanes | None:
+        """The address of byte 0 of the shared memory of each lane's CTA, `[lanes]` int64; None if clusters
+        have one CTA.
+        """
+        size = self.cluster_size
+        return self.numbers // self.width % size << RANK_SHIFT if size > 1 else None
 
     def real(self) -> Lanes:
         """Which lanes are threads, `[lanes]` bool."""
@@ -75,7 +96,7 @@ class Batch:
         x, y, z = (
             c * size + inside
             for c, size, inside in zip(
-                _index(number, self._clusters()), self.cluster, _index(rank, self.cluster), strict=True
+                _index(number, self._clusters), self.cluster, _index(rank, self.cluster), strict=True
             )
         )
         return x, y, z
@@ -92,16 +113,19 @@ class Batch:
         values = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
         if values is None:
             raise ModifierError(f"the interpreter does not model the special register {name}")
-        return np.ascontiguousarray(np.broadcast_to(values, self.lanes).astype(np.uint64))
+        special = np.empty(self.lanes, np.uint64)
+        special[:] = values
+        return special
 
+    @cached_property
     def _clusters(self) -> tuple[int, int, int]:
         """The extents of the grid in clusters."""
         x, y, z = (-(-g // c) for g, c in zip(self.grid, self.cluster, strict=True))
         return x, y, z
 
-    def _numbers(self) -> Lanes:
+    def _ctas(self) -> Lanes:
         """The number of each lane's CTA."""
-        return np.repeat(self.first + np.arange(self.ctas), self.width)
+        return self.first + self.numbers // self.width
 
     def _vector(self, kind: str, axis: int) -> Lanes | int | None:
         size = self.cluster[axis]
@@ -109,15 +133,18 @@ class Batch:
             "%ntid": self.block[axis],
             "%nctaid": self.grid[axis],
             "%cluster_nctaid": size,
-            "%nclusterid": self._clusters()[axis],
+            "%nclusterid": self._clusters[axis],
         }
         if kind in known:
             return known[kind]
         if kind == "%tid":
             inside = (1, self.block[0], self.block[0] * self.block[1])[axis]
-            return np.tile(np.arange(self.width) // inside % self.block[axis], self.ctas)
-        inside_cluster = _along(self._numbers() % self.cluster_size, self.cluster, axis)
-        cluster = _along(self._numbers() // self.cluster_size, self._clusters(), axis)
+            return self.numbers % self.width // inside % self.block[axis]
+        ctas = self._ctas()
+        if kind == "%ctaid" and self.cluster_size == 1:
+            return _along(ctas, self.grid, axis)
+        inside_cluster = _along(ctas % self.cluster_size, self.cluster, axis)
+        cluster = _along(ctas // self.cluster_size, self._clusters, axis)
         by_kind = {
             "%cluster_ctaid": inside_cluster,
             "%clusterid": cluster,
@@ -126,7 +153,7 @@ class Batch:
         return by_kind.get(kind)
 
     def _scalar(self, kind: str) -> Lanes | int | None:
-        thread = np.arange(self.lanes) % self.width
+        thread = self.numbers % self.width
         lane = (thread % WARP).astype(np.uint64)
         one = np.left_shift(np.uint64(1), lane)
         # The model has a multiprocessor for each CTA.
@@ -134,7 +161,7 @@ class Batch:
             "%laneid": lane,
             "%warpid": thread // WARP,
             "%nwarpid": 64,
-            "%smid": self._numbers(),
+            "%smid": self._ctas(),
             "%nsmid": math.prod(self.grid),
             "%gridid": 1,
             "%lanemask_eq": one,
@@ -146,7 +173,7 @@ class Batch:
             "%aggr_smem_size": self.shared_bytes,
             "%dynamic_smem_size": self.dynamic_bytes,
             "%is_explicit_cluster": int(self.cluster_size > 1),
-            "%cluster_ctarank": self._numbers() % self.cluster_size,
+            "%cluster_ctarank": self._ctas() % self.cluster_size,
             "%cluster_nctarank": self.cluster_size,
             "%reserved_smem_offset_begin": 0,
             "%reserved_smem_offset_0": 0,
@@ -175,46 +202,52 @@ class Selection:
     their lanes.
 
     `mask` is over all lanes of the batch, or None if all execute. `rows` are the picked warps
-    (None: all), `count` is the number of their lanes, `inner` the mask over these lanes (None: all
-    active), and `ids` their numbers in the batch. `rank_base` is the address of byte 0 of the
-    shared memory of each lane's CTA, int64; None if clusters have one CTA.
+    (None: all), `count` is the number of their lanes, and `inner` the mask over these lanes (None: all
+    active).
     """
 
-    __slots__ = (
-        "batch",
-        "count",
-        "ids",
-        "inner",
-        "mask",
-        "rank_base",
-        "rows",
-        "shared_base",
-        "threads",
-        "warps",
-    )
+    __slots__ = ("_ids", "_slice", "batch", "count", "inner", "mask", "rows", "threads", "warps")
 
     def __init__(self, batch: Batch, mask: Lanes) -> None:
         self.batch = batch
         self.threads = int(np.count_nonzero(mask))
-        self.mask: Lanes | None = None if self.threads == batch.lanes else mask
-        by_warp = mask.reshape(-1, WARP)
-        present: Lanes = np.logical_or.reduce(by_warp, axis=1)
-        self.warps = int(np.count_nonzero(present))
         self.rows: Lanes | None = None
-        self.inner = self.mask
-        if self.warps < _WORTH_PICKING * len(present):
-            self.rows = np.flatnonzero(present)
-            inner = by_warp[self.rows].reshape(-1)
-            self.inner = None if inner.all() else inner
-        lanes = np.arange(batch.lanes)
-        self.ids: Lanes = self.pick(lanes)
-        self.count = len(self.ids)
-        # None: one CTA, with shared memory from byte 0
-        self.shared_base: Lanes | None = (
-            self.ids // batch.width * batch.shared_stride if batch.ctas > 1 else None
-        )
-        size = batch.cluster_size
-        self.rank_base: Lanes | None = self.ids // batch.width % size << RANK_SHIFT if size > 1 else None
+        self.inner: Lanes | None = None
+        self.mask: Lanes | None = None
+        self.count = batch.lanes
+        self.warps = self.count // WARP
+        self._ids: Lanes | None = None  # made when they are first asked for
+        if self.threads == self.count:
+            return
+        self.mask = self.inner = mask
+        present = np.packbits(mask).view(np.uint32).nonzero()[0]  # a word has the bits of a warp
+        if len(present) < _WORTH_PICKING * self.warps:
+            self.rows = present
+            first, last = int(present[0]), int(present[-1]) + 1
+            # Of warps in a row, the lanes are a slice, which numpy does not copy.
+            self._slice = slice(first * WARP, last * WARP) if last - first == len(present) else None
+            self.count = len(present) * WARP
+            self.inner = None if self.threads == self.count else self.pick(mask)
+        self.warps = len(present)
+
+    @property
+    def ids(self) -> Lanes:
+        """The numbers in the batch of the lanes that `count` counts."""
+        if self._ids is None:
+            self._ids = self.pick(self.batch.numbers)
+        return self._ids
+
+    @property
+    def shared_base(self) -> Lanes | None:
+        """Where the shared memory of each lane's CTA begins; None if that is byte 0 for all lanes."""
+        base = self.batch.shared_base
+        return None if base is None else self.pick(base)
+
+    @property
+    def rank_base(self) -> Lanes | None:
+        """The address of byte 0 of the shared memory of each lane's CTA; None if clusters have one CTA."""
+        base = self.batch.rank_base
+        return None if base is None else self.pick(base)
 
     def full_mask(self) -> Lanes:
         """The mask over all lanes of the batch."""
@@ -224,25 +257,29 @@ class Selection:
         """A mask over the picked lanes, extended to all lanes of the batch."""
         if self.rows is None:
             return inner
-        wide = np.zeros((self.batch.lanes // WARP, WARP), np.bool_)
-        wide[self.rows] = inner.reshape(-1, WARP)
-        return wide.reshape(-1)
+        return self._put(np.zeros(self.batch.lanes, np.bool_), inner)
 
     def pick(self, register: Lanes) -> Lanes:
-        """The values of the picked lanes of a register."""
+        """The values of the picked lanes of a register, which are not to be changed."""
         if self.rows is None:
             return register
+        if self._slice is not None:
+            return register[self._slice]
         return register.reshape(-1, WARP).take(self.rows, axis=0).reshape(-1)
 
     def merge(self, old: Lanes, new: Lanes) -> Lanes:
         """A register after the active lanes have taken new values, which are given for the picked lanes."""
-        if self.rows is None:
-            return new if self.inner is None else np.where(self.inner, new, old)
-        merged = old.copy()
         if self.inner is not None:
             new = np.where(self.inner, new, self.pick(old))
-        merged.reshape(-1, WARP)[self.rows] = new.reshape(-1, WARP)
-        return merged
+        return new if self.rows is None else self._put(old.copy(), new)
+
+    def _put(self, register: Lanes, values: Lanes) -> Lanes:
+        """A register with the values of the picked lanes, which are written to it."""
+        if self._slice is not None:
+            register[self._slice] = values
+        else:
+            register.reshape(-1, WARP)[self.rows] = values.reshape(-1, WARP)
+        return register
 
 
 def absent_member(here: Lanes, gone: Lanes, members: Lanes) -> tuple[int, str] | None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 POISON: Final = 0x7FC0DEAD
 
 _WIDEST: Final = 32  # bytes of the widest access, and alignment of a CTA's shared memory
+# By width of an access in bytes: its logarithm, as an array because numpy takes that faster than a number.
+_SHIFTS: Final = {1 << n: np.array(n) for n in range(_WIDEST.bit_length())}
 
 
 @dataclass(slots=True, eq=False)
@@ -62,17 +64,20 @@ class Plan:
         """`relative` in units of `width` bytes, a power of two."""
         index = self.indices.get(width)
         if index is None:
-            index = self.indices[width] = self.relative >> (width.bit_length() - 1)
+            index = self.indices[width] = self.relative >> _SHIFTS[width]
         return index
 
 
 class Base:
-    """The lanes of a register that addresses are based on, with the plans made for them."""
+    """The lanes of a register that addresses are based on, with the plans made for them. `same` is the
+    address, if it is known to be the same in all lanes.
+    """
 
-    __slots__ = ("inside", "lanes", "plans")
+    __slots__ = ("inside", "lanes", "plans", "same")
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, same: int | None = None) -> None:
         self.lanes = lanes
+        self.same = same
         self.plans: dict[str, Plan] = {}
         self.inside: dict[str, Base] = {}  # by space: these addresses, if generic, converted to it
 
@@ -156,32 +161,32 @@ def make_plan(
     shared: SharedMemory,
     spaces: Mapping[str, Space],
     space: str,
-    lanes: Lanes,
+    base: Base,
     mask: Lanes | None,
 ) -> Plan:
     """Plan accesses to a space from a base for the lanes of `mask`, at least one. `spaces` are all
     spaces but shared, global and generic memory.
     """
-    addresses = signed_lanes(lanes)
     ctas = selection.shared_base
-    watched = space == "shared"
-    if watched and selection.rank_base is not None:
-        offsets = _of_active(addresses - selection.rank_base, mask)
-        if int(offsets.min()) >= -RANK_REACH and int(offsets.max()) < RANK_REACH:
-            addresses = offsets  # in the lanes' CTAs
-        else:
-            addresses = _of_active(addresses, mask)
-            addresses, ctas = in_cluster(selection.batch, selection.ids, addresses)
-            ctas = ctas * selection.batch.shared_stride
+    ranks = selection.rank_base if space == "shared" else None
+    if base.same is not None and ranks is None:
+        low = high = base.same
+        relative, spread = np.zeros(selection.count, np.int64), 0
     else:
-        addresses = _of_active(addresses, mask)
-    low, high = int(addresses.min()), int(addresses.max())
-    relative = addresses - low
-    spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
+        addresses = signed_lanes(base.lanes)
+        if ranks is None:
+            addresses = _of_active(addresses, mask)
+        else:
+            addresses, ctas = _in_clusters(selection, addresses, ranks, mask)
+        first = int(addresses.argmin())  # faster than `min`
+        lowest = addresses[first : first + 1]
+        low, high = lowest.item(), addresses.item(int(addresses.argmax()))
+        relative = addresses - lowest
+        spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
     if space == "shared":
         if ctas is not None:
             relative += ctas
-        return Plan(low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=watched)
+        return Plan(low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=True)
     known = spaces.get(space)
     if known is None:
         return Plan(low, high, spread, relative, mask, None, 0, 0)
@@ -189,6 +194,19 @@ def make_plan(
         relative += selection.ids * known.stride
     last = known.first + known.nbytes
     return Plan(low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable)
+
+
+def _in_clusters(
+    selection: Selection, addresses: Lanes, ranks: Lanes, mask: Lanes | None
+) -> tuple[Lanes, Lanes | None]:
+    """Addresses in the shared memory of CTAs of clusters, without the ranks of these, and the position of
+    the memory of each lane's CTA. `ranks` are the addresses of byte 0 of the lanes' own CTAs.
+    """
+    offsets = _of_active(addresses - ranks, mask)
+    if int(offsets.min()) >= -RANK_REACH and int(offsets.max()) < RANK_REACH:
+        return offsets, selection.shared_base  # in the lanes' CTAs
+    addresses, ctas = in_cluster(selection.batch, selection.ids, _of_active(addresses, mask))
+    return addresses, ctas * selection.batch.shared_stride
 
 
 def _of_active(lanes: Lanes, mask: Lanes | None) -> Lanes:

@@ -80,7 +80,7 @@ class RegisterPool:
 
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, whose wait for registers has ended; None if there are none."""
-        if not self.waiting.any():
+        if not np.count_nonzero(self.waiting):
             return None
         gone = exited.reshape(-1, WARP).all(axis=1) & ~self._ended
         for warp in np.flatnonzero(gone).tolist():

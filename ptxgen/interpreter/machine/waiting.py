@@ -181,7 +181,7 @@ class ClusterBarrier:
 
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, that may go on; None if there are none."""
-        if not self.waiting.any():
+        if not np.count_nonzero(self.waiting):
             return None
         least = np.where(exited, _NEVER, self._arrivals).reshape(-1, self._size).min(axis=1)
         free: Lanes = self.waiting & (np.repeat(least, self._size) >= self._arrivals)

@@ -37,6 +37,11 @@ class Warpgroups:
     ) -> None:
         self._registers = registers
         self._over = over
+        self.waiting: Lanes = np.zeros(batch.lanes, np.bool_)
+        self.since: Lanes = np.zeros(batch.lanes, np.int64)
+        self._idle = -1  # the lanes that had ended when `complete` last found nothing; -1 after `met`
+        if registers is None:
+            return
         warps = np.arange(batch.lanes // WARP)
         of_cta = batch.width // WARP
         first = warps % of_cta % _WARPGROUP == 0
@@ -45,9 +50,6 @@ class Warpgroups:
         self._end: Lanes = np.append(self._first[1:], len(warps))
         self._commits: Lanes = np.zeros(len(warps), np.int64)
         self._wanted: Lanes = np.zeros(len(warps), np.int64)
-        self.waiting: Lanes = np.zeros(batch.lanes, np.bool_)
-        self.since: Lanes = np.zeros(batch.lanes, np.int64)
-        self._idle = -1  # the lanes that had ended when `complete` last found nothing; -1 after `met`
 
     def met(self, at: int, ids: Lanes) -> None:
         """Record an instruction that whole warps execute, if it commits a group or waits for one."""
@@ -65,7 +67,7 @@ class Warpgroups:
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, that may go on; None if there are none."""
         ended = int(np.count_nonzero(exited))
-        if ended == self._idle or not self.waiting.any():
+        if ended == self._idle or not np.count_nonzero(self.waiting):
             return None
         gone = exited.reshape(-1, WARP).all(axis=1)
         least = np.minimum.reduceat(np.where(gone, _NEVER, self._commits), self._first)

@@ -16,7 +16,7 @@ from ptxgen.errors import LaunchError
 from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.program.calls import Call, call_of
 from ptxgen.interpreter.program.fast import FAST
-from ptxgen.interpreter.program.linking import Linked, Routine
+from ptxgen.interpreter.program.linking import Analysed, Linked, Routine
 from ptxgen.interpreter.program.registers import Named, prefix_of
 from ptxgen.interpreter.program.segments import (
     Segment,
@@ -75,7 +75,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Program(Analysed):
     """A kernel and the functions that it calls, ready to run. `slots` maps registers and special
     registers to numbers, `dtypes` has the type of each. `entries` has the first block of each
     routine. If undefined bits are followed, `unwritten` are the slots of registers that some path may

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.isa import floating, numeric
+from ptxgen.isa import floating, integer, numeric
+from ptxgen.isa.compare import ORDERED
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -86,7 +87,37 @@ def _has_subnormal(x: Lanes) -> bool:
     return bool(small.any() and (small & (x != 0)).any())
 
 
+def _shift(whole: Callable[[Lanes, Lanes], Any], function: np.ufunc) -> Callable[[Lanes, Lanes], Any]:
+    """The function `whole` of shl or shr, with a shorter way for literals below the width."""
+
+    def shift(a: Lanes, b: Lanes) -> Any:
+        if b.ndim or b >= 8 * a.dtype.itemsize:
+            return whole(a, b)
+        return function(a, b.astype(a.dtype))
+
+    return shift
+
+
+_INTEGERS: Final = ("u16", "s16", "u32", "s32", "u64", "s64")
+_BITS: Final = ("b16", "b32", "b64")
+_INTEGER_FORMS: Final[tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...]] = (
+    ("add", np.add, _INTEGERS),
+    ("sub", np.subtract, _INTEGERS),
+    ("mul.lo", np.multiply, _INTEGERS),
+    ("and", np.bitwise_and, (*_BITS, "pred")),
+    ("or", np.bitwise_or, (*_BITS, "pred")),
+    ("xor", np.bitwise_xor, (*_BITS, "pred")),
+    ("not", np.invert, (*_BITS, "pred")),
+    ("shl", _shift(integer.shl, np.left_shift), _BITS),
+    ("shr", _shift(integer.shr, np.right_shift), (*_BITS, *_INTEGERS)),
+    *(
+        (f"setp.{name}", function, (*_INTEGERS, *_BITS) if name in ("eq", "ne") else _INTEGERS)
+        for name, function in ORDERED.items()
+    ),
+)
+
 FAST: Final[dict[str, Fast]] = {
+    **{f"{name}.{type}": Fast(function) for name, function, types in _INTEGER_FORMS for type in types},
     "add.rn.f32": Fast(np.add),
     "add.f32": Fast(np.add),
     "sub.rn.f32": Fast(sub),

@@ -144,7 +144,7 @@ class FlowText:
     def _constant(self, value: object) -> str:
         if value is None or isinstance(value, (str, bool)):
             return repr(value)
-        key = (value.dtype.name, value.tobytes()) if isinstance(value, np.generic) else value
+        key = (value.dtype.name, value.tobytes()) if isinstance(value, np.ndarray) else value
         name = self._constants.get(key)
         if name is None:
             name = self._constants[key] = f"K{len(self._constants)}"

@@ -77,8 +77,24 @@ class Routine:
         return self.source.name
 
 
-@dataclass(slots=True)
-class Linked:
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """A program with the results of analyses of it, which all its launches share."""
+
+    # By analysis and arguments.
+    _analyses: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def analysis(self, analyse: Callable[..., _Result], *arguments: Hashable) -> _Result:
+        """The result of an analysis, a function of the program and of the arguments."""
+        key = (analyse, *arguments)
+        if key not in self._analyses:
+            self._analyses[key] = analyse(self, *arguments)
+        result: _Result = self._analyses[key]
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Linked(Analysed):
     """A kernel with everything that it needs.
 
     Each of `routines` comes after those that it calls, except in recursion; the kernel is the last.
@@ -98,16 +114,6 @@ class Linked:
     local_bytes: int
     reserved_bytes: int = 0
     cooperative: bool = False
-    # The results of analyses of the text, by analysis and arguments.
-    _analyses: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def analysis(self, analyse: Callable[..., _Result], *arguments: Hashable) -> _Result:
-        """The result of an analysis of the program's text, which all launches share."""
-        key = (analyse, *arguments)
-        if key not in self._analyses:
-            self._analyses[key] = analyse(self, *arguments)
-        result: _Result = self._analyses[key]
-        return result
 
     @property
     def kernel(self) -> Kernel:

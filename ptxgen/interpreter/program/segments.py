@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -112,11 +112,10 @@ class Segment:
     targets: tuple[int, ...] = ()
     waits: bool = False
     routine: int = 0
+    leave: Step | None = field(init=False)  # the branch, call or `ret` at the end, if there is one
 
-    @property
-    def leave(self) -> Step | None:
-        """The branch, call or `ret` at the end, if there is one."""
-        return self.steps[-1] if self.steps and self.steps[-1].leaves else None
+    def __post_init__(self) -> None:
+        self.leave = self.steps[-1] if self.steps and self.steps[-1].leaves else None
 
     @property
     def ends_function(self) -> bool:

@@ -28,6 +28,7 @@ from ptxgen.interpreter.program.segments import Segment, Step
 from ptxgen.interpreter.program.wgmma_reader import Hooks
 from ptxgen.interpreter.reports import where_from
 from ptxgen.ir import Address, FloatImm, IntImm, Not, Reg, Sink, Special, Symbol, TensorAddress, Vector
+from ptxgen.isa.moves import mov
 from ptxgen.isa.spec import BoundOperand, Effect
 from ptxgen.isa.special import special
 from ptxgen.types import TYPES, ScalarType
@@ -168,7 +169,7 @@ class Writer(FlowText):
             names = [self._new() for _ in registers]
             shapes.append(f"({', '.join(names)},)" if want.count else names[0])
             converted += [
-                (n, n if isinstance(r, Sink) else _into_register(n, want, r, step))
+                (n, n if isinstance(r, Sink) else self._into_register(n, want, r))
                 for n, r in zip(names, registers, strict=True)
             ]
         if not shapes:
@@ -202,9 +203,11 @@ class Writer(FlowText):
                 values[want.name] = self._before(want, got)
             elif not want.written and want.literal is None:
                 values[want.name] = "None" if got is None else self._operand(want, got, guard)
-        fast = self._fast.get(op.opcode)
+        fast = None if op.pairs else self._fast.get(op.opcode)
+        plain = list(values.values())
+        if op.row.semantics is mov:
+            return plain[0]
         if fast is not None and _reads_lanes(step):
-            plain = list(values.values())
             wide = [self._widened(v) for v in plain] if fast.widened else []
             return f"{self._constant(fast.function)}({', '.join([*plain, *wide])})"
         function = op.row.resume if step.resumes else op.row.semantics
@@ -240,7 +243,7 @@ class Writer(FlowText):
         """The old contents of the registers of a result, for an instruction that may keep them."""
         assert want.type is not None
         registers = [r for r in parts(got) if isinstance(r, Reg)]
-        names = [str(_from_register(self._current(r), want.type, r)) for r in registers]
+        names = [str(self._from_register(self._current(r), want.type, r)) for r in registers]
         return f"({', '.join(names)},)" if want.count else names[0]
 
     def _base(self, base: Reg | Symbol | None, guard: str | None) -> str:
@@ -264,7 +267,7 @@ class Writer(FlowText):
         """An operand as lanes of a type, or as a scalar if it is a literal."""
         if isinstance(got, Reg):
             held = self._current(got)
-            expression = _from_register(held, type, got)
+            expression = self._from_register(held, type, got)
             if expression is None:
                 self._refuse(name, got)
             return held if expression == held else self._derive("view", held, str(type), code=str(expression))
@@ -285,8 +288,8 @@ class Writer(FlowText):
     def _typed_lanes(self, symbol: Symbol, type: ScalarType) -> str:
         """The address of a name that differs between lanes, as lanes of a type."""
         base = self._base(symbol, None)
-        lanes = f"{base}.lanes + {self._constant(np.uint64(symbol.offset))}"
-        expression = _from_register(f"({lanes})", type, Reg(symbol.name, "b64"))
+        lanes = f"{base}.lanes + {self._constant(_literal(TYPES['u64'], IntImm(symbol.offset)))}"
+        expression = self._from_register(f"({lanes})", type, Reg(symbol.name, "b64"))
         return self._derive("view", symbol.name, str(symbol.offset), code=str(expression))
 
     def _special(self, got: Special, type: ScalarType) -> str:
@@ -326,6 +329,41 @@ class Writer(FlowText):
         name = self._current(guard.register)
         return self._derive("not", name, code=f"~{name}") if guard.negated else name
 
+    def _from_register(self, name: str, type: ScalarType, register: Reg) -> str | None:
+        """The expression for a register's lanes as an operand of `type`: its low bits; None if it is
+        too narrow.
+        """
+        declared = TYPES[register.declared]
+        if declared.dtype == type.dtype:
+            return name
+        if "p" in (declared.kind, type.kind) or type.bits > declared.bits:
+            return None
+        if type.bits == declared.bits:
+            return f"{name}.view({self._constant(type.dtype)})"
+        word, part = np.dtype(f"u{declared.nbytes}"), np.dtype(f"u{type.nbytes}")
+        low = f"{name}.view({self._constant(word)}).astype({self._constant(part)})"
+        return low if type.dtype == part else f"{low}.view({self._constant(type.dtype)})"
+
+    def _into_register(self, name: str, want: BoundOperand, register: Reg) -> str:
+        """The expression for a result of the operand's type as the lanes of a register, sign-extended
+        if the type is signed.
+        """
+        declared, type = TYPES[register.declared], want.type
+        assert type is not None
+        if declared.dtype == type.dtype:
+            return name
+        if "p" in (declared.kind, type.kind) or type.bits > declared.bits:
+            raise TypeMismatchError(
+                f"the interpreter: {where_from(self._step.instr)}: {register.name} is .{register.declared}, "
+                f"which cannot hold .{type}"
+            )
+        to = self._constant(declared.dtype)
+        if type.bits == declared.bits:
+            return f"{name}.view({to})"
+        kind = "i" if type.is_signed else "u"
+        part, word = np.dtype(f"{kind}{type.nbytes}"), np.dtype(f"{kind}{declared.nbytes}")
+        return f"{name}.view({self._constant(part)}).astype({self._constant(word)}).view({to})"
+
     def _set(self, register: Reg | Sink, variable: str) -> None:
         if isinstance(register, Sink):
             return
@@ -345,50 +383,10 @@ def _reads_lanes(step: Step) -> bool:
     return any(isinstance(o, (Reg, Special, Not)) or (isinstance(o, Vector) and parts(o)) for o in values)
 
 
-def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:
+def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.ndarray[Any, np.dtype[Any]]:
+    """A literal as an array without dimensions, which numpy's functions take faster than its scalars."""
     if type.kind == "p":
-        return np.bool_(isinstance(literal, IntImm) and literal.value != 0)
+        return np.array(isinstance(literal, IntImm) and literal.value != 0)
     bits = literal.bits if isinstance(literal, FloatImm) else literal.value
     low = (bits & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")
-    scalar: np.generic = np.frombuffer(low, type.dtype)[0]
-    return scalar
-
-
-def _from_register(name: str, type: ScalarType, register: Reg) -> str | None:
-    """The expression for a register's lanes as an operand of `type`: its low bits; None if it is
-    too narrow.
-    """
-    declared = TYPES[register.declared]
-    if declared.dtype == type.dtype:
-        return name
-    if "p" in (declared.kind, type.kind) or type.bits > declared.bits:
-        return None
-    if type.bits == declared.bits:
-        return f"{name}.view({_dtype(type)})"
-    low = f"{name}.view('u{declared.nbytes}').astype('u{type.nbytes}')"
-    return low if type.dtype.name == f"uint{type.bits}" else f"{low}.view({_dtype(type)})"
-
-
-def _into_register(name: str, want: BoundOperand, register: Reg, step: Step) -> str:
-    """The expression for a result of the operand's type as the lanes of a register, sign-extended
-    if the type is signed.
-    """
-    declared, type = TYPES[register.declared], want.type
-    assert type is not None
-    if declared.dtype == type.dtype:
-        return name
-    if "p" in (declared.kind, type.kind) or type.bits > declared.bits:
-        raise TypeMismatchError(
-            f"the interpreter: {where_from(step.instr)}: {register.name} is .{register.declared}, "
-            f"which cannot hold .{type}"
-        )
-    if type.bits == declared.bits:
-        return f"{name}.view({_dtype(declared)})"
-    kind = "i" if type.is_signed else "u"
-    wide = f"{name}.view('{kind}{type.nbytes}').astype('{kind}{declared.nbytes}')"
-    return f"{wide}.view({_dtype(declared)})"
-
-
-def _dtype(type: ScalarType) -> str:
-    """The dtype as source text. numpy does not know `bfloat16` by name until ml_dtypes is imported."""
-    return repr(type.dtype.name)
+    return np.frombuffer(low, type.dtype).reshape(())

@@ -66,7 +66,9 @@ class Scheduler:
         self._policy = policy
         self._limit = max_instructions
         batch = machine.batch
-        self._registers: list[Lanes] = [machine.undefined(dtype) for dtype in program.dtypes]
+        # No array of a register is changed in place, so registers may share one.
+        undefined = {dtype: machine.undefined(dtype) for dtype in set(program.dtypes)}
+        self._registers: list[Lanes] = [undefined[dtype] for dtype in program.dtypes]
         for name in program.slots.keys() & SPECIALS.keys():
             slot = program.slots[name]
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
@@ -76,10 +78,7 @@ class Scheduler:
                 self._shadows[slot] = machine.definedness.unwritten(program.dtypes[slot])
         self._calls = Calls(program, machine, self._registers, self._shadows)
         self._ready: Ready = {}
-        # By block: the number of its instructions that may poll.
-        self._polls = [
-            sum(_may_spin(step.instr.opcode) for step in block.segment.steps) for block in program.blocks
-        ]
+        self._polls = program.analysis(_polls)
         # Lanes that wait for other lanes of their warp.
         self._parked: dict[Point, Lanes] = {}
         self._resume = np.zeros(batch.lanes, np.int64)  # by lane, the block after the wait
@@ -133,6 +132,8 @@ class Scheduler:
         for (number, part), run in self._part_runs.items():
             runs.append((self._program.blocks[number].parts[part], run))
         for block, (times, warps, threads) in runs:
+            if not times:
+                continue
             steps = [step for step in block.segment.steps if not step.resumes]
             counters.dispatched += times * len(steps)
             counters.warp_instructions += warps * len(steps)
@@ -216,7 +217,8 @@ class Scheduler:
         """Whether all lanes of the selected warps that have not ended are selected."""
         if selection.inner is None:
             return True
-        return bool((selection.inner | selection.pick(self._machine.exited)).all())
+        here = selection.inner | selection.pick(self._machine.exited)
+        return int(np.count_nonzero(here)) == selection.count
 
     def _met(self, block: Block, selection: Selection) -> Lanes:
         """The lanes of a selection that can execute the block's first instruction: all lanes that
@@ -389,7 +391,7 @@ class Scheduler:
     # -------------------------------------------------------------------------------------- waiting
 
     def _waiting(self) -> Lanes:
-        waiting: Lanes = np.logical_or.reduce([kind.waiting for kind in self._kinds()])
+        waiting: Lanes = functools.reduce(np.logical_or, [kind.waiting for kind in self._kinds()])
         return waiting
 
     def _kinds(self) -> tuple[_Waits, ...]:
@@ -489,6 +491,9 @@ def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
 
 
-@functools.cache  # called for every instruction in every batch
-def _may_spin(opcode: str) -> bool:
-    return _POLLS.match(opcode) is not None
+def _polls(program: Program) -> tuple[int, ...]:
+    """By block: the number of its instructions that may poll."""
+    return tuple(
+        sum(_POLLS.match(step.instr.opcode) is not None for step in block.segment.steps)
+        for block in program.blocks
+    )

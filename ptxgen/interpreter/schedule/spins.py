@@ -78,14 +78,8 @@ class Spins:
         self._registers = registers
         self._parked = parked
         self._resume = resume
-        segments = [block.segment for block in program.blocks]
-        # Without loops, the rest is not needed.
-        self.possible = any(to <= n for n, segment in enumerate(segments) for to in segment.successors)
-        kernel = len(program.entries) - 1
-        self._kinds = [
-            max([_kind(step, s.routine == kernel) for step in s.steps], default=_PURE)
-            for s in (segments if self.possible else ())
-        ]
+        self._kinds = program.analysis(_kinds)
+        self.possible = bool(self._kinds)  # without loops, the rest is not needed
         # Whether the lanes that are about to run have come back, and others have not run in between.
         self.waits_for_others = False
         self._control = False  # whether registers alone decide on the way of the lanes
@@ -299,6 +293,15 @@ class Spins:
                 f"once, and {later} come later"
             )
         return "which no thread is left to write"
+
+
+def _kinds(program: Program) -> tuple[int, ...]:
+    """What each block does; none if there are no loops."""
+    segments = [block.segment for block in program.blocks]
+    if not any(to <= n for n, segment in enumerate(segments) for to in segment.successors):
+        return ()
+    kernel = len(program.entries) - 1
+    return tuple(max([_kind(step, s.routine == kernel) for step in s.steps], default=_PURE) for s in segments)
 
 
 def _kind(step: Step, is_kernel: bool) -> int:

@@ -92,6 +92,12 @@ mov.u32 %r4, %nctaid.x; mad.lo.u32 %r5, %r4, 64, %r0; <Y_AT> st.global.u32 [%rd3
 mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end; <ROW>
 st.global.v4.u32 [%rd3+48], {%r0, %r0, %r0, %r0};
 => proved
+# half of a row, by the index of the block, of which each thread takes every fourth element
+setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; and.b32 %r6, %r0, 3;
+L: rem.u32 %r4, %r3, 2; mul.lo.u32 %r4, %r4, 32; shl.b32 %r7, %r6, 2; add.u32 %r7, %r4, %r7;
+cvt.u64.u32 %rd5, %r7; add.s64 %rd5, %rd0, %rd5; st.global.u32 [%rd5], %r0;
+add.s32 %r6, %r6, 4; setp.lt.s32 %p2, %r6, 8; @%p2 bra L;
+=> proved
 # a guard of the instruction
 mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; <ROW> @%p1 st.global.u32 [%rd3], %r0;
 => proved

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 from messages import message
 
-from ptxgen.check.prove import prove, prove_global, prove_shared
+from ptxgen.check.prove import Proofs, prove, prove_global, prove_shared
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.verdicts import RACES
 from ptxgen.errors import VerifyError
 from ptxgen.ir import Shared
 from ptxgen.parse import parse
@@ -131,6 +134,32 @@ def test_an_access_before_dynamic_memory_of_unknown_size_is_a_violation() -> Non
     assert result.verdict == "violation"
 
 
+@pytest.mark.parametrize(
+    ("variables", "block", "says", "state", "shared"),
+    [
+        (".shared .align 16 .b8 buf[256];", 64, "complete", "ok", ["1", "0", "0"]),
+        (".shared .align 16 .b8 buf[256];", 96, "wrong", "wrong", ["0", "1", "0"]),
+        (DYNAMIC, 64, "not complete", "unsure", ["0", "0", "1"]),
+    ],
+)
+def test_a_notebook_shows_counts_and_what_is_not_proved(
+    variables: str, block: int, says: str, state: str, shared: list[str]
+) -> None:
+    result = prove(text(variables=variables), block=block, contract=CONTRACT)
+    assert result.global_memory is not None
+    html = result._repr_html_()
+    assert f'class="{state}">&#9679;</span> <strong>proof of k</strong>: {says}; {RACES}</div>' in html
+    assert re.findall(r"<th[^>]*>([^<]*)<", html) == ["", "proved", "violation", "unknown"]
+    everywhere = ["0", "1", "0"] if block > 64 else ["1", "0", "0"]
+    assert re.findall(r"<td[^>]*>([^<]*)<", html) == [
+        *("shared accesses", *shared, "barriers", "0", "0", "0", "global accesses", *everywhere)
+    ]
+    unproved = "\n".join(map(str, (*result.shared.unproved, *result.global_memory.unproved)))
+    unfolded = re.findall("<details open><summary>not proved</summary><pre>(.*?)</pre>", html, re.DOTALL)
+    assert list(map(unescape, unfolded)) == ([unproved] if unproved else [])
+    assert (unproved == "") == result.complete
+
+
 @pytest.mark.parametrize(("beyond", "wrong"), [(0, False), (1, True)])
 def test_static_and_dynamic_memory_together_have_a_limit(beyond: int, wrong: bool) -> None:
     limit = TARGETS["sm_80"].shared_per_block_optin
@@ -144,6 +173,7 @@ def test_static_and_dynamic_memory_together_have_a_limit(beyond: int, wrong: boo
         f"most {limit} on sm_80"
     )
     assert [p.message for p in result.problems] == [expected] * wrong
+    assert ("<strong>proof of k</strong>: wrong;" in Proofs(result, None)._repr_html_()) == wrong
 
 
 STRUCTURE = """

@@ -141,8 +141,6 @@ def test_dropout_of_attention_follows_the_seed(adapter: ModuleType) -> None:
 
 # ------------------------------------------------------------------------------------ the same text
 
-CACHES = {"DynamicCache": 0, "contiguous": None, "pages": 4}
-
 
 @pytest.mark.parametrize(
     ("name", "page_size"),

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret, interpreting, on_device, without_assembler
-from fake_driver import FakeDevice, FakeDriver, Launch
+from device_arrays import CudaArray, interpret, on_device
+from fake_driver import FakeDriver, Launch
 from judge import rounded_normal
 from refusals import refusal
 
@@ -31,13 +31,6 @@ HOWS: dict[str, dict[str, Any]] = {
     "masked": {"mask": np.arange(12).reshape(1, 4, 1, 3) % 5 > 0},
     "some": {"cache_batch_idx": [2, 0], "return_lse": True, "window": (5, None)},
 }
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """A GPU that runs what is launched, without an assembler."""
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice()))
 
 
 def launches(driver: FakeDriver) -> list[str]:

@@ -48,13 +48,6 @@ PAIRS = [
 HEAD_DIMS = [1, 3, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Blocks so small that a small problem has many."""
-    monkeypatch.setattr(job, "BLOCK_Q", 16)
-    monkeypatch.setattr(job, "BLOCK_K", 24)
-
-
 def inputs(seq_q, seq_k, d=16, *, d_v=None, heads=2, kv_heads=1, batch=1, dtype=np.float32):
     rng = np.random.default_rng([seq_q, seq_k, d])
     return (

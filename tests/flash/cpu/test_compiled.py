@@ -26,13 +26,6 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("com
 FEATURES = ["none", "window", "softcap", "alibi_slopes", "bias", "mask", "sink", "all"]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that a small problem has many."""
-    monkeypatch.setattr(job, "BLOCK_Q", 16)
-    monkeypatch.setattr(job, "BLOCK_K", 24)
-
-
 def inputs(shape: tuple[int, ...], keys: int, d: int, d_v: int, kv_heads: int, dtype: Any) -> Any:
     """q of a shape [batch, heads, seq_q], with k and v."""
     rng = np.random.default_rng([*shape, keys, d])

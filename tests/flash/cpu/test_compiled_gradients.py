@@ -9,7 +9,6 @@ import pytest
 from cpu_gradient_runs import NUMBERS, check, features_for, problem, run
 from cpu_runs import CAUSAL, DTYPES, assert_same
 
-from flash.cpu import gradients as cpu
 from flash.cpu.engine_choice import engine_of
 from flash.reference import attention_reference_gradients
 from ptxgen.runtime.settings import COMPILED
@@ -17,13 +16,6 @@ from ptxgen.runtime.settings import COMPILED
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("compiled")]
 
 FEATURES = [*NUMBERS, "alibi_slopes", "bias", "key_bias", "sink", "mask", "all"]
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that a small problem has many."""
-    monkeypatch.setattr(cpu, "BLOCK_Q", 16)
-    monkeypatch.setattr(cpu, "BLOCK_K", 24)
 
 
 @pytest.mark.sample(40, gate=40)

@@ -29,13 +29,6 @@ ARRAYS = ["alibi_slopes", "bias", "key_bias", "sink"]
 FEATURES = [*NUMBERS, *ARRAYS, "mask", "all"]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Blocks so small that a small problem has many."""
-    monkeypatch.setattr(cpu, "BLOCK_Q", 16)
-    monkeypatch.setattr(cpu, "BLOCK_K", 24)
-
-
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 300), (300, 1), (256, 256), (257, 512), (513, 257)])
 def test_lengths_about_those_of_whole_blocks(seq_q, seq_k, causal):

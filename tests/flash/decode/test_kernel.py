@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
-from fake_driver import FakeDevice, FakeDriver
+from device_arrays import CudaArray, on_device
+from fake_driver import FakeDriver
 from judge import assert_items_are_accurate, rounded_normal
 from kernel_runs import assert_no_spill, in_pages, mostly_nightly, nightly
 from nan_memory import NanMemory
@@ -41,6 +41,7 @@ EITHER_LAYOUT = pytest.mark.parametrize("page_size", [0, 4], ids=["contiguous", 
 KINDS: dict[str, dict[str, Any]] = {
     "f32": {},
     "f16": {"dtype": "f16"},
+    "f16 sm_75": {"dtype": "f16", "target": "sm_75"},
     "bf16": {"dtype": "bf16"},
     "f32_grade": {"precision": "f32_grade"},
 }
@@ -150,8 +151,9 @@ class Problem:
         return shown
 
 
-def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
+def steps(call: CacheCall, splits: int, name: str | None = None) -> list[Step]:
     """The launches of a call, with memory that is full of NaN."""
+    name = name or call.config.target or "sm_80"
     return steps_of(call, kernel_of(call, target(name), splits), splits, NanMemory())
 
 
@@ -669,8 +671,12 @@ TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 @pytest.mark.parametrize(
     ("features", "kind", "head_dim", "name"),
     mostly_nightly(
-        itertools.product(WITH, KINDS, (64, 128, 256), TARGETS),
+        itertools.chain(
+            itertools.product(WITH, KINDS, (64, 128, 256), TARGETS),
+            itertools.product(WITH, ["f16"], (64, 128, 256), ["sm_75"]),
+        ),
         [
+            *(("nothing", "f16", head_dim, "sm_75") for head_dim in (64, 128)),
             *(("nothing", kind, 128, "sm_80") for kind in KINDS),
             *(("mask of a window", "f32", 128, name) for name in ("sm_80", "sm_120")),
             ("mask of a window", "bf16", 128, "sm_80"),
@@ -711,13 +717,6 @@ def test_splits_give_nearly_all_slots_work(blocks: int, tiles: int, slots: int, 
 
 # ------------------------------------------------------------------------------------------
 # on a GPU, which the interpreter plays
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """Two GPUs that run what is launched, without an assembler."""
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
 Make = Callable[[AttentionConfig], DecodeKernel]

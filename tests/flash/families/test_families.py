@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from kernel_runs import refusal
+from refusals import refusal
 
 from flash import AttentionConfig
 from flash.contract.catalogue import emit
@@ -17,6 +17,9 @@ from flash.families.mma import MMA
 from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
+from flash.families.tcgen05_latent import TCGEN05_LATENT
+from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
 from flash.families.wgmma_latent import LATENT
@@ -26,12 +29,16 @@ from ptxgen.target import target
 from ptxgen.text import render
 
 HOPPER = target("sm_90a")
+LATENTS = {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True}
 SETTINGS: dict[Family[Any], dict[str, Any]] = {
+    TCGEN05_MX: {"head_dim": 64, "dtype": "e4m3", "scale_block": "mx"},
     TCGEN05_FP8: {"head_dim": 64, "dtype": "e4m3", "target": "sm_100a"},
     FP8: {"head_dim": 64, "dtype": "e4m3"},
-    LATENT: {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True},
+    TCGEN05_LATENT: {**LATENTS, "target": "sm_100a"},
+    LATENT: LATENTS,
     SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_90a"},
     WGMMA: {"head_dim": 64, "dtype": "f16", "target": "sm_90a"},
+    TCGEN05_SPLIT: {"head_dim": 64, "precision": "f32_grade", "target": "sm_100a"},
     TCGEN05: {"head_dim": 64, "dtype": "f16", "target": "sm_100a"},
     MMA: {"head_dim": 64, "dtype": "f16"},
     SIMT: {"head_dim": 64},
@@ -82,18 +89,18 @@ def test_a_tiling_of_another_family_is_refused() -> None:
         MMA.require(AttentionConfig(64).kernel().tiling)
 
 
-def test_named_problems_have_one_family() -> None:
+def test_named_problems_have_families_of_their_own() -> None:
     for settings in WORKLOADS.values():
-        (family,) = families_of(AttentionConfig(**settings, dtype="bf16").tile_request)
-        assert family.target == "sm_90a"
+        families = families_of(AttentionConfig(**settings, dtype="bf16").tile_request)
+        assert families == [TCGEN05_LATENT, LATENT]
         assert f"head_dim is {settings['head_dim']}" in (AttentionConfig.__doc__ or "")
 
 
 @pytest.mark.parametrize("precision", ["f32_grade", "tf32", "ieee"])
 def test_no_kernel_multiplies_latents_of_f32(precision: str) -> None:
     assert refusal(AttentionConfig, 576, 512, error=ConfigError, precision=precision, shared_kv=True) == (
-        "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma alone, and wgmma multiplies "
-        "f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'"
+        "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and wgmma "
+        "multiplies f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'"
     )
 
 
@@ -111,6 +118,9 @@ def test_a_process_that_emits_a_kernel_imports_no_other_family(family: Family[An
     own = family.emitter.partition(":")[0]
     # Those whose parts the others take.
     shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()
-    shared |= {TCGEN05.emitter.partition(":")[0]} if family is TCGEN05_FP8 else set()
+    of_tcgen05 = TCGEN05_MX, TCGEN05_FP8, TCGEN05  # each takes parts of those after it
+    after = of_tcgen05[of_tcgen05.index(family) + 1 :] if family in of_tcgen05 else ()
+    after = (TCGEN05,) if family is TCGEN05_LATENT else after
+    shared |= {other.emitter.partition(":")[0] for other in after}
     assert own in built.stdout.split()
     assert set(built.stdout.split()) <= {own, *shared}

@@ -149,24 +149,37 @@ def test_an_item_sees_the_keys_of_its_sequence(
 @pytest.mark.slow
 @pytest.mark.sample(1, gate=5)
 @pytest.mark.parametrize(
-    ("dims", "page_size", "padded"),
+    ("kind", "dims", "page_size", "padded"),
     [
-        ((264, 128), 1, False),
-        ((376, 296), 5, True),  # the second half of V lacks columns
-        (MLA, 64, True),  # rows of boxes, but for the padding
-        *((MLA, size, False) for size in (64, 0, 16, 1, 3, 100)),
+        ("latent", (376, 296), 5, True),  # the second half of V lacks columns
+        *(
+            (kind, *how)
+            for kind in ("latent", "latent on sm_100a")
+            for how in (
+                ((264, 128), 1, False),
+                (MLA, 64, True),  # rows of boxes, but for the padding
+                *((MLA, size, False) for size in (64, 0, 16, 1, 3, 100)),
+            )
+        ),
     ],
 )
 @pytest.mark.parametrize("seq_q", [2, 1])
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("heads", [5, nightly(128)])
 def test_heads_of_a_latent_cache_are_packed(
-    heads: int, splits: int, seq_q: int, dims: tuple[int, int], page_size: int, padded: bool, kernels: Kernels
+    heads: int,
+    splits: int,
+    seq_q: int,
+    kind: str,
+    dims: tuple[int, int],
+    page_size: int,
+    padded: bool,
+    kernels: Kernels,
 ) -> None:
-    config = config_of("latent", dims, tile="auto", dtype="bf16", causal=True)
+    config = config_of(kind, dims, tile="auto", dtype="bf16", causal=True)
     how: dict[str, Any] = {"padded": padded, "splits": splits, "seq_q": seq_q, "heads": (heads, 1)}
     Call.of(config, page_size, **how).check(kernels)
-    assert "latent_wgmma" in kernels.names[0]
+    assert KINDS[kind].family.entry in kernels.names[0]
     assert "_packed_" in kernels.names[0]
 
 

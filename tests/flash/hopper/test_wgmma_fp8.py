@@ -15,7 +15,8 @@ from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from fp8_runs import config_of, scaled, scales_of
 from judge import assert_within
-from kernel_runs import main_loop_of, nightly, refusal, run_forward, without
+from kernel_runs import main_loop_of, nightly, run_forward, without
+from refusals import refusal
 from sequence_runs import Batch
 
 from flash import AttentionKernel, DecodeKernel

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conformance import KINDS, SCALES, arrays_of, bound_of, check, operands_of
 from judge import assert_within
-from kernel_runs import main_loop_of, nightly, refusal, run_forward
+from kernel_runs import main_loop_of, nightly, run_forward
+from refusals import refusal
 
 import flash
 from flash import AttentionKernel
@@ -187,8 +188,9 @@ def test_explain_and_the_contract_say_what_has_a_scale() -> None:
 
 _E4M3 = "AttentionConfig: dtype='e4m3'"
 _MULTIPLE = (
-    "AttentionConfig: scale_block must be a multiple of 64 rows from 64 to 32768, or None for a scale of all "
-    "rows of a head, got {}; repeat the scales of blocks that are such multiples together"
+    "AttentionConfig: scale_block must be a multiple of 64 rows from 64 to 32768, 'mx' for scales of 32 "
+    "elements, or None for a scale of all rows of a head, got {}; repeat the scales of blocks that are such "
+    "multiples together"
 )
 
 

@@ -12,7 +12,8 @@ import pytest
 from conformance import KINDS, arrays_of, check
 from device_arrays import without_assembler
 from fake_gpu import Machine
-from kernel_runs import assert_no_spill, main_loop_of, nightly, refusal, run_forward
+from kernel_runs import assert_no_spill, main_loop_of, nightly, run_forward
+from refusals import refusal
 
 from flash import AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, cache_kernels
 from flash.contract.catalogue import build
@@ -180,7 +181,7 @@ def test_the_contract_says_that_values_are_keys() -> None:
     ]
 
 
-ALONE = "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma alone, and "
+ALONE = "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and "
 OTHERS = "; use other sizes"
 
 
@@ -211,8 +212,8 @@ OTHERS = "; use other sizes"
         ),
         (
             {"head_dim": 320, "head_dim_v": 264},
-            "AttentionConfig: head_dim=320 with shared_kv is for kernels with wgmma alone, and head_dim_v=264"
-            f" takes 384 columns, and K has 320{OTHERS}",
+            "AttentionConfig: head_dim=320 with shared_kv is for kernels with wgmma and tcgen05 alone, and "
+            f"head_dim_v=264 takes 384 columns, and K has 320{OTHERS}",
         ),
         ({"shared_kv": 1}, "AttentionConfig: shared_kv must be True or False, got 1"),
     ],

@@ -20,8 +20,7 @@ from conformance import (
     operands_of,
     reference,
 )
-from device_arrays import interpreting, without_assembler
-from fake_driver import FakeDevice, FakeDriver
+from fake_driver import FakeDriver
 from kernel_runs import Kernels, nightly
 
 from flash import AttentionKernel
@@ -154,12 +153,6 @@ def test_any_order_of_warps_gives_the_same_bits(kind: str, seed: int, kernels: K
 
 # ------------------------------------------------------------------------------------------
 # launches
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice()))
 
 
 def kernel_on(driver: FakeDriver, config: AttentionConfig) -> AttentionKernel:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flash.calls.step import Step
 from flash.contract.cache_builds import append_build
-from flash.decode.plan import AppendCall, append_step, oldest_target
+from flash.decode.plan import AppendCall, append_step, default_target
 from flash.kernels.append import AppendConfig
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, FP8_DTYPES, DType
 from flash.problem.features import Features
@@ -86,7 +86,7 @@ def test_rows_are_written_behind_those_that_are_there(dtype: DType, page_size: i
 @pytest.mark.parametrize("turns", [0, 24])
 @pytest.mark.parametrize(
     ("kv", "name"),
-    [(t.name, name) for t in FP8_DTYPES.values() for name in sorted({oldest_target(t).name, "sm_89"})],
+    [(t.name, name) for t in FP8_DTYPES.values() for name in sorted({default_target(t).name, "sm_89"})],
 )
 def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
     dtype: DType, turns: int, kv: str, name: str

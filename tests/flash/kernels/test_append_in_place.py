@@ -12,11 +12,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
-from fake_driver import FakeDevice, FakeDriver
+from device_arrays import CudaArray, on_device
+from fake_driver import FakeDriver
 from judge import rounded_normal
-from kernel_runs import in_pages, mostly_nightly, nightly, refusal, with_place
+from kernel_runs import in_pages, mostly_nightly, nightly, with_place
 from nan_memory import NanMemory
+from refusals import refusal
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -523,13 +524,6 @@ def launch(kernel: DecodeKernel, arrays: dict[str, Any], **how: Any) -> Any:
     arguments = dict(arrays)
     caches = [arguments.pop(name) for name in ("q", "k_cache", "v_cache", "k", "v")]
     return kernel.launch(*caches, **arguments, **how)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """A GPU that runs what is launched, without an assembler."""
-    without_assembler(monkeypatch)
-    return interpreting(FakeDriver(FakeDevice()))
 
 
 def on_gpu(driver: FakeDriver, config: AttentionConfig) -> DecodeKernel:

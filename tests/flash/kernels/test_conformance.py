@@ -49,6 +49,7 @@ EVERY_WIDTH = pytest.mark.parametrize(
     ("kind", "dims"), [(kind, dims) for kind, of in KINDS.items() for dims in of.widths], ids=str
 )
 LENGTHS = ((1, 1), (1, 130), (130, 1), (64, 128), (65, 113), (17, 0))
+LATENTS = [name for name, of in KINDS.items() if of.family.values_in_keys]
 HIDING: tuple[dict[str, Any], ...] = ({}, {"mask": True}, {"bias": "f32"}, {"window": (9, 5)})
 
 
@@ -178,7 +179,7 @@ def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> 
 @pytest.mark.slow
 @pytest.mark.sample(8, gate=30)
 @EVERY_CAUSAL
-@pytest.mark.parametrize("kind", [name for name, of in KINDS.items() if not of.family.values_in_keys])
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in LATENTS])
 @pytest.mark.parametrize("features", HIDING, ids=str)
 def test_values_that_are_not_finite_reach_the_rows_that_see_them_and_no_others(
     kind: str, features: dict[str, Any], causal: Any
@@ -323,7 +324,10 @@ def test_the_text_verifies_and_reads_back(kind: str, feature: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.parametrize("kind", ["wgmma f16", "split", pytest.param("latent", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    ["wgmma f16", "split", "split on sm_100a", *(pytest.param(of, marks=pytest.mark.slow) for of in LATENTS)],
+)
 def test_the_tiling_says_what_the_kernel_has(kind: str) -> None:
     slack = 2048 if kind == "latent" else 3072
     for settings in ({}, {"causal": True}, {"stages": 3}):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, refusal, run_forward
+from kernel_runs import Problem, run_forward
+from refusals import refusal
 
 from flash import AttentionKernel
 from flash.error_bound import arithmetic_of_config

@@ -7,12 +7,14 @@ numpy, of configs and of launches are tested where those are.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from conformance import FEATURES, KINDS, Array, arrays_of, assert_same_bits, check, judge, operands_of, run
-from kernel_runs import assert_no_spill, mostly_nightly, nightly, run_forward
+from grids import pairwise
+from kernel_runs import assert_no_spill, nightly, run_forward
 
 from flash.problem.config import AttentionConfig
 from ptxgen.runtime.assembler import Assembler
@@ -310,9 +312,9 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.mark.nightly
 @pytest.mark.ptxas
-@pytest.mark.parametrize("target", mostly_nightly(GENERATIONS, ["sm_90"]))
-@pytest.mark.parametrize("dims", mostly_nightly(ODD, [{"head_dim": 256, "head_dim_v": 255}]))
-@pytest.mark.parametrize("dtype", ["f16", nightly("bf16")])
+@pytest.mark.parametrize(
+    ("dtype", "dims", "target"), pairwise(itertools.product(("f16", "bf16"), ODD, GENERATIONS)), ids=str
+)
 def test_no_default_kernel_spills_whose_rows_are_odd(
     dtype: str, dims: dict[str, Any], target: str, assembler: Assembler
 ) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import KINDS, Array, Arrays, assert_same_bits, judge, operands_of, run
-from kernel_runs import Problem, mostly_nightly, refusal, run_forward
+from kernel_runs import Problem, mostly_nightly, run_forward
+from refusals import refusal
 
 from flash.contract.catalogue import build
 from flash.device.grouped_heads import PackedMatrix, packing_saves_ctas

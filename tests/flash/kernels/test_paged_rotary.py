@@ -12,7 +12,7 @@ import pytest
 from conformance import assert_same_bits
 from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from kernel_runs import refusal
+from refusals import refusal
 from sequence_runs import UNTOUCHED, Batch
 
 import flash
@@ -191,8 +191,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "latents": (
         {"head_dim": 576, "head_dim_v": 512, "shared_kv": True, "dtype": "bf16", "page_size": 64},
-        "head_dim=576 with shared_kv is for kernels with wgmma alone, and the kernel rotates queries; use "
-        "other sizes",
+        "head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and the kernel rotates "
+        "queries; use other sizes",
     ),
 }
 

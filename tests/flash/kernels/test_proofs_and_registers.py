@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conformance import KINDS
+from grids import pairwise
 from kernel_runs import assert_no_spill, assert_proved
 
 from flash import cache_kernels
@@ -182,6 +183,7 @@ LATENT: Settings = {
     "target": "sm_90a",
     "shared_kv": True,
 }
+LATENT_OF_BLACKWELL: Settings = {**LATENT, "target": "sm_100a"}
 HOPPER: Settings = {"dtype": "bf16", "target": "sm_90a"}
 GRADE: Settings = {"precision": "f32_grade", "target": "sm_90a"}
 
@@ -237,12 +239,26 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
     ),
     "persistent": (each(AttentionConfig, PERSISTENT, WIDTHS, **{"scheduler": "static", **HOPPER}), *(1, 3)),
     "pairs of f16 of wgmma": (each(AttentionConfig, PAIRS, product(head_dim=(64, 128)), **GRADE), 1, 3),
+    "pairs of f16 of tcgen05": (
+        each(AttentionConfig, PAIRS, product(head_dim=(64, 128)), precision="f32_grade", target="sm_100a"),
+        *(1, 2),
+    ),
     "latents": (
         each(AttentionConfig, [{"varlen": True, "window": (99, 5)}, {"bias": "f32", "sink": True}], **LATENT),
         0,
         2,
     ),
     "a cache of latents": (each(over_cache, LATENTS, **LATENT, group=128), 0, 2),
+    "a cache of latents on Blackwell": (each(over_cache, LATENTS, **LATENT_OF_BLACKWELL, group=128), 0, 2),
+    "wide values on Blackwell": (
+        each(
+            AttentionConfig,
+            [{"causal": True}, {"causal": True, "pack_gqa": True, "varlen": True}, {"window": (9, None)}],
+            product(head_dim=(256, 64), head_dim_v=(320, 512)),
+            **{**HOPPER, "target": "sm_103a"},
+        ),
+        *(0, 2),
+    ),
     "fp8": (each(AttentionConfig, product(head_dim=(128, 256)), FP8, dtype="e4m3", return_lse=True), *(1, 6)),
     "splits of fp8": (each(of_splits, [*OF_SPLITS, {"scale_block": 128}], WIDTHS, dtype="e4m3"), 1, 1),
     "splits of pairs of f16": (
@@ -311,27 +327,39 @@ ANY_TARGET = [name for name, of in KINDS.items() if of.settings.get("target", "s
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("kind", ANY_TARGET)
 def test_no_default_kernel_spills_on_any_target(kind: str, name: str, assembler: Assembler) -> None:
-    for dims, causal in itertools.product(KINDS[kind].widths, (False, True)):
+    # Causal on every other target; test_no_default_kernel_spills has each width with both.
+    for n, dims in enumerate(KINDS[kind].widths, [*TARGETS].index(name)):
         if kind == "simt" or TARGETS[name].sm >= 80:
-            assert_no_spill(KINDS[kind].default(*dims, target=name, causal=causal), assembler)
+            assert_no_spill(KINDS[kind].default(*dims, target=name, causal=n % 2 == 1), assembler)
+
+
+def offered(head_dim: int, name: str, settings: Settings) -> list[tuple[int, int]]:
+    return list(offered_tiles(head_dim, head_dim, target(name), settings.get("dtype", "f32")))
+
+
+# Odd rows are copied through registers, which only the default tiles are chosen for.
+OFFERED: list[tuple[int, str, Settings]] = [
+    *itertools.product(
+        (16, 40, 64, 72, 80, 96, 128, 160, 192, 256),
+        TARGETS,
+        ({"return_lse": True}, {"alignment": 4}, {"dtype": "f16", "return_lse": True}),
+    )
+]
 
 
 @pytest.mark.nightly
 @pytest.mark.ptxas
-@pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize(
-    "settings", [{"return_lse": True}, {"alignment": 4}, {"dtype": "f16", "return_lse": True}], ids=str
+    ("head_dim", "name", "settings"),
+    [row[:3] for row in pairwise((*of, offered(*of)) for of in OFFERED)],
+    ids=str,
 )
-@pytest.mark.parametrize("head_dim", [16, 40, 64, 72, 80, 96, 128, 160, 192, 256])
 def test_no_tile_offered_spills_on_any_target(
-    head_dim: int, settings: Settings, name: str, assembler: Assembler
+    head_dim: int, name: str, settings: Settings, assembler: Assembler
 ) -> None:
-    # Odd rows are copied through registers, which only the default tiles are chosen for.
-    dtype = settings.get("dtype", "f32")
-    for tile, block_q in offered_tiles(head_dim, head_dim, target(name), dtype):
-        for causal in (False, True):
-            sizes = {"tile": tile, "block_q": block_q, "causal": causal, "target": name}
-            assert_no_spill(AttentionConfig(head_dim, **settings, **sizes), assembler)
+    for (tile, block_q), causal in itertools.product(offered(head_dim, name, settings), (False, True)):
+        sizes = {"tile": tile, "block_q": block_q, "causal": causal, "target": name}
+        assert_no_spill(AttentionConfig(head_dim, **settings, **sizes), assembler)
 
 
 TILES: list[Settings] = [
@@ -356,15 +384,16 @@ OF_LATENTS = [(576, 512), (264, 128), (512, 512), (320, 256)]
         *(dict(one, head_dim=head_dim) for one in TILES for head_dim in (64, 96, 128, 192, 256)),
         *(dict(TILES[1], head_dim=a, head_dim_v=b) for a, b in OTHER_WIDTHS),
         *(
-            {**LATENT, "head_dim": a, "head_dim_v": b, **one}
+            {**of_target, "head_dim": a, "head_dim_v": b, **one}
+            for of_target in (LATENT, LATENT_OF_BLACKWELL)
             for a, b in OF_LATENTS
             for one in ({"causal": True, "window": (9, 0), "softcap": 3.0}, {"mask": True, "bias": "f32"})
         ),
     ],
     ids=str,
 )
-def test_no_tile_for_hopper_spills(settings: Settings, assembler: Assembler) -> None:
+def test_no_tile_that_is_offered_spills(settings: Settings, assembler: Assembler) -> None:
     of = of_splits if settings.pop("splits", False) else AttentionConfig
     request = AttentionConfig(**settings).tile_request
-    for tile, block_q in tiles_that_fit(request, target("sm_90a")):
+    for tile, block_q in tiles_that_fit(request, target(settings.get("target", "sm_90a"))):
         assert_no_spill(of(**{**settings, "tile": tile, "block_q": block_q}), assembler)

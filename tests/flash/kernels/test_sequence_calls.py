@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from kernel_runs import refusal, refused_config
+from kernel_runs import refused_config
+from refusals import refusal
 from sequence_runs import Batch, Lengths, config_of, offsets
 
 import flash

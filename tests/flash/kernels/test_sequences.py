@@ -27,7 +27,6 @@ from ptxgen.interpreter import PCT
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("kernels")]
 
 PLAIN = ("simt", "mma f16", "mma bf16", "mma f32_grade")
-ALL_KINDS = (*PLAIN, "wgmma f16", "split", "latent", "fp8 e4m3")
 ONE_OF_EACH = pytest.mark.parametrize("kind", ["simt", "mma f16"])
 ONE_OF_EACH_PRECISION = pytest.mark.parametrize("kind", ["simt", "mma f16", "mma f32_grade"])
 EVERY_BACKEND = pytest.mark.parametrize("backend", ["cpu", "interpreter"])

@@ -22,6 +22,7 @@ _WIDE: dict[str, Any] = {"head_dim": 16, "head_dim_v": 32, "block_q": 64, "causa
 KERNELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "one stage": ("mma f16", {**_WIDE, "stages": 1}, 20),
     "two stages": ("mma f16", {**_WIDE, "stages": 2}, 22),
+    "sm_75": ("mma sm_75", _WIDE, 8),
     "simt": ("simt", {"block_q": 64}, 7),
     "simt sm_75": ("simt sm_75", {"block_q": 64}, 2),
     "wide values": ("mma f32_grade", {**_WIDE, "head_dim_v": 64}, 25),
@@ -41,7 +42,7 @@ def problem(name: str) -> tuple[AttentionConfig, Arrays]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["one stage", "two stages", "simt", "simt sm_75"])
+@pytest.mark.parametrize("name", ["one stage", "two stages", "sm_75", "simt", "simt sm_75"])
 def test_with_all_barriers_waits_and_commits_nothing_is_reported(name: str) -> None:
     config, arrays = problem(name)
     run_forward(config, arrays, sanitize=True)

@@ -17,6 +17,7 @@ from flash.launch.kernel_choice import kernel_of
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.arrays.views import view
+from ptxgen.errors import ConfigError
 from ptxgen.target import target as find_target
 from ptxgen.target import target_for_device
 
@@ -74,6 +75,68 @@ def test_sizes_that_tcgen05_alone_has_are_left_open_where_arrays_do_not_go_with_
     text = kernel.explain(q, k[:, :, ::-1], v, backend="interpreter")
     assert "products: mma.sync: a stride of K is -128 elements\n" in text
     assert "128 queries by 128 keys, 256 threads; block_q=256 is for tcgen05\n" in text
+
+
+def test_latents_have_a_kernel_with_tcgen05() -> None:
+    config = AttentionConfig(264, 128, dtype="f16", target="sm_100a", shared_kv=True)
+    q, k, _ = Problem(9, 50, 264, 264, heads=4, kv_heads=1).arrays(dtype=np.float16)
+    kernel = AttentionKernel(config)
+    text = kernel.explain(q, k, backend="interpreter")
+    assert f"products: {PRODUCTS.replace('tcgen05,', 'tcgen05 of latents,')}\n" in text
+    assert "values:   the first 128 columns of k\n" in text
+    assert "tiles:    128 queries of 4 packed heads by 64 keys, 384 threads\n" in text
+    out, wanted = (kernel.launch(q, k, backend=backend) for backend in ("interpreter", "cpu"))
+    np.testing.assert_allclose(out.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+
+
+ONE_KERNEL = (
+    "AttentionConfig: head_dim=576 with shared_kv has one kernel for sm_100a, which does not take this: {}; "
+    "use other sizes"
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"head_dim_v": 328},
+            ONE_KERNEL.format("head_dim_v above 256 is divided between two CTAs, in multiples of 64"),
+        ),
+        (
+            {"tile": 64, "stages": 2},
+            ONE_KERNEL.format("tile=64, stages=2 does not fit shared memory or registers"),
+        ),
+        (
+            {"block_q": 256},
+            "AttentionConfig: block_q must be one of 64, 128, 'auto', got 256; the largest tile that fits "
+            "head_dim=576, head_dim_v=512 on sm_100a is 64",
+        ),
+        (
+            {"varlen": True, "page_size": 64, "rotary_dim": 64},
+            ONE_KERNEL.format("the kernel rotates queries"),
+        ),
+    ],
+    ids=str,
+)
+def test_what_no_kernel_of_latents_computes_is_refused(how: dict[str, Any], message: str) -> None:
+    settings = {"head_dim_v": 512, "dtype": "f16", "target": "sm_100a", "shared_kv": True, **how}
+    with pytest.raises(ConfigError) as error:
+        AttentionConfig(576, **settings)
+    assert str(error.value) == message
+
+
+def test_two_ctas_compute_wide_values_and_others_have_mma() -> None:
+    arrays = Problem(40, 50, 64, 512).arrays(dtype=np.float16)
+    text = AttentionKernel(AttentionConfig(64, 512, dtype="f16", target="sm_100a")).explain(
+        *arrays, backend="interpreter"
+    )
+    assert f"products: {PRODUCTS}\n" in text
+    assert "and 256 of 512 columns of V" in text
+    text = AttentionKernel(AttentionConfig(64, 300, dtype="f16", target="sm_100a")).explain(
+        *arrays[:2], arrays[2][..., :300], backend="interpreter"
+    )
+    why = "tensor maps take rows of multiples of 16 bytes"
+    assert f"products: mma.sync: {why}\n" in text
 
 
 def test_at_most_128_queries_have_one_row_tile() -> None:

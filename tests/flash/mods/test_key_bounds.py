@@ -89,9 +89,7 @@ def _larger(inside: Any) -> Any:
         pair.map(lambda p: f"({p[0]} + {p[1]})")
         | pair.map(lambda p: f"({p[0]} - {p[1]})")
         | st.tuples(inside, st.integers(1, 9)).map(lambda p: f"({p[0]} // {p[1]})")
-        | st.tuples(
-            inside, st.sampled_from(["// -3", "% 5", "% -4", ">> 1", "<< 2", "& 6", "| 9", "^ 5"])
-        ).map(lambda p: f"({p[0]} {p[1]})")
+        | st.tuples(inside, st.sampled_from(_BY_CONSTANTS)).map(lambda p: f"({p[0]} {p[1]})")
         | st.tuples(inside, _NUMBERS).map(lambda p: f"({p[0]} * {p[1]})")
         | pair.map(lambda p: f"least({p[0]}, {p[1]})")
         | pair.map(lambda p: f"({p[0]} // (0 * q + {p[1]}))")

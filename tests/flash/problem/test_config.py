@@ -27,7 +27,8 @@ TOO_LARGE = (
     "keep its rows in registers and shared memory"
 )
 WITH_SHARED_KV = (
-    "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a'"
+    "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a' or "
+    "a target with tcgen05, such as 'sm_100a'"
 )
 TILE = "must be one of 16, 32, 64, 128, 'auto', got"
 CAUSAL = "causal must be one of False, True, 'bottom_right', 'top_left', got"
@@ -86,9 +87,13 @@ def refused(message: str, **how: Any) -> None:
         ({"dtype": "bf16", "stages": 5}, "stages must be one of 1, 2, 3, 4, 'auto', got 5"),
         ({"dtype": "bf16", "alignment": 1}, "alignment must be one of 16, 8, 4, 2, 'auto', got 1"),
         (
-            {"dtype": "f16", "target": "sm_75"},
-            "dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies the "
-            "kernel uses, got sm_75; use dtype='f32'",
+            {"dtype": "bf16", "target": "sm_75"},
+            "dtype='bf16' needs sm_80 or later, before which tensor cores multiply f16 alone, got sm_75; use "
+            "dtype='f16' or 'f32'",
+        ),
+        (
+            {"dtype": "f16", "stages": 2, "target": "sm_75"},
+            "stages=2 needs sm_80 or later, whose asynchronous copies fill them, got sm_75; use stages=1",
         ),
         *(
             ({"causal": value}, f"{CAUSAL} {got}")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runs import Problem, refusal
+from kernel_runs import Problem
+from refusals import refusal
 
 import flash
 from flash.commands import emit

@@ -290,7 +290,8 @@ class Goals:
         if not search(goal_0, tuple(facts_0), done):
             return False
         goal_n, *facts_n = replaced((goal, *facts), number, iteration.poly + ONE)
-        return search(goal_n, (*facts_n, *self._before(min(iteration.blocks))), done)
+        before = (fact.tightened() for fact in self._before(min(iteration.blocks)))
+        return search(goal_n, (*facts_n, *before), done)
 
 
 def _combined(goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:

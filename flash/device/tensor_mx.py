@@ -1,0 +1,150 @@
+"""Scales of blocks of Q, K and V on their way to tensor memory, where products take them."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from flash.device.cta import Cta
+from flash.device.fp8_scales import last_block
+from flash.device.parameters import ScoreArray
+from flash.device.tensor_fp8 import Fp8Correction, Fp8RowTiles, Fp8TensorPipeline
+from flash.families.tcgen05 import TCGEN05_ROWS
+from flash.families.tcgen05_mx import CELL, Tcgen05MxTiling
+from flash.families.wgmma import WgmmaTiling
+from flash.operands.dtypes import MX_BLOCK
+from flash.problem.features import SCALES
+from ptxgen.dsl import Pointer, Role, Value, marked
+from ptxgen.dsl.hopper import BoxTile, Ring
+from ptxgen.types import u8, u32, u64
+
+_LANES: Final = 32  # words of rows this far apart are neighbours
+_PLACES: Final = TCGEN05_ROWS // _LANES
+_BITS: Final = 8  # of a scale
+Words = list[tuple[int, Value, list[Value]]]  # cells, words in them, and the scales in these
+
+
+class MxTensorPipeline(Fp8TensorPipeline):
+    """See `Fp8TensorPipeline`. The threads that load copy scales to rings of their own, in the order of
+    the tiles: a row of 128 words for 128 rows of a product, as `Scales.copy` takes it. `units` is a tile of
+    scales of 1, those of weights.
+    """
+
+    query_scales: Ring  # a tile for each row tile
+    key_scales: Ring
+    value_scales: Ring
+    units: BoxTile
+
+    def declare(self, t: WgmmaTiling, consumer: Role) -> None:
+        """See `TmaPipeline`."""
+        super().declare(t, consumer)
+        assert isinstance(t, Tcgen05MxTiling)  # of the family
+        ring = functools.partial(self.k.tma.ring, written=True, released_by=self.memory)
+        of_rows, of_values = ((cells, TCGEN05_ROWS) for cells in (t.row_cells, t.value_cells))
+        of_queries: dict[str, Any] = {query_tile(i): (of_rows, u32, "none") for i in range(t.row_tiles)}
+        self.query_scales = ring(1, self.producer, consumer, **of_queries)
+        self.key_scales = ring(t.stages, self.producer, consumer, k=(of_rows, u32, "none"))
+        self.value_scales = ring(t.stages, self.producer, consumer, v=(of_values, u32, "none"))
+        self.units = self.k.tma.tile("units", (1, TCGEN05_ROWS), u32, swizzle="none")
+        self.row_tiles = t.row_tiles
+
+    @marked("mx rings: queries")
+    def load_queries(self, cta: Cta) -> None:
+        """See `TmaPipeline`."""
+        super().load_queries(cta)
+        firsts = (cta.first_row + i * TCGEN05_ROWS for i in range(self.row_tiles))
+        words = [self._of_rows(SCALES[0], cta, first, cta.O.rows) for first in firsts]
+        with self.query_scales.write() as stage:
+            for i, of_tile in enumerate(words):
+                self._store(getattr(stage, query_tile(i)), of_tile)
+
+    @marked("mx rings: keys")
+    def load_keys(self, cta: Cta, row: Value) -> None:
+        """See `TmaPipeline`."""
+        super().load_keys(cta, row)
+        words = self._of_rows(SCALES[1], cta, row, cta.K.rows)
+        with self.key_scales.write() as stage:
+            self._store(stage.k, words)
+
+    @marked("mx rings: values")
+    def load_values(self, cta: Cta, row: Value, follows: Value | bool = False) -> None:
+        """See `TmaPipeline`."""
+        super().load_values(cta, row, follows)
+        k = self.k
+        array, last = self._of_head(SCALES[2], cta), last_block(cta, MX_BLOCK)
+        first = row.as_(u32) // MX_BLOCK
+        blocks = [array.row(k, k.min(first + i, last)) for i in range(self.tile // MX_BLOCK)]
+        columns = self.config.tiling.head_dim_v
+
+        def of(cell: int, column: Value) -> list[Value]:
+            right = k.cvt(k.min(column + cell * TCGEN05_ROWS, columns - 1), dtype=u64)
+            return [block + right for block in blocks]
+
+        words = self._words(self.value_scales.tile("v").rows, of)
+        with self.value_scales.write() as stage:
+            self._store(stage.v, words)
+
+    def _of_rows(self, name: str, cta: Cta, first: Value, count: Value) -> Words:
+        """The scales of 128 rows of Q or K, of which there are `count`, from row `first` on; those after the
+        last row have its scales.
+        """
+        k, array = self.k, self._of_head(name, cta)
+        groups, last = self.config.tiling.head_dim // MX_BLOCK, (count - 1).as_(u32)
+
+        def of(cell: int, row: Value) -> list[Value]:
+            at = array.row(k, k.min((first + k.signed(row)).as_(u32), last))
+            return [at + group for group in range(cell * CELL, min((cell + 1) * CELL, groups))]
+
+        return self._words(self.key_scales.tile("k").rows, of)
+
+    @marked("mx rings: load scales")
+    def _words(self, cells: int, of: Callable[[int, Value], Sequence[Value]]) -> Words:
+        """The words with the scales of `cells` times 128 rows that this thread stores, before it waits for
+        memory to store them to: `of` gives the addresses of those of a cell and a row in it.
+        """
+        k, role = self.k, self.producer
+        words = []
+        for cell in range(cells):
+            for begin in range(0, TCGEN05_ROWS, role.threads):
+                word = role.thread + begin
+                row = word % _PLACES * _LANES + word // _PLACES
+                scales = [
+                    k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32) for at in of(cell, row)
+                ]
+                words.append((cell, word, scales))
+        return words
+
+    @marked("mx rings: store scales")
+    def _store(self, tile: BoxTile, words: Words) -> None:
+        """Store words to a tile."""
+        for cell, word, scales in words:
+            shifted = [scale << _BITS * i if i else scale for i, scale in enumerate(scales)]
+            self.k.store(tile.pointer(cell, word), functools.reduce(operator.or_, shifted))
+
+    def _of_head(self, name: str, cta: Cta) -> ScoreArray:
+        """The scales of the head of a CTA, by rows, or by blocks of keys."""
+        head = cta.head if name == SCALES[0] else cta.kv_head
+        return self.parameters.operands[name].part(self.k, cta.batch).part(self.k, head)
+
+
+def query_tile(i: int) -> str:
+    """The name of the tile with the scales of row tile `i` of Q."""
+    return f"q{i}"
+
+
+class MxRowTiles(Fp8RowTiles):
+    """See `Fp8RowTiles`; products have all scales."""
+
+    def _weigh_outputs(self, cta: Cta, inverse: Value) -> Value:  # noqa: ARG002
+        """See `Fp8RowTiles`."""
+        return inverse
+
+
+class MxCorrection(Fp8Correction):
+    """See `Fp8Correction`; products have all scales."""
+
+    def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
+        """See `Correction`: NaN and infinity are the same with any scale."""
+        return None

@@ -1,0 +1,82 @@
+"""Kernels with Q, K and V of fp8 and scales of blocks of 32 elements (MXFP8) for Blackwell: tiles and roles
+are those of `flash/families/tcgen05_fp8.py`.
+
+Products take the scales from tensor memory, where those of 128 rows and 4 blocks have 4 columns: the scales
+of each row tile of Q, and of one tile each of K and of V. P has scales of 1.
+
+| what is asked | reason against the family |
+|---|---|
+| what `flash/families/tcgen05.py` lists of targets and sizes | |
+| what `not_for_fp8` of `flash/problem/narrow.py` names | |
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from flash.families.family import Campaign, Offered
+from flash.families.request import TileRequest
+from flash.families.tcgen05 import TCGEN05_ROWS, TCGEN05_TARGET
+from flash.families.tcgen05_fp8 import Tcgen05Fp8Family, Tcgen05Fp8Tiling
+from flash.operands.dtypes import MX, MX_BLOCK
+from ptxgen.records import dataclass
+from ptxgen.target import Target
+
+CELL: Final = 4  # scales of a row in a column
+_SCALE_COLUMNS: Final = 4  # of 128 rows
+_CELL_BYTES: Final = CELL * TCGEN05_ROWS
+# Tiles of scales of Q, K, V and P, each of which begins at a multiple of these bytes.
+_REGIONS: Final = 4
+_STEP_BYTES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tcgen05MxTiling(Tcgen05Fp8Tiling):
+    """Tiles and roles of one kernel; see `Tcgen05Fp8Tiling`. A cell has scales of 128 rows and 4 blocks."""
+
+    @property
+    def row_cells(self) -> int:
+        """Cells of 128 rows of Q, or of a tile of K."""
+        return -(-self.score_columns // (CELL * MX_BLOCK))
+
+    @property
+    def value_cells(self) -> int:
+        """Cells of a tile of V, whose columns are rows of a product."""
+        return -(-self.output_columns // TCGEN05_ROWS)
+
+    @property
+    def scale_columns(self) -> int:
+        """See `Tcgen05Fp8Tiling`: of Q, K, V and P."""
+        return _SCALE_COLUMNS * ((self.row_tiles + 1) * self.row_cells + self.value_cells + 1)
+
+    @property
+    def scale_bytes(self) -> int:
+        """See `Tcgen05Fp8Tiling`: of Q, K, V and P."""
+        of_tiles = self.stages * (self.row_cells + self.value_cells)
+        return _CELL_BYTES * (self.row_tiles * self.row_cells + of_tiles + 1) + _REGIONS * _STEP_BYTES
+
+
+class Tcgen05MxFamily(Tcgen05Fp8Family):
+    """Kernels with Q, K and V of MXFP8 for sm_100a and sm_103a."""
+
+    name = "tcgen05 of mxfp8"
+    products = "tcgen05 of mxfp8, with tiles copied by TMA and sums in tensor memory; no GPU has run it"
+    multiplies = "tcgen05 multiplies blocks with scales here"
+    tiling = Tcgen05MxTiling
+    target = TCGEN05_TARGET  # its kernels run on sm_103, too
+    emitter = "flash.kernels.tcgen05_mx_forward:tcgen05_mx_attention_forward"
+    campaign: ClassVar[Campaign] = {}
+
+    def computes(self, request: TileRequest) -> bool:
+        """See `Family`."""
+        return request.dtype in self.dtypes and request.mx
+
+    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
+        """See `Family`."""
+        return (
+            f"scale_block={MX!r} has one kernel, for sm_100a and sm_103a, which does not take this on "
+            f"{target.name}: {self.why_not(request, target, alignment)}; or convert Q, K and V to 'bf16'"
+        )
+
+
+TCGEN05_MX: Final = Tcgen05MxFamily()

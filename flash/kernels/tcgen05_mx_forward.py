@@ -1,0 +1,101 @@
+"""The forward kernel for Blackwell with Q, K and V of MXFP8: O = softmax(scale Q Kᵀ + mask) V in one pass
+over K and V, by the roles of `flash/kernels/tcgen05_forward.py`.
+
+Blocks of 32 elements, of rows of Q and K and of columns of V, have a power of two each. Q Kᵀ and P V take
+them from tensor memory (`tcgen05.mma.kind::mxf8f6f4.block_scale`): the thread that starts products has them
+copied before the first product of a tile. Weights are those of `flash/kernels/tcgen05_fp8_forward.py`: they
+are rounded to e4m3, the largest of a row is 2^8, and O is divided by the sum of the rounded weights. Their
+scales are 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from flash.device.tensor_mx import MxCorrection, MxRowTiles, MxTensorPipeline, query_tile
+from flash.device.tensor_pipeline import TensorPipeline
+from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Tiling
+from flash.families.tcgen05_fp8 import SUM_COLUMNS
+from flash.families.tcgen05_mx import CELL, Tcgen05MxTiling
+from flash.kernels.tcgen05_forward import Work, attention_module
+from flash.kernels.tcgen05_fp8_forward import Fp8Products
+from flash.operands.dtypes import E4M3
+from flash.problem.kernel_config import KernelConfig
+from ptxgen import ir
+from ptxgen.dsl import Value, marked
+from ptxgen.dsl.blackwell import TensorStage
+from ptxgen.dsl.hopper import Operand
+
+_FORM: Final = "mxf8"
+_ONES: Final = 0x7F7F_7F7F  # four scales of 1
+
+
+def tcgen05_mx_attention_forward(config: KernelConfig, t: Tcgen05MxTiling) -> ir.Module:
+    """The module with the kernel of a configuration, whose tiling is `t`.
+
+    `flash/contract/forward.py` says what its parameters mean.
+    """
+    of = Work(E4M3.name, MxTensorPipeline, MxRowTiles, MxCorrection, MxProducts, (("l", SUM_COLUMNS),))
+    return attention_module(config, t, of)
+
+
+class MxProducts(Fp8Products):
+    """See `Fp8Products`; products take scales, which are copied to tensor memory before them."""
+
+    pipeline: MxTensorPipeline
+
+    def __init__(self, pipeline: TensorPipeline, t: Tcgen05Tiling) -> None:
+        super().__init__(pipeline, t)
+        assert isinstance(t, Tcgen05MxTiling)  # of the family
+        scales, of_row = pipeline.memory.scales, CELL * t.row_cells
+        self.of_queries = [scales(TCGEN05_ROWS, of_row, _FORM) for _ in range(t.row_tiles)]
+        self.of_keys = scales(t.tile, of_row, _FORM)
+        self.of_values = scales(t.output_columns, CELL, _FORM)
+        self.of_weights = scales(TCGEN05_ROWS, CELL, _FORM)
+
+    @marked("tcgen05 mx: ones")
+    def begin(self) -> None:
+        """Store the ones and the scales of weights, and have these copied."""
+        k, pipeline = self.pipeline.k, self.pipeline
+        role = pipeline.multiplying
+        for at in pipeline.units.chunks(role.thread, role.threads):
+            k.store(at, [_ONES] * 4)
+        super().begin()
+        with pipeline.memory.one_thread():
+            self.of_weights.copy(pipeline.units)
+
+    @contextmanager
+    def queries(self) -> Iterator[Any]:
+        """See `Products`."""
+        with super().queries() as stage, self.pipeline.query_scales.drain() as scales:
+            with self.pipeline.memory.one_thread():
+                for i, of in enumerate(self.of_queries):
+                    of.copy(getattr(scales, query_tile(i)))
+            yield stage
+
+    @contextmanager
+    def keys(self) -> Iterator[Any]:
+        """See `Products`."""
+        with super().keys() as stage, self.pipeline.key_scales.drain() as scales:
+            with self.pipeline.memory.one_thread():
+                self.of_keys.copy(scales.k)
+            yield stage
+
+    @contextmanager
+    def values(self) -> Iterator[Any]:
+        """See `Products`."""
+        with super().values() as stage, self.pipeline.value_scales.drain() as scales:
+            with self.pipeline.memory.one_thread():
+                self.of_values.copy(scales.v)
+            yield stage
+
+    def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:
+        """See `Products`."""
+        stage.s.mma(Q, K, use=False, scales=(self.of_queries[i], self.of_keys))
+
+    def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
+        """See `Products`; the sum of the weights grows by its columns of ones."""
+        stage.o.mma(stage.p, V, use=use, scales=(self.of_weights, self.of_values))
+        self.sum_weights(stage, use)
