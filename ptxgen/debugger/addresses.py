@@ -11,7 +11,6 @@ from ptxgen.debugger.expressions import Expression
 from ptxgen.debugger.memory import Cell, generic
 from ptxgen.debugger.session import Session
 from ptxgen.errors import LaunchError, did_you_mean
-from ptxgen.frontends.program import arrays_of
 from ptxgen.isa.tensor_memory import COLUMNS, LANES
 
 PLACES: Final = (
@@ -51,11 +50,10 @@ def _regions(session: Session) -> dict[str, int]:
 
 
 def _of_argument(session: Session, name: str, index: tuple[int, ...], text: str) -> Cell:
-    arrays = arrays_of(session.value(name)) if name in session.names else []
-    if not arrays:
+    array = session.value(name) if name in session.names else None
+    if not isinstance(array, np.ndarray):
         known = [*_regions(session), *session.names]
         raise LaunchError(f"{name} is in no memory{did_you_mean(name, known)}; a place is {PLACES}")
-    array = arrays[0]
     sizes = array.shape[: len(index)]
     if len(index) > array.ndim or not all(0 <= n < size for n, size in zip(index, sizes, strict=True)):
         raise LaunchError(f"{text}: {name} has the shape {array.shape}")

@@ -19,6 +19,7 @@ from ptxgen.debugger.memory import Cell, bytes_at
 from ptxgen.debugger.moment import Moment
 from ptxgen.debugger.source_map import SourceMap, Target
 from ptxgen.errors import LaunchError, TrapError
+from ptxgen.frontends.program import arrays_of
 from ptxgen.interpreter import DeviceArena, Result
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.interpreter.debugging import DebuggedScheduler, Debugger
@@ -402,7 +403,8 @@ class Session(Debugger):
         default that of the thread that is looked at. Raises `LaunchError` for another name.
         """
         if name in self.names:
-            return self.args[self.names.index(name)]
+            value = self.args[self.names.index(name)]
+            return (arrays_of(value) or [scalar(value)])[0]  # of a tensor map its array
         lane = self.lane() if lane is None else lane
         if self.now is None or lane is None:
             raise LaunchError(f"{self.name()} is not running")
