@@ -310,7 +310,11 @@ def test_a_wheel_without_flash_checks_runs_reports_and_mutates(built: Built, tmp
         (["run", *launch, "--sanitize", "--json"], 0, '"reports": []'),
         (["report", *launch, "--no-assemble", "-o", "report.html"], 0, "saxpy: 0 errors, 0 unproved, "),
         (["mutate", *launch, "--kind", "loop-bound", "--jobs", "1"], 1, " mutants, 1 problem, 0 equivalent"),
-        (["emit"], 2, "no command 'emit' is installed; the commands are check, run, run-program, report, "),
+        (
+            ["emit"],
+            2,
+            "no command 'emit' is installed; the commands are check, run, run-program, debug, report, ",
+        ),
     ):
         done = subprocess.run(
             [python, "-m", "ptxgen", *words],

@@ -33,6 +33,11 @@ TOOLKIT: Final = {
         "ptxgen.commands.run", "run a kernel of PTX or CUDA C++ without a GPU", "ptxgen run attention.ptx"
     ),
     "run-program": Command("ptxgen.commands.run_program", "run a CUDA program without a GPU"),
+    "debug": Command(
+        "ptxgen.commands.debug",
+        "stop a kernel where it goes wrong, and step forwards and back",
+        "ptxgen debug kernels.py:softmax --example kernels.py:example",
+    ),
     "report": Command("ptxgen.commands.report", "report on a kernel as one HTML page"),
     "mutate": Command(
         "ptxgen.commands.mutate",

@@ -19,26 +19,14 @@ from ptxgen import interpreter
 from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from ptxgen.commands.parts.files import FileError, check_writable, write_files
-from ptxgen.commands.parts.limits import add_max_instructions
-from ptxgen.commands.parts.numbers import whole
+from ptxgen.commands.parts.launch_options import add_launch, add_watch, symbol_values
 from ptxgen.commands.parts.progress import bar, cta_lines
-from ptxgen.commands.parts.run_arguments import (
-    ArgumentText,
-    Array,
-    argument_text,
-    argument_value,
-    array_of,
-    check_type,
-    extents,
-    npy,
-    values_of,
-)
+from ptxgen.commands.parts.run_arguments import ArgumentText, array_of, check_type, npy, values_of
 from ptxgen.commands.parts.run_program import add_compilation, program_of
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTargetError
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
-from ptxgen.interpreter.arguments import Argument
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
@@ -147,8 +135,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     entry = add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
     completed(entry, kernel_names("ptx"))
     add("--json", action="store_true", help="print JSON")
-    _add_launch(parser.add_argument_group("the launch"))
-    _add_inspection(parser.add_argument_group("what is watched"))
+    launch = parser.add_argument_group("the launch")
+    add_launch(launch)
+    launch.add_argument("--out-dir", type=Path, metavar="DIR", help="for the files of inout: and out:")
+    watched = parser.add_argument_group("what is watched")
+    watched.add_argument("--counters", action="store_true", help="count instructions and memory traffic")
+    add_watch(watched)
     add_compilation(parser.add_argument_group("how CUDA C++ is compiled"))
     arguments = parser.parse_args(argv)
     if arguments.entry is None:
@@ -171,56 +163,6 @@ _LAUNCH: Final = (
     "sanitize",
     "schedule",
 )
-
-
-def _add_launch(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs; 4x2x1 means the same as 4,2,1")
-    add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA")
-    add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
-    add("--arg", type=argument_text, action="append", default=[], metavar="ARGUMENT", help="see below")
-    add(
-        "--symbol",
-        type=_symbol,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a value for a variable of the module: a .npy file, a number or hex:",
-    )
-    add("--dynamic-smem", type=whole(0), default=0, metavar="BYTES", help="of shared memory")
-    add("--out-dir", type=Path, metavar="DIR", help="for the files of inout: and out:")
-
-
-def _add_inspection(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--counters", action="store_true", help="count instructions and memory traffic")
-    add(
-        "--sanitize",
-        nargs="?",
-        const="all",
-        default="",
-        metavar="NAMES",
-        help="find races, missing waits, uninitialised values: all, or some of bounds, init, race, "
-        "sync, proxy, and mbarrier_init, determinism, tensor_fence and tensor_order, which are not in all, "
-        "with commas",
-    )
-    add(
-        "--schedule",
-        metavar="SCHEDULE",
-        help="lockstep, or pct:SEED or pct:SEED:DEPTH for an order of warps drawn from a seed "
-        f"(default: {LOCKSTEP})",
-    )
-    add_max_instructions(add)
-
-
-def _symbol(text: str) -> tuple[str, ArgumentText]:
-    name, equals, words = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    value = argument_text(words)
-    if value.output is not None:
-        raise argparse.ArgumentTypeError(f"a variable is not written to a file, got {text!r}")
-    return name, value
 
 
 # ------------------------------------------------------------------------------------------ running
@@ -248,9 +190,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
             profile=arguments.counters,
             schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,
-            symbols=program.symbols(
-                {name: _contents(argument_value(0, what)) for name, what in arguments.symbol}
-            ),
+            symbols=program.symbols(symbol_values(arguments.symbol)),
             raise_on_report=False,
             progress=progress,
         )
@@ -301,10 +241,6 @@ def _files(arguments: Sequence[ArgumentText], folder: Path | None) -> dict[int, 
                 raise LaunchError(f"two arguments would be written to {path}")
             files[number] = path
     return files
-
-
-def _contents(value: Argument) -> Array | bytes:
-    return value if isinstance(value, bytes) else np.asarray(value)
 
 
 @contextmanager

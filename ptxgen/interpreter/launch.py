@@ -17,6 +17,7 @@ from ptxgen.arguments import integer
 from ptxgen.collector import uncollected
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
+from ptxgen.interpreter.debugging import DebuggedScheduler, Debugger
 from ptxgen.interpreter.machine.address_map import CONST_START, LOCAL_START, PARAM_START
 from ptxgen.interpreter.machine.arena import DeviceArena, Window
 from ptxgen.interpreter.machine.barriers import Barriers
@@ -81,6 +82,7 @@ def run(
     recorder: Recorder | None = None,
     in_flight: Sequence[NDArray[Any]] = (),
     cooperative: bool = True,
+    debugger: Debugger | None = None,
 ) -> Result:
     """Run a kernel on the CPU. The arrays among `args` are its device memory and hold its results
     afterwards.
@@ -107,7 +109,8 @@ def run(
     at once; the others begin when these have ended, unless they have been cancelled.
     `max_instructions` limits the instructions that one batch of CTAs executes in sequence.
     `progress` is called with the number of CTAs done and their total. With a `recorder`, only the
-    first cluster of the grid runs, without sanitizers, and its first CTA is recorded.
+    first cluster of the grid runs, without sanitizers, and its first CTA is recorded. A `debugger`
+    (`ptxgen.interpreter.debugging`) is called before each instruction, and the run is `stepwise`.
 
     `in_flight` are the arrays that the previous grid writes, if this one may begin before that has
     ended (programmatic dependent launch): the sanitizer `race` reports accesses to them before
@@ -131,6 +134,7 @@ def run(
         "cooperative": cooperative,
     }
     _check(flags, progress, arena, recorder, asked)
+    stepwise = stepwise or debugger is not None
     dynamic_smem = _count("dynamic_smem", dynamic_smem, 0)
     max_instructions = _count("max_instructions", max_instructions, 1)
     text = ptx_or_module if isinstance(ptx_or_module, str) else None
@@ -164,6 +168,7 @@ def run(
         traffic,
         recorder,
         spans,
+        debugger,
     )
     if "init" in asked:
         launch.undefined = UndefinedArrays(arena, program.linked)
@@ -260,12 +265,17 @@ class _Launch:
     traffic: Traffic | None
     recorder: Recorder | None = None
     in_flight: tuple[Span, ...] = ()
+    debugger: Debugger | None = None
     workspace: int = 0  # address of a cooperative launch's workspace
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
     undefined: UndefinedArrays | None = None  # if undefined bits are followed
     printed: list[str] = field(default_factory=list)
     queue: LaunchQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.debugger is not None:
+            self.reports = self.debugger.reports()
 
     def batch_size(self, sanitize: bool) -> int:
         """The number of CTAs that run at once."""
@@ -366,6 +376,11 @@ class _Launch:
         self.counters.tensor_columns = max(self.counters.tensor_columns, machine.tensor_columns)
 
     def _scheduler(self, machine: LaneMachine, policy: Policy) -> Scheduler:
+        if self.debugger is not None:
+            debugged = DebuggedScheduler(self.program, machine, self.max_instructions, policy)
+            machine.before = self.debugger.before
+            self.debugger.begin(debugged)
+            return debugged
         if self.recorder is None:
             return Scheduler(self.program, machine, self.max_instructions, policy)
         self.recorder.begin(self.program, machine)

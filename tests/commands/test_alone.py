@@ -116,8 +116,8 @@ def test_the_toolkit_has_its_commands_and_no_others(alone: Path) -> None:
     assert emit == (
         2,
         "",
-        "ptxgen: error: no command 'emit' is installed; the commands are check, run, run-program, report, "
-        "mutate, cache, completion\n",
+        "ptxgen: error: no command 'emit' is installed; the commands are check, run, run-program, debug, "
+        "report, mutate, cache, completion\n",
     )
 
 

@@ -75,6 +75,7 @@ TABLE = {
     ),
     "run --help": (*OF_FLASH, "jinja2", "ptxgen.mutation", "ptxgen.program", "ptxgen.report"),
     "run-program --help": (*OF_FLASH, "jinja2", "ptxgen.mutation", "ptxgen.report"),
+    "debug --help": (*OF_FLASH, "jinja2", "ptxgen.mutation", "ptxgen.program"),
     "report --help": (*OF_FLASH, "jinja2", "ptxgen.frontends", "ptxgen.mutation", "ptxgen.program"),
     "mutate --help": (*OF_FLASH, "jinja2", "ptxgen.program", "ptxgen.report"),
     "context-parallel --help": (
@@ -107,7 +108,7 @@ TABLE = {
         *OTHER_COMMANDS,
     ),
 }
-SLOW = ("run", "run-program", "report", "mutate", "context-parallel", "bench", "tune", "demo")
+SLOW = ("run", "run-program", "debug", "report", "mutate", "context-parallel", "bench", "tune", "demo")
 
 PROGRAM = """
 import sys

@@ -9,6 +9,7 @@ from interpreter.programs import on_elements, ptx
 
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter import DeviceArena, run
+from ptxgen.interpreter.machine.arena import joined_ranges
 from ptxgen.tensormap import TensorMap
 
 INTEGERS = [f"{kind}{bits}" for kind in "usb" for bits in (8, 16, 32, 64)]
@@ -405,3 +406,9 @@ def test_directives_of_a_kernel_bind_its_launches(
     text = with_directive(directive)
     run(text, **{"grid": 1, "block": 1, "args": [], **fine})
     assert refused(text, [], **launch) == message
+
+
+def test_device_addresses_are_in_the_order_of_the_arguments_whatever_their_host_addresses() -> None:
+    whole = np.zeros(64, np.uint32)
+    ranges = joined_ranges([("last", whole[32:]), ("first", whole[:16]), ("too", whole[8:24])])
+    assert [name for *_, name in ranges] == ["last", "first, too"]

@@ -58,6 +58,7 @@ class MemoryAccess:
     spaces: dict[str, Space]  # all spaces that are one row of bytes, per thread or for all threads
     watch: Observer | None
     traffic: Meter | None = None
+    before: Callable[[Any, Any], None] | None = None  # called before each instruction of a stepwise run
     definedness: Definedness | None = None  # follows undefined bits, if a sanitizer asks for it
     faults: Faults
     selection: Selection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -280,20 +281,23 @@ class DeviceArena:
 
 
 def joined_ranges(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, list[object], bool, str]]:
-    """The host memory of named arrays as disjoint ranges: low, high, arrays, whether writable, names."""
+    """The host memory of named arrays as disjoint ranges: low, high, arrays, whether writable, names; in the
+    order of the first array of each, which does not depend on host addresses.
+    """
     ranges = sorted(
         (*(byte_bounds(a) if a.size else (_pointer(a), _pointer(a))), i, name, a)
         for i, (name, a) in enumerate(arrays)
     )
-    joined: list[tuple[int, int, list[object], bool, str]] = []
-    for low, high, _, name, array in ranges:
+    joined: list[tuple[int, tuple[int, int, list[object], bool, str]]] = []
+    for low, high, number, name, array in ranges:
         writable = array.flags.writeable
-        if joined and low < joined[-1][1]:
-            low, last, owners, others, names = joined.pop()
-            joined.append((low, max(last, high), [*owners, array], others or writable, f"{names}, {name}"))
+        if joined and low < joined[-1][1][1]:
+            first, (low, last, owners, others, names) = joined.pop()
+            both = low, max(last, high), [*owners, array], others or writable, f"{names}, {name}"
+            joined.append((min(first, number), both))
         else:
-            joined.append((low, high, [array], writable, name))
-    return joined
+            joined.append((number, (low, high, [array], writable, name)))
+    return [of for _, of in sorted(joined, key=operator.itemgetter(0))]
 
 
 def _pointer(array: Lanes) -> int:

@@ -201,6 +201,13 @@ class Barriers:
         }
         return outcomes[op]
 
+    def counts(self, cta: int) -> list[tuple[int, int, int]]:
+        """The barriers of a CTA at which threads have arrived: the number of each, of these threads, and of
+        those that it waits for, 0 for all threads of the CTA.
+        """
+        arrived = self._arrived()[cta]
+        return [(int(n), int(arrived[n]), int(self._wanted[cta, n])) for n in np.flatnonzero(arrived)]
+
     @property
     def waiting(self) -> Lanes:
         """Which lanes wait, bool."""

@@ -101,6 +101,12 @@ class Batch:
         )
         return x, y, z
 
+    def number_of(self, index: tuple[int, int, int]) -> int:
+        """The number of the CTA with an index in the grid."""
+        clusters, inside = zip(*map(divmod, index, self.cluster), strict=True)
+        number = _flat(clusters, self._clusters)
+        return number * self.cluster_size + _flat(inside, self.cluster)
+
     def thread(self, lane: int) -> tuple[int, int, int]:
         """The index of a lane's thread in its CTA."""
         return _index(lane % self.width, self.block)
@@ -195,6 +201,11 @@ def _along(numbers: Lanes, extents: tuple[int, int, int], axis: int) -> Lanes:
 def _index(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
+
+
+def _flat(index: tuple[int, ...], extents: tuple[int, int, int]) -> int:
+    x, y, z = index
+    return x + extents[0] * (y + extents[1] * z)
 
 
 class Selection:

@@ -93,7 +93,7 @@ class Stepper:
 
         def execute(machine: LaneMachine, *inputs: Any) -> tuple[Any, ...]:
             lanes, shadows = inputs[: len(names)], inputs[len(names) :]
-            state = _State(
+            state = State(
                 self,
                 machine,
                 dict(zip(names, lanes, strict=True)),
@@ -102,6 +102,8 @@ class Stepper:
             taken: Lanes | None = None
             value: Any = None
             for step in self._steps:
+                if machine.before is not None and not step.resumes:
+                    machine.before(step, state)
                 if step.number in self._runs and not step.resumes:
                     state.touch(step, self._runs[step.number])
                 if step.leaves:
@@ -134,8 +136,10 @@ class Stepper:
         self.dtypes[self.key(named.name)] = TYPES[named.declared].dtype
 
 
-class _State:
-    """The registers of the selected lanes while a segment runs."""
+class State:
+    """The registers of the selected lanes while a segment runs: `lanes`, by the names that `key` gives them
+    in the whole program.
+    """
 
     def __init__(
         self,
@@ -150,6 +154,7 @@ class _State:
         inner = machine.selection.inner
         self._selected: Lanes = np.ones(self._count, np.bool_) if inner is None else inner
         self._step: Step
+        self.key = stepper.key
         self.lanes = lanes
         self.shadows = shadows
 
@@ -178,6 +183,14 @@ class _State:
                     assert want.type is not None
                     self._write(register, want.type, value, active)
         self._flow(step, arguments, active)
+
+    def active(self, step: Step) -> Lanes:
+        """The selected lanes for which the guard of an instruction holds, bool."""
+        guard = step.instr.guard
+        if guard is None:
+            return self._selected
+        held: Lanes = self._selected & (self._held(guard.register) != guard.negated)
+        return held
 
     def touch(self, step: Step, numbers: tuple[int, ...]) -> None:
         """Report a run of instructions that touch registers of `wgmma`; `step`, its first one, is next."""
@@ -225,11 +238,7 @@ class _State:
         self._step = step
         self._machine.at = step.number
         self._machine.mask = self._selected
-        guard = step.instr.guard
-        if guard is None:
-            return self._selected
-        active: Lanes = self._selected & (self._held(guard.register) != guard.negated)
-        return active
+        return self.active(step)
 
     def _arguments(self, step: Step) -> dict[str, Any]:
         """The operands that the row's function takes."""
@@ -259,20 +268,20 @@ class _State:
                 self._refuse(want.name, got)
             return got.value
         if isinstance(got, Address):
-            return self._address(got.base, got.offset)
+            return self.address(got.base, got.offset)
         if isinstance(got, TensorAddress):
             pairs = zip(want.along, got.coordinates, strict=True)
             along = tuple(self._typed(c, type, want.name) for type, c in pairs)
-            return self._address(got.base, got.offset), along
+            return self.address(got.base, got.offset), along
         assert want.type is not None
         if isinstance(got, Vector):
             items = [g for g in got.items if not (want.written and isinstance(g, Sink))]
             return tuple(self._typed(item, want.type, want.name) for item in items)
         return self._typed(got, want.type, want.name)
 
-    def _address(self, base: Reg | Symbol | None, offset: int) -> Lanes:
-        """An address, uint64 lanes. A 32-bit address register counts as signed, so that a negative
-        base and a positive offset cancel.
+    def address(self, base: Reg | Symbol | None, offset: int) -> Lanes:
+        """The address of an operand, uint64 lanes. A 32-bit address register counts as signed, so that a
+        negative base and a positive offset cancel.
         """
         if base is None:
             return np.full(self._count, offset, np.uint64)

@@ -96,6 +96,10 @@ class Calls:
             returns += self._onward(block.segment.after, there, block.segment.routine)
         return returns
 
+    def site(self, routine: int, lane: int) -> int:
+        """The block with the call that brought a lane to a routine."""
+        return int(self._sites[routine][lane])
+
     def _onward(self, after: int, mask: Lanes, routine: int) -> list[tuple[int, Lanes]]:
         if after >= 0 or routine == len(self._linked.routines) - 1:
             return [(after, mask)]
