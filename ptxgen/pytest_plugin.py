@@ -1,15 +1,17 @@
 """A plugin for pytest: the fixtures `run_ptx` and `interpret_triton` run kernels without a GPU, and
 fail the test with what the sanitizers find; `mutate_ptx` fails it with the mistakes in a kernel that its
-problems would miss.
+problems would miss. With `--gpu=interpreter`, tests that ask PyTorch for a GPU run without one.
 
 pytest loads it wherever `ptxgen` is installed. It imports nothing of `ptxgen` until a test asks for
-a fixture.
+a fixture, or the command line for a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +59,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Let PyTorch have a GPU before the first conftest is imported, if the command line asks for one.
+
+    The options exist only where they are used or explained: other projects may have a `--gpu` of their own.
+    """
+    if not {"-h", "--help"}.isdisjoint(args) or any(arg.startswith("--gpu=interp") for arg in args):
+        group = parser.getgroup("ptxgen")
+        group.addoption(
+            "--gpu",
+            choices=("interpreter",),
+            default=None,
+            help="interpreter: PyTorch's tensors say that they are on CUDA, and kernels of Triton and of "
+            "ptxgen run on the interpreter",
+        )
+        group.addoption(
+            "--gpu-target",
+            default="sm_80",
+            metavar="NAME",
+            help="the GPU of --gpu=interpreter, such as sm_90a or sm_100a (default: sm_80)",
+        )
+    asked = parser.parse_known_args(args)
+    if getattr(asked, "gpu", None) is None:
+        return
+    from ptxgen.errors import PtxGenError
+    from ptxgen.frontends.emulated.gpu import emulated_gpu
+
+    stack = ExitStack()
+    try:
+        outcomes = stack.enter_context(emulated_gpu(target=asked.gpu_target, **_how(asked)))
+    except PtxGenError as error:
+        raise pytest.UsageError(str(error)) from error
+    early_config.add_cleanup(stack.close)
+    early_config.pluginmanager.register(_Gpu(outcomes), "ptxgen gpu")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options, if they are given."""
     config.pluginmanager.register(_Summary(), "ptxgen summary")
@@ -86,11 +126,11 @@ def run_ptx(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
     """
     from ptxgen.frontends.dispatch import run as run_any
 
-    asked = _asked(request.config)
+    asked = _how(request.config.option)
 
     def run(*arguments: Any, raise_on_report: bool = True, **how: Any) -> Outcome:
         outcome = run_any(*arguments, raise_on_report=False, **{**asked, **how})
-        _record(request, outcome, failed=raise_on_report)
+        _record(request.node, outcome, failed=raise_on_report)
         if raise_on_report and not outcome.clean:
             pytest.fail(f"kernel {outcome.name} on the PTX interpreter:\n{outcome.findings}", pytrace=False)
         return outcome
@@ -108,10 +148,10 @@ def interpret_triton(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
 
     target = request.config.getoption("--ptx-triton-target")
     of = {} if target is None else {"target": target}
-    with interpreted(**of, **_asked(request.config)) as outcomes:
+    with interpreted(**of, **_how(request.config.option)) as outcomes:
         yield outcomes
     for outcome in outcomes:
-        _record(request, outcome, failed=True)
+        _record(request.node, outcome, failed=True)
 
 
 @pytest.fixture
@@ -149,20 +189,20 @@ def mutate_ptx() -> Callable[..., list[Verdict]]:
     return mutate
 
 
-def _asked(config: pytest.Config) -> dict[str, Any]:
+def _how(options: argparse.Namespace) -> dict[str, Any]:
     """The sanitizers and schedules that the options of the command line select."""
     from ptxgen.interpreter import PCT
     from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
-    names = config.getoption("--ptx-sanitize")
+    names = options.ptx_sanitize
     # Lockstep last: the arrays hold its results, however many schedules there are.
-    schedules = (*map(PCT, range(config.getoption("--ptx-schedules") - 1)), LOCKSTEP)
-    limit = config.getoption("--ptx-max-instructions")
+    schedules = (*map(PCT, range(options.ptx_schedules - 1)), LOCKSTEP)
+    limit = options.ptx_max_instructions
     how = {} if limit is None else {"max_instructions": limit}
     return {"sanitize": False if names == _NONE else names, "schedule": schedules, **how}
 
 
-def _record(request: pytest.FixtureRequest, outcome: Outcome, *, failed: bool) -> None:
+def _record(test: pytest.Item, outcome: Outcome, *, failed: bool) -> None:
     """Record a run for the summary; its findings count if it failed the test."""
     findings = outcome.findings
     run = {
@@ -170,7 +210,33 @@ def _record(request: pytest.FixtureRequest, outcome: Outcome, *, failed: bool) -
         "instructions": outcome.counters.warp_instructions,
         "findings": len(findings.reports) + len(findings.faults) if failed else 0,
     }
-    request.node.user_properties.append((_PROPERTY, json.dumps(run)))
+    test.user_properties.append((_PROPERTY, json.dumps(run)))
+
+
+class _Gpu:
+    """The launches of each test on the GPU of the command line."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self.outcomes = outcomes
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Record the launches of a test and of its fixtures; what was found fails it, even if code of the
+        test caught the error.
+        """
+        try:
+            yield
+        finally:
+            outcomes = self.outcomes[:]
+            self.outcomes.clear()
+            for outcome in outcomes:
+                _record(item, outcome, failed=True)
+        caught = [outcome for outcome in outcomes if not outcome.clean]
+        if caught:
+            texts = [
+                f"kernel {outcome.name} on the PTX interpreter:\n{outcome.findings}" for outcome in caught
+            ]
+            pytest.fail("\n".join(texts), pytrace=False)
 
 
 class _Summary:

@@ -14,9 +14,11 @@ _CALLER: Final = "ptxgen.frontends.triton_launches"
 
 
 @contextmanager
-def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[list[Outcome]]:
+def interpreted(
+    *, target: str = front.DEFAULT_TARGET, outcomes: list[Outcome] | None = None, **how: Any
+) -> Iterator[list[Outcome]]:
     """Within the context, each launch of a Triton kernel in this process, by whatever code, runs on
-    the CPU, on arrays of the host; the list gets the outcome of each.
+    the CPU, on arrays of the host; the list, `outcomes` if given, gets the outcome of each.
 
     `how` are the arguments of `ptxgen.frontends.triton.run` that are the same for all launches, such
     as `sanitize` and `schedule`, and options of Triton's compiler for launches that do not give them, such
@@ -29,7 +31,7 @@ def interpreted(*, target: str = front.DEFAULT_TARGET, **how: Any) -> Iterator[l
     triton = require(_CALLER, "triton", "triton")
     common = dict(how.pop("options", None) or {})
     kernels = triton.runtime.JITFunction
-    outcomes: list[Outcome] = []
+    outcomes = [] if outcomes is None else outcomes
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> _Launched:
         launched = _Launched(kernel, args, named)

@@ -328,12 +328,12 @@ class KernelFunction:
         explicit = None if stream is None else stream_handle(stream, self.name)
         return extent, read(self.signature.parameters, values, explicit), statics, explicit
 
-    def target_of(self, ordinal: int | None) -> Target:
-        """The target of a launch: that of the decorator, else the device's own. Raises
-        `LaunchError` if the device does not run it.
+    def target_of(self, ordinal: int | None, default: Target | str = DEFAULT_TARGET) -> Target:
+        """The target of a launch: that of the decorator, else the device's own, or `default` without a
+        device. Raises `LaunchError` if the device does not run it.
         """
         if ordinal is None:
-            return self._target or find_target(DEFAULT_TARGET)
+            return self._target or find_target(default)
         target = self._targets.get(ordinal)
         if target is None:
             target = self._targets[ordinal] = self._target_on(ordinal)
