@@ -27,6 +27,7 @@ DEPENDENCIES = (
     "numpy",
     "numpy.libs",
     "platformdirs",
+    "pygments",
     "threadpoolctl",
 )
 SAXPY = ["--entry", "saxpy", "--block", "128"]

@@ -1061,6 +1061,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "lse_from_log2",
         "lse_to_log2",
         "merge_partials",
+        "quantize_mx",
         "rotary_tables",
         "to_device",
     ]

@@ -364,7 +364,7 @@ NO_GPU = "--gpu needs a GPU: cannot open the GPU: the driver lists no device"
             3,
             "AttentionConfig: head_dim must be an integer from 1 to 256, got 300; beyond 256 a CTA cannot "
             "keep its rows in registers and shared memory; where V is columns of K, shared_kv=True takes up "
-            "to 576, with 'f16' or 'bf16' and target='sm_90a'",
+            "to 576, with 'f16' or 'bf16' and target='sm_90a' or a target with tcgen05, such as 'sm_100a'",
         ),
         (
             "--head-dim 16 --target sm_81",
