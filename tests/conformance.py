@@ -173,7 +173,7 @@ KINDS: Final[dict[str, Kind]] = {
     "mxfp8 e5m2 on sm_103a": Kind(
         TCGEN05_MX,
         {"dtype": "e5m2", "scale_block": "mx", "target": "sm_103a"},
-        64,
+        32,
         128,
         (96, 48),
         _OF_TCGEN05_MX,

@@ -134,6 +134,8 @@ def run(
         "cooperative": cooperative,
     }
     _check(flags, progress, arena, recorder, asked)
+    if debugger is not None and not isinstance(debugger, Debugger):
+        raise LaunchError(f"debugger must be a ptxgen.interpreter.debugging.Debugger, got {shown(debugger)}")
     stepwise = stepwise or debugger is not None
     dynamic_smem = _count("dynamic_smem", dynamic_smem, 0)
     max_instructions = _count("max_instructions", max_instructions, 1)

@@ -56,7 +56,7 @@ OF_BUILDER = (
 RING = {"advance", "barrier", "enter", "leave", "origin", "prepare", "wait"}
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: set(OF_BUILDER.split()),
-    type(builder().warp): {"joined", "scanned"},
+    type(builder().warp): {"extremes", "joined", "operands", "reduced", "scanned"},
     type(builder().atomic): set(),
     Vectors: set(),
     type(builder().block): set(),

@@ -65,7 +65,7 @@ def test_every_wait_commit_and_fence_is_needed(kernel: str) -> None:
         ("fence", "deleted", "RowTiles.run", "sanitizer"),
         ("mbarrier", "not waited for", "multiply", "sanitizer"),
         ("tensor-memory", "half the columns", "tcgen05_attention_forward", "proof"),
-        ("product", "B transposed", "multiply", "value"),
+        ("product", "B transposed", "Products.scores", "value"),
     ],
 )
 def test_a_mistake_in_a_kernel_with_tensor_memory_is_noticed(
