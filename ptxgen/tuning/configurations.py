@@ -31,9 +31,9 @@ def configurations(
     for one in every:
         for name in one:
             if name not in known:
-                what = ", ".join(signature.statics) or "none"
+                statics = ", ".join(signature.statics) or "none"
                 raise ConfigError(
-                    f"{caller}: {name!r} is no keyword-only parameter of the kernel ({what}) and not "
+                    f"{caller}: {name!r} is no keyword-only parameter of the kernel ({statics}) and not "
                     f"'{THREADS}'{did_you_mean(name, known)}"
                 )
     seen = set[object]()

@@ -319,8 +319,8 @@ def test_an_operator_composes_in_the_order_of_the_threads(group, threads):
 
 def test_an_operator_on_single_values_is_a_sum_if_it_adds():
     x = data("float32", 100)[0]
-    own = kernel(lambda k, x: k.block.scan(x, lambda a, b: a + b) - k.block.scan(x), 100)
-    assert abs(result_of(own, x)).max() < 1e-5
+    difference = kernel(lambda k, x: k.block.scan(x, lambda a, b: a + b) - k.block.scan(x), 100)
+    assert abs(result_of(difference, x)).max() < 1e-5
     assert (result_of(kernel(lambda k, x: k.block.broadcast(x, 70), 100), x) == x[70]).all()
 
 
