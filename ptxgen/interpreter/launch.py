@@ -133,9 +133,7 @@ def run(
         "raise_on_report": raise_on_report,
         "cooperative": cooperative,
     }
-    _check(flags, progress, arena, recorder, asked)
-    if debugger is not None and not isinstance(debugger, Debugger):
-        raise LaunchError(f"debugger must be a ptxgen.interpreter.debugging.Debugger, got {shown(debugger)}")
+    _check(flags, progress, arena, recorder, debugger, asked)
     stepwise = stepwise or debugger is not None
     dynamic_smem = _count("dynamic_smem", dynamic_smem, 0)
     max_instructions = _count("max_instructions", max_instructions, 1)
@@ -201,7 +199,12 @@ def run(
 
 
 def _check(
-    flags: Mapping[str, object], progress: object, arena: object, recorder: object, asked: frozenset[str]
+    flags: Mapping[str, object],
+    progress: object,
+    arena: object,
+    recorder: object,
+    debugger: object,
+    asked: frozenset[str],
 ) -> None:
     """Raise `LaunchError` for arguments of `run` of another type."""
     for name, flag in flags.items():
@@ -215,6 +218,8 @@ def _check(
         raise LaunchError(f"recorder must be a ptxgen.interpreter.recording.Recorder, got {shown(recorder)}")
     if recorder is not None and asked:
         raise LaunchError("a run with a recorder has no sanitizers; leave out sanitize, or run twice")
+    if debugger is not None and not isinstance(debugger, Debugger):
+        raise LaunchError(f"debugger must be a ptxgen.interpreter.debugging.Debugger, got {shown(debugger)}")
 
 
 def _arrays(in_flight: object) -> Sequence[NDArray[Any]]:
