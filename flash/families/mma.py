@@ -182,7 +182,12 @@ class MmaTiling:
     @property
     def group(self) -> int:
         """`mma` steps of tf32 whose products the tensor core sums together."""
-        return LONGEST_GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
+        return _SMALL_GROUP if self.has_wide_outputs else LONGEST_GROUP
+
+    @property
+    def has_wide_outputs(self) -> bool:
+        """Whether O of a CTA has so many columns that a thread has few registers for operands."""
+        return self.output_columns > _WIDE
 
     @property
     def registers(self) -> int:
