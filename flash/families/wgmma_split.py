@@ -125,7 +125,7 @@ class SplitFamily(PanelFamily[SplitWgmmaTiling]):
         return request.operands is PAIRS and request.head_dim <= self.widest
 
     def against_sizes(self, request: TileRequest) -> str:
-        """See `HopperFamily`: two tiles of pairs of wide rows leave Q no room, and three consumers lack
+        """See `SizedHopperFamily`: two tiles of pairs of wide rows leave Q no room, and three consumers lack
         registers for both parts of P and two sums.
         """
         widest = SPLIT_WIDTHS[-1]
