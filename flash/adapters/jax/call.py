@@ -97,7 +97,7 @@ class Call(NamedTuple):
         arguments.pop(_MOST_KEYS, None)
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
             arguments[_MOST_KEYS] = settings.get(_MOST_KEYS, of_call["k"].shape[0])
-        needed = [name for name in names if name in MATRICES]
+        needed = [name for name in MATRICES if name in names]
         wanted = [name for name in names if name not in MATRICES]
         backend = self.backend
         if not on_gpu:
