@@ -124,7 +124,7 @@ def test_gradients_that_are_not_needed_are_not_computed(name: str, backend: str)
             ("k",),
             (),
             ["deltas", "keys"],
-            "one, because only dk and dv is needed: four products for each tile, and ",
+            "one, because only dk and dv are needed: four products for each tile, and ",
             "four",
         ),
         ((), "bias", ["deltas", "scores"], "none, because no gradient of a matrix is needed", "two"),
