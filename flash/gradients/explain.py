@@ -73,8 +73,8 @@ def _sweeps(sweeps: Sweeps, call: GradientCall) -> str:
     if len(call.written) < len(WRITTEN):
         what = "dq is" if call.written == ("dq",) else "dk and dv are"
         return (
-            f"one, because only {what} needed: {_products_of(call)} products for each tile, and the same call "
-            "gives the same bits"
+            f"one, because only {what} needed: {_products_of(call)} products for each tile, and the same "
+            "call gives the same bits"
         )
     if sweeps.in_order:
         return (
