@@ -203,7 +203,7 @@ def test_text_has_the_contrast_of_wcag_aa(shown: Shown, name: str, theme: str) -
     driver = shown(name, WIDE, theme)
     assert driver.execute_script(CONTRAST) == []
     # Also while lines are marked.
-    driver.execute_script("document.querySelector('.ptx .k > div:nth-last-child(4)')?.click()")
+    driver.execute_script("document.querySelector('.ptx .k > p:nth-last-child(4)')?.click()")
     assert driver.execute_script(CONTRAST) == []
 
 
@@ -253,7 +253,7 @@ ACTIVE = "return [document.activeElement.id, document.activeElement.closest('.pa
 def test_the_keyboard_moves_in_and_between_listings(shown: Shown) -> None:
     driver = shown("softmax")
     first = driver.execute_script(
-        "const row = document.querySelector('.ptx .k > div'); row.focus(); return row.id"
+        "const row = document.querySelector('.ptx .k > p'); row.focus(); return row.id"
     )
     assert first == "p1"
     press(driver, "ArrowDown", "ArrowDown")
