@@ -7,6 +7,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -226,6 +227,7 @@ class LaneBox:
 
 
 _LANE: Final = 46
+_PLACE: Final = re.compile(r"^\S*:(\d+ )")  # the file and the line of a stage that is a line of the source
 _TOP: Final = 58
 
 
@@ -253,7 +255,8 @@ def timeline(pipeline: Pipeline) -> dict[str, Any]:
         left, right = x(stage.start), x(stage.start + stage.slots)
         if stage.start < pipeline.shown:
             room = int((right - left) / _CHARACTER) - 1
-            stages.append((stage, left, round(right - left, 1), _fit(stage.name, room), number % 2))
+            name = stage.name if len(stage.name) <= room else _PLACE.sub(r"\1", stage.name)
+            stages.append((stage, left, round(right - left, 1), _fit(name, room), number % 2))
     used = {value for lane in pipeline.lanes for value in class_slots(lane) if value >= 0}
     return {
         "width": WIDTH, "height": _TOP + _LANE * len(boxes) + 18, "left": LEFT, "lanes": boxes,

@@ -8,6 +8,8 @@ TENSOR_COLUMNS = "tensor memory columns"  # the counter of a run that allocates 
 ERROR = "error"
 UNPROVED = "unproved"
 LINT = "lint"
+LOOP = "main loop"  # what stalls are of
+WHOLE = "kernel without a loop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,11 @@ class Stalls:
     clocks: float
     reasons: tuple[str, ...]
     lines: tuple[StallLine, ...]
+
+    @property
+    def of_iteration(self) -> str:
+        """What the clocks are of, in words."""
+        return f"an iteration of the {self.of}" if self.of == LOOP else f"the {self.of}"
 
     @property
     def sums(self) -> tuple[float, ...]:

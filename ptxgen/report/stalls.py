@@ -5,20 +5,16 @@ the lines that the instructions are from.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 import numpy as np
 
 from ptxgen.interpreter.recording import IDLE, Recording
-from ptxgen.report.data import StallLine, Stalls
+from ptxgen.report.data import LOOP, WHOLE, StallLine, Stalls
 from ptxgen.report.issue_model import Wait, modelled
 from ptxgen.report.issue_units import SCHEDULERS
 from ptxgen.report.machine_code import Path
 from ptxgen.runtime.sass import Loop
 from ptxgen.target import WARP_SIZE, Target
-
-LOOP: Final = "main loop"
-WHOLE: Final = "kernel without a loop"
 
 
 def stalls(path: Path, target: Target, warps: int, ctas: int, sources: Mapping[int, int]) -> Stalls:
@@ -26,6 +22,8 @@ def stalls(path: Path, target: Target, warps: int, ctas: int, sources: Mapping[i
     line of each line of PTX that has one. Instructions without a line are the line 0's. A whole kernel is
     modelled as if CTAs followed each other. Raises `ValueError` for instructions that `modelled` refuses.
     """
+    if warps < SCHEDULERS:  # several CTAs share the schedulers
+        warps, ctas = SCHEDULERS, max(1, -(-ctas * warps // SCHEDULERS))
     loop = Loop(tuple(path.instrs), len(path.instrs))
     of_steps = modelled(loop, target, warps * WARP_SIZE, ctas).waits
     reasons = list(Wait)
@@ -38,10 +36,9 @@ def stalls(path: Path, target: Target, warps: int, ctas: int, sources: Mapping[i
             sums[n] += of_step[reason]
     lines = [StallLine(n, sources.get(n, 0), counts[n], tuple(clocks[n])) for n in clocks]
     lines.sort(key=lambda line: (-line.total, line.line))
-    used = max(1, warps // SCHEDULERS) * ctas
     return Stalls(
         LOOP if path.is_loop else WHOLE,
-        used,
+        warps // SCHEDULERS * ctas,
         sum(line.total for line in lines),
         tuple(reason.value for reason in reasons),
         tuple(lines),

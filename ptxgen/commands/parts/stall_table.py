@@ -23,7 +23,7 @@ def stall_table(report: Report) -> Iterator[str]:
         raise BackendError(f"what warps wait for is not known: {dict(report.missing)['stalls']}")
     warps = f"{stalls.warps} warp{'s' * (stalls.warps > 1)}"
     yield f"{report.kernel} for {report.target}: clocks of the issue model, none of them measured"
-    yield f"{stalls.of}, {warps} of a scheduler: {stalls.clocks:,.0f} clocks of a warp for an iteration"
+    yield f"{stalls.of_iteration}, {warps} of a scheduler: {stalls.clocks:,.0f} clocks of a warp"
     yield ""
     for name, clocks in zip(stalls.reasons, stalls.sums, strict=True):
         if clocks >= _LEAST:
