@@ -25,7 +25,7 @@ _COLOURS: Final = {
 _LEAST_SHARE: Final = 0.01  # of all clocks, for a line to have a mark in the listing
 _HEATS: Final = (0.1, 0.05, 0.03, 0.02)  # shares of all clocks from which a mark is one step darker
 _SHOWN: Final = 12  # lines of PTX in the first table
-_MOST: Final = 48  # and in all
+_MOST: Final = 36  # and in all
 _SHORTEST: Final = 0.5  # clocks of a reason that is named, and percent of a bar
 
 
