@@ -305,13 +305,13 @@ class MmaFamily(AnyTarget[MmaTiling]):
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
-        return self._lacking(request, target) or super().against(request, target, alignment)
+        return self.lacking(request, target) or super().against(request, target, alignment)
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
         """See `Family`."""
-        return self._lacking(request, target) or super().refusal(request, target, alignment, offered)
+        return self.lacking(request, target) or super().refusal(request, target, alignment, offered)
 
-    def _lacking(self, request: TileRequest, target: Target) -> str:
+    def lacking(self, request: TileRequest, target: Target) -> str:
         """What a target lacks for any kernel of a request, with a cure; the empty string if nothing."""
         if target.sm >= FIRST_ASYNCHRONOUS:
             return ""
