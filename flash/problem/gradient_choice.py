@@ -194,11 +194,11 @@ def gradient_config(
     ]
     if owner == SCORES:  # which has one tile of each matrix at a time
         tilings = [replace(t, stages=1, step=0, resident=0, prefetches=False) for t in tilings]
-    fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
+    fitting = [t for t in tilings if t.shared_bytes + _OTHER_BYTES <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
             f"{caller}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
-            f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
+            f"{tilings[-1].shared_bytes + _OTHER_BYTES} bytes of shared memory, but {target.name} allows "
             f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
         )
     together = [

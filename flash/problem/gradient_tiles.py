@@ -117,12 +117,12 @@ SYNCHRONOUS_GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, .
     },
     (QUERIES, FMA.name): {
         64: (Tiles(64, 16, 4, 1, prefetches=True),),
-        128: (Tiles(32, 16, 2, 1),),
+        128: (Tiles(32, 16, 2, 1), Tiles(32, 8, 2, 1)),
         256: (Tiles(32, 8, 2, 1),),
     },
     (KEYS, FMA.name): {
         64: (Tiles(64, 16, 4, 1, prefetches=True),),
-        128: (Tiles(32, 16, 2, 1),),
+        128: (Tiles(32, 16, 2, 1), Tiles(32, 8, 2, 1)),
         256: (Tiles(32, 8, 2, 1),),
     },
 }

@@ -395,7 +395,7 @@ def test_forward_may_be_named(call: Command) -> None:
         ),
         (
             [*SMALL["backward"], "--dtype", "f32", "--target", "sm_75", "--head-dim=200"],
-            "backward: head_dim=200, head_dim_v=200 needs 71680 bytes of shared memory, but sm_75 allows "
+            "backward: head_dim=200, head_dim_v=200 needs 72704 bytes of shared memory, but sm_75 allows "
             "65536 bytes per block; only backend 'cpu' computes these gradients",
         ),
         (

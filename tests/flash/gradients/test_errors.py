@@ -249,7 +249,7 @@ def test_kernels_that_shared_memory_does_not_hold_are_refused() -> None:
     arrays = call_of(config, seq_q=3, seq_k=4)
     kernel = flash.AttentionGradient(config)
     said = (
-        "head_dim=200, head_dim_v=200 needs 71680 bytes of shared memory, but sm_75 allows 65536 bytes per "
+        "head_dim=200, head_dim_v=200 needs 72704 bytes of shared memory, but sm_75 allows 65536 bytes per "
         "block; only backend 'cpu' computes these gradients"
     )
     refused = refusal(kernel.launch, error=ConfigError, **arrays, backend="interpreter")
@@ -371,7 +371,7 @@ def test_what_no_kernel_computes_is_refused_before_work(driver: FakeDriver) -> N
     said = refused(
         driver, kernel_on(driver, config).launch, **call_of(config, seq_q=3, seq_k=4), backend="cuda"
     )
-    assert said.startswith("AttentionGradient.launch: head_dim=200, head_dim_v=200 needs 71680 bytes")
+    assert said.startswith("AttentionGradient.launch: head_dim=200, head_dim_v=200 needs 72704 bytes")
 
 
 @pytest.mark.parametrize(
