@@ -61,7 +61,7 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX, transformers and Numba, whose tests s
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
 early: $(EARLY) ## f32 for GPUs before Turing, assembled by ptxas of CUDA 12, which it installs
-	PTXGEN_PTXAS=$(CURDIR)/$(EARLY)/nvidia/cuda_nvcc/bin/ptxas PTXGEN_REQUIRE=early_assembler \
+	PTXGEN_PTXAS=$(abspath $(EARLY))/nvidia/cuda_nvcc/bin/ptxas PTXGEN_REQUIRE=early_assembler \
 	  $(PY) -m pytest tests/flash/kernels/test_early_targets.py tests/test_target.py -k early -m "" $(PYTEST_ARGS)
 
 browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
