@@ -77,7 +77,7 @@ def attention(
     splits: int | Auto = AUTO,
     **arguments: Unpack[AttentionArguments],
 ) -> Any:
-    """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
+    """`softmax(scale Q Kᵀ + mask) V`, by a kernel that is generated for these arrays and cached.
 
     `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
     `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from flash.contract.gradients import (
-    GradientBuild,
-    SumBuild,
-    WideBuild,
-    verified_gradient,
-    verified_sum,
-    verified_wide,
-)
+from flash.contract.gradients import AuxiliaryBuild, GradientBuild, verified_auxiliary, verified_gradient
 from flash.families.request import natural_alignment
 from flash.families.wgmma import WGMMA_TARGET
 from flash.kernels.sum_terms import SumConfig
@@ -113,7 +106,7 @@ def backward(
 
 def widened_rows(
     config: AttentionConfig, matrix: str, *, dout_dtype: InputDTypeLike | None = None
-) -> WideBuild:
+) -> AuxiliaryBuild:
     """The kernel that writes the rows of a `matrix` of fp8, "Q", "K" or "dO", in bf16, each number times its
     scale: what kernels of `backward` read as "Q_wide", "K_wide" and "dO_wide". A call launches all three
     first. `dout_dtype` is as in `backward`.
@@ -137,7 +130,7 @@ def widened_rows(
     dtype, columns = config.element, config.head_dim
     if matrix == "dO":
         dtype, columns = _gradient_dtype(caller, config, dout_dtype) or dtype, config.value_dim
-    return verified_wide(WideConfig(target, dtype, columns, config.scaled_rows))
+    return verified_auxiliary(WideConfig(target, dtype, columns, config.scaled_rows))
 
 
 def _gradient_dtype(caller: str, config: AttentionConfig, dout_dtype: object) -> DType | None:
@@ -158,12 +151,12 @@ def _gradient_dtype(caller: str, config: AttentionConfig, dout_dtype: object) ->
     return FP8_DTYPES[str(name)]
 
 
-def sum_terms(dtype: DTypeLike = "f32", *, target: str | None = None) -> SumBuild:
+def sum_terms(dtype: DTypeLike = "f32", *, target: str | None = None) -> AuxiliaryBuild:
     """The kernel that sums terms, f32 as the kernels of `backward` write them, to the gradient of an array
     of scores of `dtype`, along the axes along which the array was broadcast.
 
     Raises `ConfigError` for another type, `VerifyError` for a fault of the generator.
     """
-    return verified_sum(
+    return verified_auxiliary(
         SumConfig(find_target(target or DEFAULT_TARGET), require_dtype("sum_terms", "dtype", dtype))
     )

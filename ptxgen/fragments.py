@@ -15,7 +15,9 @@ WRONG: Final = "wrong"
 
 
 def pretty(result: object, printer: Any, _: bool) -> None:
-    """As the method `_repr_pretty_` of a class: where IPython shows no HTML it prints `str`, not `repr`."""
+    """Print `str(result)` where IPython shows no HTML, in place of `repr`. Classes assign this function to
+    their method `_repr_pretty_`, which IPython calls.
+    """
     printer.text(str(result))
 
 

@@ -21,7 +21,8 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     `sample(count)` both can do without all but `count`, but of `sample(count, gate=more)` `.ci/run` has
     `more`. Of a test without a marker `make test` has a third of the cases, and `.ci/run` all. Of a test all
     of whose cases are `slow`, `make test` has none, and `.ci/run` has a fifth, or of `sample(count)` no more
-    than `count`. Other cases marked `slow`, and those marked `nightly` or `gpu`, do not count.
+    than `count`; of `sample(count, gate=more)` it has more only while a value of a parameter is missing.
+    Other cases marked `slow`, and those marked `nightly` or `gpu`, do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
@@ -52,8 +53,13 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
 def _nightly(slow: Sequence[pytest.Function]) -> Iterator[tuple[pytest.Function, str]]:
     """The cases of a slow test that `.ci/run` can do without, as `dispensable` has them."""
     sample = slow[0].get_closest_marker("sample")
-    count = -(-len(slow) // _OF_SLOW) if sample is None else sample.kwargs.get("gate", sample.args[0])
-    kept = sampled([_values(case) for case in slow], count)
+    values = [_values(case) for case in slow]
+    if sample is None:
+        count = -(-len(slow) // _OF_SLOW)
+    else:
+        few = sample.args[0]
+        count = max(few, min(sample.kwargs.get("gate", few), len(covering(values))))
+    kept = sampled(values, count)
     yield from ((case, "nightly") for number, case in enumerate(slow) if number not in kept)
 
 

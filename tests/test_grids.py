@@ -41,6 +41,12 @@ def test_of_two_samples(a): ...
 def test_of_a_slow_sample(a): ...
 
 @pytest.mark.slow
+@pytest.mark.sample(1, gate=4)
+@pytest.mark.parametrize("a", range(2))
+@pytest.mark.parametrize("b", range(3))
+def test_of_a_slow_sample_of_two(a, b): ...
+
+@pytest.mark.slow
 @pytest.mark.parametrize("a", range(3))
 def test_that_is_slow(a): ...
 """
@@ -124,6 +130,9 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         "test_of_a_sample[6]",
         "test_of_a_slow_sample[0]",
         "test_of_a_slow_sample[2]",
+        "test_of_a_slow_sample_of_two[0-0]",
+        "test_of_a_slow_sample_of_two[1-0]",
+        "test_of_a_slow_sample_of_two[2-1]",
         "test_that_is_slow[0]",
     ]
     squares = {f"test_of_a_square[{a}-{b}]" for a, b in itertools.product(range(3), range(3))}

@@ -48,7 +48,7 @@ class Operation(ABC, Generic[C]):
     the target of a config, None for that of the device.
     """
 
-    copies_to_gpu: ClassVar = True  # whether arrays on the host are copied to a GPU to compute there
+    copies_to_gpu: ClassVar = False  # whether arrays on the host are copied to a GPU to compute there
     results: ClassVar[Collection[str]] = ("out",)  # arrays of the caller that are written
     of_gradients: ClassVar = False  # whether gradients are computed, so that others would be of second order
 
@@ -81,17 +81,6 @@ class Operation(ABC, Generic[C]):
     @abstractmethod
     def on_cpu(self, call: C, backend: str) -> None:
         """Compute a call on `backend`, which has no kernels: with numpy, or with compiled loops."""
-
-    def dense(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
-        """The call with dense copies of its arrays."""
-        raise NotImplementedError
-
-    def require(self, call: C, ordinal: int) -> None:
-        """Raise `LaunchError` for a call that a device does not hold, before its arrays are copied there."""
-
-    def written(self, call: C) -> Mapping[str, bool]:
-        """The names of the arrays that a call writes, and whether it writes all elements of each."""
-        raise NotImplementedError
 
     # ---- what is common
 
@@ -169,8 +158,6 @@ class Operation(ABC, Generic[C]):
             self.on_cpu(call, backend)
         elif backend == "interpreter":
             _interpret(self.steps(call, None, HostMemory()))
-        elif like.device == HOST:
-            self._run_from_host(call, stream or 0, self.gpu.backend.current_device())
         else:
             self._launch(call, like, stream_of(like, stream))
 
@@ -198,21 +185,6 @@ class Operation(ABC, Generic[C]):
             launches = self._prepared.keep(key, prepared)
         return launches
 
-    def _run_from_host(self, call: C, stream: int, ordinal: int) -> None:
-        """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
-        self.require(call, ordinal)
-        arrays, written = self.arrays(call), self.written(call)
-        with Staging(self.gpu.backend, stream, ordinal) as staging:
-            there = {
-                name: staging.room_for(array) if written.get(name) else staging.copy_of(array)
-                for name, array in arrays.items()
-            }
-            self._launch(self.dense(call, there), next(iter(there.values())), stream)
-            fetched = [(arrays[name], staging.fetch(there[name])) for name in written]
-            staging.wait()
-        for into, values in fetched:
-            host_array(into)[...] = values
-
     def bound(self, call: C, backend: str, room: Callable[[int], ArrayView]) -> Callable[[int], None]:
         """A function of a stream that computes a call whose arrays are where the backend computes. It may be
         called repeatedly and uses the current contents of the arrays. `room(n)` returns memory for at least n
@@ -236,6 +208,42 @@ class Operation(ABC, Generic[C]):
         """
         space = room(-(-prepared.nbytes // F32_BYTES)) if prepared.nbytes else None
         return prepared.bound(self.gpu.backend, views, space, ordinal).put_on
+
+
+class CopyingOperation(Operation[C]):
+    """A kind of call whose arrays may be on the host where it is computed on a GPU."""
+
+    copies_to_gpu: ClassVar = True
+
+    @abstractmethod
+    def dense(self, call: C, arrays: Mapping[str, ArrayView]) -> C:
+        """The call with dense copies of its arrays."""
+
+    def require(self, call: C, ordinal: int) -> None:
+        """Raise `LaunchError` for a call that a device does not hold, before its arrays are copied there."""
+
+    @abstractmethod
+    def written(self, call: C) -> Mapping[str, bool]:
+        """The names of the arrays that a call writes, and whether it writes all elements of each."""
+
+    def _launch(self, call: C, like: ArrayView, stream: int) -> None:
+        """Put the launches of a call on a stream. Arrays on the host are copied to a GPU and back."""
+        if like.device != HOST:
+            super()._launch(call, like, stream)
+            return
+        ordinal = self.gpu.backend.current_device()
+        self.require(call, ordinal)
+        arrays, written = self.arrays(call), self.written(call)
+        with Staging(self.gpu.backend, stream, ordinal) as staging:
+            there = {
+                name: staging.room_for(array) if written.get(name) else staging.copy_of(array)
+                for name, array in arrays.items()
+            }
+            self._launch(self.dense(call, there), next(iter(there.values())), stream)
+            fetched = [(arrays[name], staging.fetch(there[name])) for name in written]
+            staging.wait()
+        for into, values in fetched:
+            host_array(into)[...] = values
 
 
 def set_initial(backend: CudaBackend, array: ArrayView, initial: float | None, stream: int) -> None:

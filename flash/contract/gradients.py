@@ -94,72 +94,39 @@ def gradient_build(config: GradientConfig) -> GradientBuild:
     return kernel
 
 
-class SumBuild(BuiltKernel):
-    """A verified kernel that sums terms of gradients."""
+class AuxiliaryBuild(BuiltKernel):
+    """A verified kernel that sums terms of gradients, or one that writes rows of fp8 in bf16."""
 
-    config: SumConfig
+    config: SumConfig | WideConfig
 
     def _emitted(self) -> ir.Module:
-        return sum_kernel(self.config)
+        return _emit_auxiliary(self.config)
 
     @property
     def launches(self) -> Launch:
         """The declaration of the kernel's launches."""
-        from flash.contract.gradient_launches import of_sums
+        from flash.contract.gradient_launches import of_sums, of_widening
 
-        return of_sums(self.config)
+        config = self.config
+        return of_sums(config) if isinstance(config, SumConfig) else of_widening(config)
 
 
-@lru_cache(maxsize=16)
-def verified_sum(config: SumConfig) -> SumBuild:
-    """The kernel that sums terms. Raises `VerifyError` for a fault of the generator's."""
-    module = sum_kernel(config)
+def _emit_auxiliary(config: SumConfig | WideConfig) -> ir.Module:
+    return sum_kernel(config) if isinstance(config, SumConfig) else widened_rows(config)
+
+
+@lru_cache(maxsize=32)
+def verified_auxiliary(config: SumConfig | WideConfig) -> AuxiliaryBuild:
+    """The kernel that sums terms, or widens rows. Raises `VerifyError` for a fault of the generator's."""
+    module = _emit_auxiliary(config)
     require_valid(module)
-    return SumBuild(config, module)
+    return AuxiliaryBuild(config, module)
 
 
-def sum_build(config: SumConfig) -> SumBuild:
-    """The kernel that sums terms, for a launch: no fault is known in its accesses to memory. Raises
-    `VerifyError` for a fault of the generator's.
+def auxiliary_build(config: SumConfig | WideConfig) -> AuxiliaryBuild:
+    """The kernel that sums terms, or widens rows, for a launch: no fault is known in its accesses to memory.
+    Raises `VerifyError` for a fault of the generator's.
     """
-    kernel = verified_sum(config)
-    kernel.require_proved()
-    return kernel
-
-
-class WideBuild(BuiltKernel):
-    """A verified kernel that writes rows of fp8 in bf16."""
-
-    config: WideConfig
-
-    def _emitted(self) -> ir.Module:
-        return widened_rows(self.config)
-
-    @property
-    def arrays(self) -> tuple[Operand, ...]:
-        """The rows, their scales and what is written."""
-        return self.config.arrays
-
-    @property
-    def launches(self) -> Launch:
-        """The declaration of the kernel's launches."""
-        from flash.contract.gradient_launches import of_widening
-
-        return of_widening(self.config)
-
-
-@lru_cache(maxsize=16)
-def verified_wide(config: WideConfig) -> WideBuild:
-    """The kernel that widens rows. Raises `VerifyError` for a fault of the generator's."""
-    module = widened_rows(config)
-    require_valid(module)
-    return WideBuild(config, module)
-
-
-def wide_build(config: WideConfig) -> WideBuild:
-    """The kernel that widens rows, for a launch: no fault is known in its accesses to memory. Raises
-    `VerifyError` for a fault of the generator's.
-    """
-    kernel = verified_wide(config)
+    kernel = verified_auxiliary(config)
     kernel.require_proved()
     return kernel

@@ -59,7 +59,7 @@ class WeightsAgain(Protocol):
     """A function that computes what `flash.cpu.products.weights_again` does."""
 
     def __call__(self, space: Workspace, score: Array, hidden: Array | None, lse: Array) -> None:
-        """Write the weights of scores over these."""
+        """Overwrite each score in `score` with its weight, exp(score - lse); hidden keys get 0."""
 
 
 class ScoreGradients(Protocol):
@@ -68,7 +68,7 @@ class ScoreGradients(Protocol):
     def __call__(
         self, space: Workspace, dweight: Array, hidden: Array | None, weight: Array, delta: Array
     ) -> None:
-        """Write the gradient of scores over that of weights."""
+        """Overwrite the gradient of each weight in `dweight` with that of its score."""
 
 
 class Attend(Protocol):

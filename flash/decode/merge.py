@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,8 +195,6 @@ class _MergeOfParts(NamedTuple):
 
 class _Merge(Operation[_MergeOfParts]):
     """The operation that merges attention results for parts of the keys."""
-
-    copies_to_gpu: ClassVar = False
 
     def arrays(self, call: _MergeOfParts) -> dict[str, ArrayView]:
         """See `Operation.arrays`."""

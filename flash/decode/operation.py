@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,6 @@ class Launches(NamedTuple):
 
 class Decode(Operation[CacheCall]):
     """The operation that attends, as `config` says, to the keys of a KV cache."""
-
-    copies_to_gpu: ClassVar = False
 
     def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:
         super().__init__(gpu, caller, config.target)
@@ -155,8 +153,6 @@ def _layouts(call: CacheCall) -> tuple[object, ...]:
 
 class Append(Operation[AppendCall]):
     """The operation that writes new rows to a KV cache, and rotates new keys and queries (RoPE)."""
-
-    copies_to_gpu: ClassVar = False
 
     def arrays(self, call: AppendCall) -> Mapping[str, ArrayView]:
         """See `Operation.arrays`."""

@@ -76,7 +76,7 @@ class BoxRows:
             yield Pointer(at.value, "shared", u32, at.offset)
 
     def _shares(self, matrix: Matrix, first_row: Value) -> Iterator[_Share]:
-        """This thread's chunks, in each slab of each of its rows."""
+        """The chunks of 16 bytes that this thread copies, one in each slab of each of its rows."""
         k, layout = self.k, self.tile.layout
         first = self.tile.pointer(self._row, self._column)
         along = k.cvt(self._column * layout.dtype.nbytes, dtype=u64)

@@ -64,7 +64,9 @@ class ScoreGradients:
         return result[0] if result else None
 
     def scaled(self, of_scores: Value, of_products: Value) -> ScoreGradients:
-        """The same for products of Q and K, and of dO and V, whose numbers are multiplied by these scales."""
+        """These gradients where products of Q and K are multiplied by `of_scores`, and those of dO and V by
+        `of_products`.
+        """
         scoring = None if self.scoring is None else self.scoring.times(of_scores)
         return replace(self, scale=self.scale * of_scores, scoring=scoring, product_scale=of_products)
 

@@ -93,8 +93,8 @@ class Correction:
 
     @marked("correction: rows of O")
     def _write(self, cta: Cta, stage: TensorStage, i: int, inverse: Value) -> None:
-        """Write the rows of a row tile, times `inverse`: to shared memory, or if other splits of the keys
-        have parts of them, as f32 to global memory.
+        """Write the rows of a row tile, times `inverse`: to shared memory, or as f32 to global
+        memory if other CTAs compute the same rows over other splits of the keys.
         """
         out = self.work.pipeline.out
         if out is not None:

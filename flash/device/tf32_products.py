@@ -23,9 +23,9 @@ to 4g + 3: these are column g of four tiles, and columns of O are dealt to tiles
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from flash.device.mma_products import Tiles, WarpCoordinates, apart, operand_readers
 from flash.families.mma import MMA_KEYS, MMA_ROWS, MmaTiling
@@ -56,6 +56,7 @@ _PANEL_STEPS: Final = _PANEL // TF32.depth
 _BLOCKS: Final = _PANEL // (BLOCK_CHUNKS * _READ)  # blocks of a panel, see `BlockReader`
 
 Reader = Callable[[int, int], TilePointer]  # see `BlockReader.stage`
+Block = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,19 @@ class Tf32Outputs:
         is_crowded: bool = False,
         keeps_nan: bool = False,
         joins: bool = False,
+        block: Block | None = None,
     ) -> None:
         """`is_crowded`: sums leave few registers, so the columns of O are computed two tiles at a time.
         `keeps_nan`: a NaN in P must reach O, which only one product of tf32 has instructions for.
         `joins`: with one product, too, O is the sum of groups of steps in f32; three always need it.
+        `block`: a context for the products of a panel of columns, among which the assembler reads no V for
+        other panels.
         """
         self.k = k
         self.t = t
         self.me = me
         self._is_crowded = is_crowded
+        self._block = block
         self._keeps_nan = keeps_nan
         self.is_split = t.operands.products > 1
         self._joins = joins or self.is_split
@@ -130,8 +135,14 @@ class Tf32Outputs:
                     return [_both(even.part(i), second.part(i)) for _, i in tiles]
 
                 totals = [of_outputs[m, panel * _READ + part + i] for m, i in tiles]
-                with apart(self.k, value(0, 0)) if self._is_crowded else nullcontext():
+                with self._apart(value):
                     self._add(totals, [p[m] for m, _ in tiles], steps, rows, joins=self._joins)
+
+    def _apart(self, value: Reader) -> AbstractContextManager[object]:
+        """A context for the products of some tiles of O."""
+        if self._block is not None:
+            return self._block()
+        return apart(self.k, value(0, 0)) if self._is_crowded else nullcontext()
 
     def output_address(self) -> tuple[Value, Value]:
         """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""
@@ -254,19 +265,11 @@ class Tf32Products(Tf32Outputs):
     """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
     def __init__(
-        self,
-        k: KernelBuilder,
-        t: MmaTiling,
-        me: WarpCoordinates,
-        tiles: Tiles,
-        *,
-        is_crowded: bool = False,
-        keeps_nan: bool = False,
-        joins: bool = False,
+        self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: Tiles, **schedule: Any
     ) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
         self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
-        super().__init__(k, t, me, tiles[2], t.group, is_crowded=is_crowded, keeps_nan=keeps_nan, joins=joins)
+        super().__init__(k, t, me, tiles[2], t.group, **schedule)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""

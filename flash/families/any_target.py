@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -20,23 +21,23 @@ class AnyTarget(Family[T]):
     the nearest smaller size that does is taken.
     """
 
+    @abstractmethod
     def default_sizes(self, request: TileRequest, target: Target) -> Sizes:
         """The documented default (tile, block_q)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:
         """The most keys of a default tile, with `block_q` rows and arrays aligned to `alignment` bytes; None:
         any number.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def shapes(self, request: TileRequest, tile: int, block_q: int, target: Target) -> list[T]:
         """The tilings of these sizes that fit the registers, the best first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def least(self, request: TileRequest, tile: int, block_q: int) -> T:
         """A tiling of these sizes, whether it fits the registers or not."""
-        raise NotImplementedError
 
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterator[T]:
         """See `Family`."""

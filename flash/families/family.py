@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -31,7 +32,7 @@ class Shape(Protocol):
 T = TypeVar("T", bound=Shape)
 
 
-class Family(Generic[T]):
+class Family(ABC, Generic[T]):
     """Kernels that share an emitter and a class of tilings, `T`.
 
     A subclass has what the choice of a kernel, a launch, `explain` and the tools ask of these kernels;
@@ -76,19 +77,19 @@ class Family(Generic[T]):
         """The instruction that multiplies, for messages: the first word of the name."""
         return self.name.partition(" ")[0]
 
+    @abstractmethod
     def computes(self, request: TileRequest) -> bool:
         """Whether the family is for the types and rows of a request, for some sizes and targets."""
-        raise NotImplementedError
 
     def is_for(self, target: Target) -> bool:
         """Whether its kernels are for this target and few others; False if they are for all."""
         return self.target == target.name
 
+    @abstractmethod
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """Why no kernel of the family takes a request that it `computes` on a target, for arrays aligned to
         `alignment` bytes; the empty string if one does.
         """
-        raise NotImplementedError
 
     def why_not(self, request: TileRequest, target: Target, alignment: int | None = None) -> str:
         """Why no kernel of the family takes a request on a target, for arrays aligned to `alignment` bytes
@@ -98,17 +99,19 @@ class Family(Generic[T]):
             return self.multiplies
         return self.against(request, target, request.alignment if alignment is None else alignment)
 
+    @abstractmethod
     def tilings(self, request: TileRequest, target: Target, alignment: int) -> Iterable[T]:
         """The tilings of a request that fit the registers, the best first. `alignment` is in bytes."""
-        raise NotImplementedError
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:  # noqa: ARG002
         """The keys that a tile may have."""
         return self.tile_sizes
 
-    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
-        """The text of an error, with a cure, for a request that no family takes, this one being the last."""
-        raise NotImplementedError
+    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
+        """The text of an error for a request that no family takes, this one being the last: why, and what to
+        request instead where the family knows that.
+        """
+        return self.why_not(request, target, alignment)
 
     def operations(self, t: T) -> float:  # noqa: ARG002
         """Operations of matrix products in a second, by which the cost of merging is estimated: those of an

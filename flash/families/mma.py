@@ -183,7 +183,12 @@ class MmaTiling:
     @property
     def group(self) -> int:
         """`mma` steps of tf32 whose products the tensor core sums together."""
-        return LONGEST_GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
+        return _SMALL_GROUP if self.has_wide_outputs else LONGEST_GROUP
+
+    @property
+    def has_wide_outputs(self) -> bool:
+        """Whether O of a CTA has so many columns that a thread has few registers for operands."""
+        return self.output_columns > _WIDE
 
     @property
     def registers(self) -> int:
@@ -313,29 +318,26 @@ class MmaFamily(AnyTarget[MmaTiling]):
         return self.lacking(request, target) or super().refusal(request, target, alignment, offered)
 
     def lacking(self, request: TileRequest, target: Target) -> str:
-        """What a target lacks for any kernel of a request, with a cure; the empty string if nothing."""
+        """Why a target has no kernel for a request, with what to use instead; the empty string if it may."""
         if target.sm >= FIRST_ASYNCHRONOUS:
             return ""
         if request.dtype is F32:
-            what, cure = f"precision={request.precision!r}", f"precision={IEEE!r}"
-            for_what = "whose tensor cores and asynchronous copies the kernel uses"
+            refused, instead = f"precision={request.precision!r}", f"precision={IEEE!r}"
+            why = "whose tensor cores and asynchronous copies the kernel uses"
         elif target.sm < FIRST_WITH_MMA:
             return (
                 f"dtype={request.dtype.name!r} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores the "
                 f"kernel uses, got {target.name}; use dtype={F32.name!r}"
             )
         elif request.dtype is not F16:
-            what, cure = f"dtype={request.dtype.name!r}", f"dtype={F16.name!r} or {F32.name!r}"
-            for_what = f"before which tensor cores multiply {F16.name} alone"
+            refused, instead = f"dtype={request.dtype.name!r}", f"dtype={F16.name!r} or {F32.name!r}"
+            why = f"before which tensor cores multiply {F16.name} alone"
         elif request.stages > 1:
-            what, cure, for_what = (
-                f"stages={request.stages}",
-                "stages=1",
-                "whose asynchronous copies fill them",
-            )
+            refused, instead = f"stages={request.stages}", "stages=1"
+            why = "whose asynchronous copies fill them"
         else:
             return ""
-        return f"{what} needs sm_{FIRST_ASYNCHRONOUS} or later, {for_what}, got {target.name}; use {cure}"
+        return f"{refused} needs sm_{FIRST_ASYNCHRONOUS} or later, {why}, got {target.name}; use {instead}"
 
     def default_sizes(self, request: TileRequest, target: Target) -> tuple[int, int]:
         """See `AnyTarget`."""

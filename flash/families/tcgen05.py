@@ -58,7 +58,6 @@ _BY_POLYNOMIAL: Final = 8
 _OTHER_REGISTERS: Final = 40
 # The largest tile with a mask or a bias: so much of these is in flight that larger tiles were seen to spill.
 _TILE_WITH_PLANES: Final = 32
-_PAIR: Final = 2  # bytes of an element
 _WORD: Final = 4  # bytes of a factor
 _STEP_BYTES: Final = 1024
 # Operations of f16, and bytes of memory, of a B200 in a second (flash-attn-4, arXiv 2603.05451; NVIDIA DGX
@@ -72,6 +71,8 @@ class Tcgen05Tiling(WgmmaTiling):
     """Tiles and roles of one kernel; see `WgmmaTiling`. `row_tiles` of 128 rows take turns on the tensor
     cores: while weights of one are computed, products of the other are under way.
     """
+
+    _regions: ClassVar = 3  # of shared memory besides the tile of Q, each of which begins at a whole KiB
 
     @property
     def row_tiles(self) -> int:
@@ -152,7 +153,12 @@ class Tcgen05Tiling(WgmmaTiling):
         if not self.output_is_over_queries:
             tiles += self.block_q * self.output_columns
         tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
-        return _PAIR * tiles + _WORD * self.block_q + 3 * _STEP_BYTES
+        return self._element_bytes * tiles + self._other_bytes + self._regions * _STEP_BYTES
+
+    @property
+    def _other_bytes(self) -> int:
+        """Bytes of the factor by which each row of O is rescaled."""
+        return _WORD * self.block_q
 
     @property
     def registers(self) -> int:

@@ -25,7 +25,7 @@ from flash.families.precision import PAIRS
 from flash.families.request import TileRequest
 from flash.families.tcgen05 import B200_OPERATIONS, TCGEN05_ROWS, Tcgen05Family, Tcgen05Tiling
 from flash.families.wgmma import WARPGROUP
-from flash.families.wgmma_split import SPLIT_WIDTHS, split_width_of
+from flash.families.wgmma_split import SPLIT_WIDTHS, PairTiling
 from flash.operands.dtypes import F32, DType
 from ptxgen.records import dataclass
 from ptxgen.target import Target
@@ -42,17 +42,15 @@ _REGISTERS: Final = {64: (208, 136, 104, 64), 128: (152, 192, 104, 64)}
 _OTHER_REGISTERS: Final = 56  # of a thread that computes weights, besides the scores of its row
 # The largest tile with features that take registers: with dropout 80 keys were seen to spill.
 _MOST_WITH_FEATURES: Final = 64
-_WORD: Final = 4  # bytes of an element, and of a factor
-_STEP_BYTES: Final = 1024
-_REGIONS: Final = 6  # tiles and rings, of which each begins at a multiple of so many bytes
-_TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and read and written where it is split
+_WORD: Final = 4  # bytes of a factor
 
 
 @dataclass(frozen=True, slots=True)
-class SplitTcgen05Tiling(Tcgen05Tiling):
+class SplitTcgen05Tiling(PairTiling, Tcgen05Tiling):
     """Tiles and roles of one kernel; see `Tcgen05Tiling`."""
 
-    precision: ClassVar[str | None] = PAIRS.name
+    _regions: ClassVar = 6  # tiles and rings
+    _row_factors: ClassVar = 1 + 2 * OUTPUT_STAGES
 
     @property
     def threads(self) -> int:
@@ -63,21 +61,6 @@ class SplitTcgen05Tiling(Tcgen05Tiling):
     def needed_columns(self) -> int:
         """Columns of tensor memory of two stages of S, of both parts of P, and of two stages of sums."""
         return (SCORE_STAGES + 1) * self.tile + OUTPUT_STAGES * self.output_columns
-
-    @property
-    def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
-        return split_width_of(self.head_dim)
-
-    @property
-    def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
-        return split_width_of(self.head_dim_v)
-
-    @property
-    def moved_bytes(self) -> int:
-        """See `SplitWgmmaTiling`."""
-        return _TIMES_MOVED * self.tile * (self.score_columns + self.output_columns) * _WORD
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
         """See `Tcgen05Tiling`; a thread that copies also splits."""
@@ -92,18 +75,6 @@ class SplitTcgen05Tiling(Tcgen05Tiling):
     def multiplying_registers(self) -> int:
         """Registers of a thread that starts products."""
         return _REGISTERS[self.output_columns][3]
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, the factors
-        of rows, and barriers.
-        """
-        tiles = self.block_q * self.score_columns
-        if not self.output_is_over_queries:
-            tiles += self.block_q * self.output_columns
-        tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
-        factors = self.block_q * (1 + 2 * OUTPUT_STAGES) + 2 * self.stages * self.tile
-        return _WORD * (tiles + factors) + _REGIONS * _STEP_BYTES
 
     def has_registers(self, others: int) -> bool:
         """See `Tcgen05Tiling`."""

@@ -27,6 +27,7 @@ A launch adds what only arrays tell: no keys, or strides that a tensor map does 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar, Final, TypeVar
@@ -302,6 +303,18 @@ class HopperFamily(Family[W]):
     rate = H100_OPERATIONS
     bandwidth = _BANDWIDTH
 
+    def explained(self, t: W) -> str:
+        """See `Family`."""
+        return (
+            "wgmma, with rows of K and V copied from their pages by cp.async" if t.gathers else self.products
+        )
+
+
+class SizedHopperFamily(HopperFamily[W]):
+    """The families with `wgmma` that refuse some sizes with any tile of keys, and others because memory or
+    registers are short.
+    """
+
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
         if target.name != self.target:
@@ -315,30 +328,24 @@ class HopperFamily(Family[W]):
             why = self.lack(request, target)
         return why
 
+    @abstractmethod
     def against_sizes(self, request: TileRequest) -> str:
         """The reason why no tiling takes the sizes of a request, whatever the tile of keys is; the empty
         string if one does.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def lack(self, request: TileRequest, target: Target) -> str:
         """Why no tiling of a request fits."""
-        raise NotImplementedError
-
-    def explained(self, t: W) -> str:
-        """See `Family`."""
-        return (
-            "wgmma, with rows of K and V copied from their pages by cp.async" if t.gathers else self.products
-        )
 
 
-class PanelFamily(HopperFamily[W]):
+class PanelFamily(SizedHopperFamily[W]):
     """The families whose consumers have rows of their own, and whose requests other families take, too."""
 
     tile_sizes = WGMMA_TILES
 
     def against_sizes(self, request: TileRequest) -> str:
-        """See `HopperFamily`."""
+        """See `SizedHopperFamily`."""
         if max(request.dims) > WIDTHS[-1]:
             return f"head_dim_v is above {WIDTHS[-1]}, so that its columns are dealt to several CTAs"
         if request.block_q not in ("auto", *WGMMA_BLOCKS_Q):
@@ -358,7 +365,7 @@ class PanelFamily(HopperFamily[W]):
         return []
 
     def lack(self, request: TileRequest, target: Target) -> str:
-        """See `HopperFamily`: a tile that would fit shared memory lacks registers."""
+        """See `SizedHopperFamily`: a tile that would fit shared memory lacks registers."""
         rows = DEFAULT_BLOCK_Q if request.block_q == "auto" else int(request.block_q)
         least = self._shape(
             request, rows, min(DEFAULT_WGMMA_TILES) if request.tile == "auto" else int(request.tile)

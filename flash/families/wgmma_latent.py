@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from flash.families.family import Campaign, Offered
 from flash.families.request import MAX_HEAD_DIM, TileRequest
 from flash.families.simt import padded
-from flash.families.wgmma import LEAST_STAGES, WGMMA_ROWS, WGMMA_TARGET, HopperFamily, WgmmaTiling
+from flash.families.wgmma import LEAST_STAGES, WGMMA_ROWS, WGMMA_TARGET, SizedHopperFamily, WgmmaTiling
 from flash.operands.dtypes import BF16, F16
 from ptxgen.records import dataclass
 from ptxgen.target import Target
@@ -107,7 +107,7 @@ class LatentTiling(WgmmaTiling):
         return (self.tile + self.columns_of_consumer) // 2 + self.tile // 4
 
 
-class LatentFamily(HopperFamily[LatentTiling]):
+class LatentFamily(SizedHopperFamily[LatentTiling]):
     """Kernels for rows of Q and K that are so wide that V is read from tiles of K, whose columns it is."""
 
     name = "wgmma of latents"
@@ -155,7 +155,7 @@ class LatentFamily(HopperFamily[LatentTiling]):
         return super().against(request, target, alignment)
 
     def against_sizes(self, request: TileRequest) -> str:
-        """See `HopperFamily`."""
+        """See `SizedHopperFamily`."""
         others = request.block_q not in ("auto", WGMMA_ROWS)
         return f"block_q={request.block_q}: a CTA has {WGMMA_ROWS} rows of so many columns" if others else ""
 
@@ -167,7 +167,7 @@ class LatentFamily(HopperFamily[LatentTiling]):
                 yield t
 
     def lack(self, request: TileRequest, target: Target) -> str:  # noqa: ARG002
-        """See `HopperFamily`."""
+        """See `SizedHopperFamily`."""
         t = self._shape(request, LATENT_TILES[-1])
         if not t.has_columns:
             return f"head_dim_v={t.head_dim_v} takes {t.output_columns} columns, and K has {t.score_columns}"

@@ -33,16 +33,11 @@ _TIMES_MOVED: Final = 3  # an element of K or V: by its copy, and read and writt
 
 
 @dataclass(frozen=True, slots=True)
-class SplitWgmmaTiling(WgmmaTiling):
-    """Tiles and warpgroups of one kernel; see `WgmmaTiling`."""
+class PairTiling(WgmmaTiling):
+    """The sizes of tiles whose elements are f32 and become pairs of f16; see `WgmmaTiling`."""
 
     precision: ClassVar[str | None] = PAIRS.name
-
-    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
-        of one that computes.
-        """
-        return _REGISTERS[self.consumers]
+    _row_factors: ClassVar = 1  # of a row of Q
 
     @property
     def ping_pong(self) -> bool:
@@ -70,8 +65,19 @@ class SplitWgmmaTiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """Bytes of the factor that each row of a tile has."""
-        return _WORD * (self.block_q + 2 * self.stages * self.tile)
+        """Bytes of the factors of rows of Q, and of the one of each row of K and V."""
+        return _WORD * (self._row_factors * self.block_q + 2 * self.stages * self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWgmmaTiling(PairTiling):
+    """Tiles and warpgroups of one kernel; see `WgmmaTiling`."""
+
+    def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
+        """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
+        of one that computes.
+        """
+        return _REGISTERS[self.consumers]
 
     @property
     def _held_registers(self) -> int:
@@ -119,7 +125,7 @@ class SplitFamily(PanelFamily[SplitWgmmaTiling]):
         return request.operands is PAIRS and request.head_dim <= self.widest
 
     def against_sizes(self, request: TileRequest) -> str:
-        """See `HopperFamily`: two tiles of pairs of wide rows leave Q no room, and three consumers lack
+        """See `SizedHopperFamily`: two tiles of pairs of wide rows leave Q no room, and three consumers lack
         registers for both parts of P and two sums.
         """
         widest = SPLIT_WIDTHS[-1]

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.forward import CAUSAL
-from flash.contract.gradients import GradientBuild, WideBuild
+from flash.contract.gradients import GradientBuild
 from flash.contract.resources import size_text
 from flash.families.mma import FIRST_WITH_DEEP_MMA, MMA
 from flash.families.precision import FMA
 from flash.gradients.checks import WRITTEN
 from flash.gradients.resources import GradientResources
 from flash.gradients.steps import GradientCall, memory_of, why_without_wgmma
+from flash.kernels.widened_rows import WideConfig
 from flash.launch.explain import data_of, proved_text, rows_of, scores_of, silicon_text
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32_BYTES
@@ -97,7 +98,7 @@ def _products_of(call: GradientCall) -> str:
 
 def _kernel(kernel: BuiltKernel, ctas: int, call: GradientCall, target: Target) -> Iterator[tuple[str, str]]:
     """The lines about a launch: kernel and CTAs, tiles, products, proofs, resources and runs on GPUs."""
-    role = "writes numbers of fp8 in bf16" if isinstance(kernel, WideBuild) else "sums terms"
+    role = "writes numbers of fp8 in bf16" if isinstance(kernel.config, WideConfig) else "sums terms"
     if isinstance(kernel, GradientBuild):
         role = f"writes {_OWNED[kernel.config.owner]}"
     yield "kernel", f"{kernel.header.name} for {kernel.target}, verified, {role}, {ctas} CTAs"

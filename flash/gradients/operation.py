@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from flash.calls.gpu import Launcher
 from flash.calls.memory import ALIGNED, Memory
-from flash.calls.operation import Operation, Result, ordinal_of
+from flash.calls.operation import CopyingOperation, Result, ordinal_of
 from flash.calls.step import Step
 from flash.cpu.engine_choice import engine_of
 from flash.gradients.checks import WRITTEN, Checks, alignment
@@ -28,7 +28,7 @@ from ptxgen.target import target as find_target
 _OPTIONAL: Final = ("dlse", *WRITTEN)
 
 
-class Gradient(Operation[GradientCall]):
+class Gradient(CopyingOperation[GradientCall]):
     """The gradients of attention as `config` says; `sweeps` and `deterministic` are as in
     `AttentionGradient`.
     """

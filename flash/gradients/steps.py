@@ -11,7 +11,7 @@ import numpy as np
 
 from flash.calls.step import Step, launch_step, outer_strides, require_grid
 from flash.contract.built_kernel import BuiltKernel
-from flash.contract.gradients import GradientBuild, gradient_build, sum_build, wide_build
+from flash.contract.gradients import GradientBuild, auxiliary_build, gradient_build
 from flash.cpu.engine import Engine
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.families.wgmma_gradient import CONSUMERS
@@ -267,7 +267,7 @@ def _widening_steps(
     _kernel(call, KEYS, target, caller)  # which takes arrays that have the alignment of these
     for name, scale in _SCALES.items():
         X, (rows, heads) = views[name], (g.seq_k, g.kv_heads) if name == "K" else (g.seq_q, g.heads)
-        kernel = wide_build(WideConfig(target, OF_ARRAYS[X.dtype], X.shape[-1], config.scaled_rows))
+        kernel = auxiliary_build(WideConfig(target, OF_ARRAYS[X.dtype], X.shape[-1], config.scaled_rows))
         of_kernel = {**values, "rows": rows, "heads": heads, "group": heads // max(g.kv_heads, 1)}
         arrays = {"X": X, "scale": views[scale], "W": views[f"{name}{WIDE}"]}
         yield from _step(kernel, arrays, of_kernel, -(-rows // ROWS) * heads * g.batch, caller)
@@ -340,7 +340,7 @@ def sum_steps(
         name: array._replace(shape=shape, strides=dense_strides(shape))
         for name, (array, shape) in arrays.items()
     }
-    kernel = sum_build(SumConfig(target, OF_ARRAYS[into.dtype]))
+    kernel = auxiliary_build(SumConfig(target, OF_ARRAYS[into.dtype]))
     yield from _step(kernel, views, values, -(-sums // WARPS), caller)
 
 

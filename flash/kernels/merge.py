@@ -222,7 +222,7 @@ def _weights(
 
 
 def _lse(k: KernelBuilder, config: MergeConfig, row: _Row, split: Value) -> Value:
-    """The lse of a part; -inf if it has seen no key."""
+    """The LSE of a row over one split of the keys; -inf if the row sees no key of it."""
     at = row.lses + (k.cvt(split, dtype=s64) * row.lse_bytes).as_(u64)
     result = k.load(Pointer(at, "global", f32))
     return k.selp(NEG_INF, result, result == -NEG_INF) if config.plus_is_empty else result

@@ -13,7 +13,7 @@ a loop of their own (`flash/device/masked_tiles.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, NamedTuple
 
 from flash.device.append_in_place import AppendedKV
@@ -55,6 +55,9 @@ from ptxgen.types import bf16, f16, f32, u32
 # large that P V would not be finite.
 _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
 _LITTLE_SHARED: Final = 99 * 1024  # bytes of a CTA, at most
+# From this target on ptxas 13.0 was seen to read V for all columns of wide outputs of f32 before the first
+# products, and to spill.
+_FIRST_READING_AHEAD: Final = 120
 _READ_AHEAD: Final = 3  # blocks of 16 columns of V, read before the block of products that takes them
 
 
@@ -227,10 +230,10 @@ class MmaForward:
     def _step_by_step(self, tile: _Tile) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
 
-        A step is a block of its own, after a branch that all threads take, since there is a tile. In one
-        block, the assembler adds weights to the sums of rows at its end, and keeps all of them until then.
+        A step is a block of its own: in one block, the assembler adds weights to the sums of rows at its end,
+        and keeps all of them until then.
         """
-        k, stage = self.k, self.pipeline.value_stage
+        stage = self.pipeline.value_stage
         self.pipeline.await_values(on_arrival=tile.on_values)
         self._take_maxima()
         self.pipeline.start_keys(tile.n)
@@ -239,12 +242,12 @@ class MmaForward:
         P, ahead = of_keys.weights(scores), of_keys.read_ahead(stage, _READ_AHEAD)
         with ExitStack() as blocks:
             for scores, of_next_keys in later:
-                blocks.enter_context(k.when(self.cta.tiles != 0, uniform=True))
+                blocks.enter_context(self._block())
                 of_keys.outputs(self.O, P, stage, ahead=ahead)
                 of_keys = of_next_keys
                 self.softmax.weigh(scores)
                 P, ahead = of_keys.weights(scores), of_keys.read_ahead(stage, _READ_AHEAD)
-            blocks.enter_context(k.when(self.cta.tiles != 0, uniform=True))
+            blocks.enter_context(self._block())
             of_keys.outputs(self.O, P, stage, ahead=ahead)
 
     def _slice_by_slice(self, tile: _Tile) -> None:
@@ -322,7 +325,14 @@ class MmaForward:
             return SplitProducts(k, t, me, self.split)
         if t.operands is HALF:
             return MmaProducts(k, t, me, tiles, self.config.multiplied.scalar, self.config.dtype.scalar)
-        return Tf32Products(k, t, me, tiles, joins=True)
+        reads_ahead = t.has_wide_outputs and self.config.target.sm >= _FIRST_READING_AHEAD
+        return Tf32Products(k, t, me, tiles, joins=True, block=self._block if reads_ahead else None)
+
+    def _block(self) -> AbstractContextManager[object]:
+        """A context for instructions among which the assembler moves no others: a branch that all threads
+        take, since there is a tile.
+        """
+        return self.k.when(self.cta.tiles != 0, uniform=True)
 
     def _queries(self, my_first_row: Value, rows: int) -> Callable[[int], Value] | None:
         """A function that gives the query of each of a lane's rows; None if that is the row itself, or

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from flash.calls.gpu import Launcher, Prepared
 from flash.calls.known import Known, Repeats
 from flash.calls.memory import Memory
-from flash.calls.operation import Operation, Result
+from flash.calls.operation import CopyingOperation, Result
 from flash.calls.step import Step
 from flash.contract.catalogue import proved_build
 from flash.host.caller import Caller, raise_problems
@@ -46,7 +46,7 @@ class Checked(NamedTuple):
     launches: dict[tuple[object, ...], Prepared]
 
 
-class Forward(Operation[Call]):
+class Forward(CopyingOperation[Call]):
     """Attention as `config` says."""
 
     def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:

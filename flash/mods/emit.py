@@ -176,7 +176,7 @@ class Elements:
         return store[what, key]
 
     def _value(self, x: Any, kind: ScalarType) -> Value:
-        """A constant in a register; a value unchanged."""
+        """The register of `x`: a Python number is moved to a new one of type `kind`, a `Value` has one."""
         return x if isinstance(x, dsl.Value) else self.k.mov(x, type=kind)
 
     def _computed(self, step: Step, args: list[Any]) -> Any:

@@ -120,12 +120,12 @@ class KernelConfig:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether a CTA computes several parts of the problem, one after another."""
+        """Whether a CTA computes several work tiles, one after another."""
         return self.scheduler != GRID
 
     @property
     def takes_tickets(self) -> bool:
-        """Whether CTAs take their parts from a counter in memory."""
+        """Whether CTAs take the numbers of their work tiles from a counter in memory."""
         return self.scheduler == TICKET
 
     @property

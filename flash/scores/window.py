@@ -168,18 +168,18 @@ class Window(ScoreFeature):
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:
-        """The values of the scalars that limit the two sides."""
+        """The values of the scalars that limit the window on its two sides."""
         sides = zip(("window_left", "window_right"), config.window or (None, None), strict=True)
         return {name: count for name, count in sides if count is not None}
 
     @property
     def word(self) -> str:
-        """The words for the sides in the kernel's name."""
+        """The words in the kernel's name for the sides on which the window is limited."""
         sides = {"left": self.left, "right": self.right}
         return "_".join(word for word, there in sides.items() if there)
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
-        """The declarations of the scalars that limit the two sides."""
+        """The declarations of the kernel's scalars that limit the window on its two sides."""
         return tuple(
             Number(
                 f"window_{side}",

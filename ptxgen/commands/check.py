@@ -35,7 +35,7 @@ from ptxgen.commands.parts.run_arguments import (
     ArgumentText,
     argument_text,
     bound,
-    check_type,
+    checked_values,
     extents,
     ptx_text,
 )
@@ -275,9 +275,7 @@ def _kernels(module: Module, entry: str | None) -> list[Kernel]:
 def _launch(kernel: Kernel, arguments: argparse.Namespace) -> Launch | None:
     if arguments.grid is None:
         return None
-    values = [what.make(n) for n, what in enumerate(arguments.arg)]
-    for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
-        check_type(n, *triple)
+    values = checked_values(arguments.arg, kernel.params)
     return Launch(arguments.grid, values, arguments.max_instructions)
 
 

@@ -13,9 +13,9 @@ from ptxgen import interpreter, ir
 from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from ptxgen.commands.parts.files import FileError
-from ptxgen.commands.parts.launch_options import add_launch, add_watch, symbol_values
+from ptxgen.commands.parts.launch_options import add_launch, add_watch, run_options, symbol_values
 from ptxgen.commands.parts.report_subjects import of_function
-from ptxgen.commands.parts.run_arguments import STDIN, check_type, values_of
+from ptxgen.commands.parts.run_arguments import STDIN, checked_values
 from ptxgen.commands.parts.run_program import add_compilation, program_of
 from ptxgen.commands.parts.static_parameters import static
 from ptxgen.debugger.prompt import Prompt
@@ -26,7 +26,6 @@ from ptxgen.frontends.program import Program
 from ptxgen.interpreter import DeviceArena, Result
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.interpreter.debugging import Debugger
-from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
 NAME: Final = "ptxgen debug"
 _fail: Final = functools.partial(fail, NAME)
@@ -179,13 +178,9 @@ class _Launch(NamedTuple):
                 block=self.block,
                 args=args,
                 dynamic_smem=self.dynamic_smem,
-                cluster=arguments.cluster,
-                sanitize=arguments.sanitize or False,
-                schedule=arguments.schedule or LOCKSTEP,
-                max_instructions=arguments.max_instructions,
+                **run_options(arguments),
                 symbols=self.symbols,
                 arena=arena,
-                raise_on_report=False,
                 debugger=debugger,
             )
 
@@ -198,9 +193,7 @@ def _of_program(program: Program, arguments: argparse.Namespace) -> _Launch:
     block = arguments.block or kernel.reqntid or ((kernel.threads,) if kernel.threads else ())
     if not block:
         raise LaunchError(f"{entry.name} does not say how many threads a block has; give --block")
-    values = values_of(arguments.arg)
-    for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
-        check_type(n, *triple)
+    values = checked_values(arguments.arg, kernel.params)
     entry.check_elements(values)
     return _Launch(
         program.module,

@@ -19,16 +19,15 @@ from ptxgen import interpreter
 from ptxgen.commands.parts.command_line import CommandParser, completed, kernel_names
 from ptxgen.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from ptxgen.commands.parts.files import FileError, check_writable, write_files
-from ptxgen.commands.parts.launch_options import add_launch, add_watch, symbol_values
+from ptxgen.commands.parts.launch_options import add_launch, add_watch, run_options, symbol_values
 from ptxgen.commands.parts.progress import bar, cta_lines
-from ptxgen.commands.parts.run_arguments import ArgumentText, array_of, check_type, npy, values_of
+from ptxgen.commands.parts.run_arguments import ArgumentText, array_of, checked_values, npy
 from ptxgen.commands.parts.run_program import add_compilation, program_of
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTargetError
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
-from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
 NAME: Final = "ptxgen run"
 _fail: Final = functools.partial(fail, NAME)
@@ -173,9 +172,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
     kernel = entry.kernel
     files = _files(arguments.arg, arguments.out_dir)
     check_writable(list(files.values()))
-    values = values_of(arguments.arg)
-    for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
-        check_type(n, *triple)
+    values = checked_values(arguments.arg, kernel.params)
     entry.check_elements(values)
     with _progress(entry.name, math.prod(arguments.grid)) as progress:
         result = interpreter.run(
@@ -185,13 +182,9 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
             block=arguments.block,
             args=values,
             dynamic_smem=arguments.dynamic_smem,
-            cluster=arguments.cluster,
-            sanitize=arguments.sanitize or False,
+            **run_options(arguments),
             profile=arguments.counters,
-            schedule=arguments.schedule or LOCKSTEP,
-            max_instructions=arguments.max_instructions,
             symbols=program.symbols(symbol_values(arguments.symbol)),
-            raise_on_report=False,
             progress=progress,
         )
     reports = tuple(by_line(map(program.report, result.reports)))

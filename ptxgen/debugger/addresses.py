@@ -1,4 +1,4 @@
-"""What the words for a place in memory mean: `shared+16`, `tile[3]`, `tensor[0, 5]`, `X[37]`, `%rd3`."""
+"""The addresses that a user may write: `shared+16`, `tile[3]`, `tensor[0, 5]`, `X[37]`, `%rd3`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ptxgen.debugger.session import Session
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.isa.tensor_memory import COLUMNS, LANES
 
-PLACES: Final = (
+ADDRESSES: Final = (
     "shared+16, local+8, NAME+16 of a variable in shared memory, tensor[LANE, COLUMN], X[37] of an argument, "
     "or an address"
 )
@@ -53,7 +53,7 @@ def _of_argument(session: Session, name: str, index: tuple[int, ...], text: str)
     array = session.value(name) if name in session.names else None
     if not isinstance(array, np.ndarray):
         known = [*_regions(session), *session.names]
-        raise LaunchError(f"{name} is in no memory{did_you_mean(name, known)}; a place is {PLACES}")
+        raise LaunchError(f"{name} is in no memory{did_you_mean(name, known)}; an address is {ADDRESSES}")
     sizes = array.shape[: len(index)]
     if len(index) > array.ndim or not all(0 <= n < size for n, size in zip(index, sizes, strict=True)):
         raise LaunchError(f"{text}: {name} has the shape {array.shape}")
@@ -64,5 +64,5 @@ def _of_argument(session: Session, name: str, index: tuple[int, ...], text: str)
 def _integers(session: Session, text: str) -> tuple[int, ...]:
     value = Expression(f"({text},)").value(session.value)
     if not all(isinstance(n, int) for n in value):
-        raise LaunchError(f"{text} must be integers; a place is {PLACES}")
+        raise LaunchError(f"{text} must be integers; an address is {ADDRESSES}")
     return tuple(value)

@@ -14,7 +14,7 @@ from ptxgen.errors import LaunchError
 Lookup = Callable[[str], Any]
 
 _REGISTER: Final = re.compile(r"%[A-Za-z_$][\w$]*(?:\.[xyz])?")
-# Of Python's syntax: numbers, names, elements and slices of arrays, and operators.
+# The nodes of Python's syntax that an expression may have.
 _ALLOWED: Final = (
     ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Constant, ast.Name,
     ast.Subscript, ast.Slice, ast.Tuple, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context,
@@ -37,10 +37,9 @@ class Expression:
             raise LaunchError(f"{self._text!r} is no expression, such as %r3 == 5 or X[37]") from None
         for node in ast.walk(tree):
             if not isinstance(node, _ALLOWED):
-                what = type(node).__name__
                 raise LaunchError(
                     f"{self._text!r}: an expression has registers, variables, arguments, numbers and "
-                    f"operators, got a {what}"
+                    f"operators, got a {type(node).__name__}"
                 )
         self._used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         self._code = compile(tree, "<expression>", "eval")

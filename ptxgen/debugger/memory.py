@@ -73,7 +73,7 @@ class Cell:
         return self.label
 
     def typed(self, dtype: np.dtype[Any]) -> Cell:
-        """The same cell, read as another type."""
+        """The cell at the same address whose bytes are read as elements of `dtype`."""
         return replace(self, dtype=dtype)
 
 

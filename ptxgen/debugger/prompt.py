@@ -103,7 +103,7 @@ class Prompt(cmd.Cmd):
     # ------------------------------------------------------------------------------------ where to go on
 
     def do_continue(self, _: str) -> bool:
-        """Run to the next breakpoint, change of a watched place, or report of a sanitizer."""
+        """Run to the next breakpoint, change of watched memory, or report of a sanitizer."""
         self.session.go()
         return True
 
@@ -143,7 +143,7 @@ class Prompt(cmd.Cmd):
         operators: break 12 if %r3 == 5 && %tid.x < 8.
         """
         session, match = self.session, _BREAK.fullmatch(words.strip())
-        assert match is not None  # the place may be anything
+        assert match is not None  # the location may be anything
         at, condition, of = (
             match["at"].strip(),
             match["if"],
@@ -165,8 +165,8 @@ class Prompt(cmd.Cmd):
         self._say(f"breakpoint {session.add(point)}: {point}")
 
     def do_watch(self, words: str) -> None:
-        """watch[/FORMAT] PLACE: stop where a place in memory changes, and say which instruction, and which
-        thread, may have changed it. `help x` says what places and formats are.
+        """watch[/FORMAT] ADDRESS: stop where memory changes, and say which instruction, and which thread,
+        may have changed it. `help x` says what addresses and formats are.
         """
         cell, form = self._cell(words)
         watch = Watch(cell.typed(form.dtype))
@@ -219,7 +219,7 @@ class Prompt(cmd.Cmd):
         return self.session.map.variable(text, now.instr)
 
     def do_x(self, words: str) -> None:
-        """x[/FORMAT] PLACE: memory, such as x/8f shared+16 or x/4 X[37]. A place is shared+16, local+8,
+        """x[/FORMAT] ADDRESS: memory, such as x/8f shared+16 or x/4 X[37]. An address is shared+16, local+8,
         NAME+16 of a variable in shared memory, tensor[LANE, COLUMN], X[37] of an argument, or an address.
         A format is a count and letters: f float, d signed, u unsigned, x hexadecimal, t bfloat16; b, h, w, g
         for 1, 2, 4, 8 bytes.

@@ -81,7 +81,7 @@ class _Aim:
     """Where a run is to stop: at event number `event`, or where `here` holds; a `quiet` one nowhere else.
 
     If `last` is true, the run goes on to `event`, and then goes back to the last event before it for which
-    `here` held, or, without `here`, at which it would have stopped; `found` is that event, and `why` the
+    `here` held, or, without `here`, at which it would have stopped; `last_event` is that event, and `why` the
     reasons for the stop, in words.
     """
 
@@ -89,7 +89,7 @@ class _Aim:
     here: Callable[[], bool] | None = None
     quiet: bool = False
     last: bool = False
-    found: int = 0
+    last_event: int = 0
     why: list[str] = field(default_factory=list)
 
     @property
@@ -241,8 +241,8 @@ class Session(Debugger):
         return self.event + (self.inside or self.ended)
 
     def _go_back(self) -> NoReturn:
-        found, why = self._aim.found, self._aim.why
-        self._again(_Aim(event=found or _FIRST, quiet=True, why=why if found else ["nothing is earlier"]))
+        last, why = self._aim.last_event, self._aim.why
+        self._again(_Aim(event=last or _FIRST, quiet=True, why=why if last else ["nothing is earlier"]))
 
     # ------------------------------------------------------------------------------------ where to stop
 
@@ -361,7 +361,7 @@ class Session(Debugger):
 
     def _stop(self, reasons: list[str]) -> None:
         if self._aim.last:
-            self._aim.found, self._aim.why = self.event, reasons
+            self._aim.last_event, self._aim.why = self.event, reasons
             return
         if self.event == _FIRST and self.now is not None and not self.is_here():
             self.look_at(int(np.flatnonzero(self.now.machine.selection.full_mask())[0]))
@@ -434,8 +434,8 @@ class Session(Debugger):
         return self.batch.number_of((x, y, z))
 
 
-def _number(what: str, index: Sequence[int], extents: Index) -> int:
+def _number(noun: str, index: Sequence[int], extents: Index) -> int:
     x, y, z = (*index, 0, 0)[:3]
     if not all(n < extent for n, extent in zip((x, y, z), extents, strict=True)):
-        raise LaunchError(f"there is no {what} {(x, y, z)}; the extents are {extents}")
+        raise LaunchError(f"there is no {noun} {(x, y, z)}; the extents are {extents}")
     return x + extents[0] * (y + extents[1] * z)

@@ -1,4 +1,4 @@
-"""The places of a kernel's instructions: lines of PTX, and lines of Python, CUDA C++ or another source."""
+"""The locations of a kernel's instructions: lines of PTX, and lines of Python, CUDA C++ or another source."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SourceMap:
         return f"{_name(source.file)}:{source.line}"
 
     def words(self, instr: Instr) -> list[str]:
-        """The place of an instruction: a line for its source, if that is known, with the calls that were
+        """The location of an instruction: a line for its source, if that is known, with the calls that were
         inlined, and one for its PTX.
         """
         shown = []
@@ -95,7 +95,7 @@ class SourceMap:
         """
         match = re.fullmatch(r"(?:(.+):)?(\d+)", words)
         if match is None:
-            raise LaunchError(f"a place is LINE, FILE:LINE or ptx:LINE, got {words!r}")
+            raise LaunchError(f"a location is LINE, FILE:LINE or ptx:LINE, got {words!r}")
         file, line = match[1] or (_name(self.main) or PTX), int(match[2])
         if file != PTX and file not in self._paths:
             known = (PTX, *self._paths)
@@ -159,7 +159,7 @@ class SourceMap:
 
 def _assignments(path: str) -> dict[str, list[tuple[int, int]]]:
     """By name of a variable, the first and the last line of each statement that assigns to it alone."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    lines: dict[str, list[tuple[int, int]]] = defaultdict(list)
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except SyntaxError:
@@ -167,8 +167,8 @@ def _assignments(path: str) -> dict[str, list[tuple[int, int]]]:
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and isinstance(targets[0], ast.Name):
-            found[targets[0].id].append((node.lineno, node.end_lineno or node.lineno))
-    return found
+            lines[targets[0].id].append((node.lineno, node.end_lineno or node.lineno))
+    return lines
 
 
 def _instructions(module: Module) -> list[Instr]:
@@ -180,8 +180,8 @@ def _name(path: str) -> str:
     return PurePath(path.replace("\\", "/")).name
 
 
-def _row(place: str, text: str) -> str:
-    return f"{place:<20}  {text}".rstrip()
+def _row(location: str, text: str) -> str:
+    return f"{location:<20}  {text}".rstrip()
 
 
 def _text(source: Location) -> str:

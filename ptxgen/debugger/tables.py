@@ -74,7 +74,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def warps(session: Session) -> list[str]:
-    """Where the warps of the CTA that is looked at are: a line for each warp and place."""
+    """Where the warps of the CTA that is looked at are: a line for each warp and location."""
     first, width = _lanes_of_cta(session)
     assert session.scheduler is not None
     exited, real = session.scheduler.machine.exited, session.batch.real()

@@ -84,7 +84,9 @@ class Gathering:
 
     @contextmanager
     def opened(self, kind: str, splits: Splits | None, *, is_loop: bool) -> Iterator[None]:
-        """A context for the body of a block, which is open inside."""
+        """A context in which instructions belong to the body of a block: of a loop, or of the branch `kind`.
+        `splits` says whether its condition splits a warp.
+        """
         self._open.append(_Open(kind, splits, is_loop, []))
         try:
             yield

@@ -139,7 +139,7 @@ class Counters:
 
     @property
     def shared_wavefronts(self) -> int | None:
-        """Wavefronts of shared memory."""
+        """Wavefronts of accesses to shared memory: clocks in which the banks serve an access of a warp."""
         return self._sum("shared_wavefronts")
 
     @property

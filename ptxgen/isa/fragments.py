@@ -92,7 +92,7 @@ def _elements(count: int, per: int) -> tuple[Lanes, Lanes]:
 
 @cache
 def layout_a(m: int, k: int, per: int) -> Layout:
-    """The layout of A, `m` x `k`."""
+    """The layout of A, `m` x `k`, with `per` elements in a register."""
     register, e = _elements(m * k, per)
     halves = min(m, 16) // 8
     stretches = k // (4 * per)
@@ -104,7 +104,7 @@ def layout_a(m: int, k: int, per: int) -> Layout:
 
 @cache
 def layout_b(k: int, n: int, per: int) -> Layout:
-    """The layout of B, `k` x `n`, as its transpose."""
+    """The layout of B, `k` x `n`, as its transpose, with `per` elements in a register."""
     register, e = _elements(k * n, per)
     block, stretch = np.divmod(register, k // (4 * per))
     row = 8 * block + _GROUP + 0 * e
@@ -113,7 +113,7 @@ def layout_b(k: int, n: int, per: int) -> Layout:
 
 @cache
 def layout_c(m: int, n: int, per: int) -> Layout:
-    """The layout of C or D, `m` x `n`."""
+    """The layout of C or D, `m` x `n`, with `per` elements in a register."""
     register, e = _elements(m * n, per)
     halves = min(m, 16) // 8
     block, i = np.divmod(register * per + e, 2 * halves)

@@ -61,8 +61,8 @@ class BlockClocks:
     of_walks: Callable[[tuple[Walk, ...]], float] | None = None
 
     def clocks(self, walks: Sequence[Walk], *, persistent: bool = False) -> float:
-        """The clocks of a block whose warpgroups meet these tiles. If they skip none, the mask cuts for each
-        the tiles that it cuts for one.
+        """The clocks of a block of queries, each warpgroup of which computes the tiles of one of `walks`.
+        Where no warpgroup skips a tile, the mask hides keys of the same tiles for all of them.
         """
         saved, others = self.once * persistent, min(walk.others for walk in walks)
         if self.of_walks is None:

@@ -107,7 +107,7 @@ def linked(message: str, lines: int) -> Markup:
 
 
 def _track(kind: str, texts: Sequence[str]) -> str:
-    """The track of a listing in a grid, as wide, next to the others, as most of its lines need."""
+    """The width of a listing as a track of a CSS grid, in which most of its lines fit."""
     lengths = sorted(map(len, texts))
     most = lengths[int((1 - _LONG_LINES) * (len(lengths) - 1))]
     return f"minmax(0,{_GUTTERS[kind] + min(max(most, _SHORTEST), _LONGEST)}fr)"

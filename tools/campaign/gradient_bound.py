@@ -227,7 +227,7 @@ class _Terms:
         return summed_to(np.abs(first), np.shape(call.arguments[name]))
 
     def terms(self, call: GradientInputs, feature: type[ScoreFeature]) -> GradientBound:
-        """The summand of each row, or key, of the gradient of a feature's array."""
+        """The terms, one for each row or key, whose sum is the gradient of a feature's array."""
         if feature.gradient_of == "keys":
             pair = (feature.array_gradient(x, self.at) for x in (self.gradient, self.gradient_error))
         elif feature.gradient_of == "rows":

@@ -28,7 +28,7 @@ _FOUR: Final = 4  # dimensions of q with a batch
 class Dense:
     """Arguments of `attention`, mapped over: `rank` is the number of dimensions of q without the
     mapped axis, `batch` the batch size, 1 for three dimensions, `size` the length of the mapped
-    axis. Functions of scores count what contains that axis by `index`.
+    axis. `index` names the argument of a function of scores that the mapped axis becomes a part of.
     """
 
     index: ClassVar = "batch"

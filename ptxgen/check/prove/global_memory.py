@@ -252,7 +252,9 @@ class _Prover:
         return finding._replace(allocation=array.pointer)
 
     def _parts(self, offset: Poly, array: GlobalArray, proper: bool) -> list[Poly] | None:
-        """The index along each axis, then the rest of the offset; None if a stride is no single product."""
+        """An offset into an array as the index along each axis, and the bytes that are left; None if a stride
+        is a sum of several products.
+        """
         indices = []
         for axis in array.axes:
             stride = self._promised.size(axis.stride).terms

@@ -50,7 +50,7 @@ class Subject:
 
     @cached_property
     def analysis(self) -> Values:
-        """Values of the kernel with nothing known of a launch: all its proofs share what they analyse."""
+        """The analysis of the kernel's values without those of a launch; its proofs share it."""
         return Values(self.graph, {}, frozenset(), {}, {})
 
     def homes(self, dynamic: int | None, dynamic_align: int = 1) -> dict[str, Home]:

@@ -54,6 +54,19 @@ def add_watch(group: argparse._ArgumentGroup) -> None:
     add_max_instructions(add)
 
 
+def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `interpreter.run` that are the same for all kernels; sanitizers report, and do
+    not raise.
+    """
+    return {
+        "cluster": arguments.cluster,
+        "sanitize": arguments.sanitize or False,
+        "schedule": arguments.schedule or LOCKSTEP,
+        "max_instructions": arguments.max_instructions,
+        "raise_on_report": False,
+    }
+
+
 def _symbol(text: str) -> tuple[str, ArgumentText]:
     name, equals, words = text.partition("=")
     if not name or not equals:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ptxgen.commands.parts.files import FileError
 from ptxgen.commands.parts.named_objects import launches_of, named
-from ptxgen.commands.parts.run_arguments import ArgumentText, argument_text, check_type, extents, values_of
+from ptxgen.commands.parts.run_arguments import ArgumentText, argument_text, checked_values, extents
 from ptxgen.commands.parts.run_program import program_of
 from ptxgen.errors import LaunchError, shown
 from ptxgen.ir import Param
@@ -101,10 +101,7 @@ def _asked(arguments: argparse.Namespace, params: Sequence[Param]) -> Iterator[t
         yield from launches_of(arguments.example)
     of_options = [Asked(arguments.grid, tuple(arguments.arg))] if arguments.grid is not None else []
     for asked in (*of_options, *arguments.problem):
-        values = values_of(asked.arguments)
-        for n, triple in enumerate(zip(asked.arguments, params, values, strict=False)):
-            check_type(n, *triple)
-        yield asked.grid, values
+        yield asked.grid, checked_values(asked.arguments, params)
 
 
 def _callable(name: str) -> Callable[..., Any]:

@@ -129,7 +129,17 @@ def argument_value(number: int, what: ArgumentText) -> Argument:
         raise LaunchError(f"there is no memory here for {what.text}; give a smaller shape") from error
 
 
-def check_type(number: int, what: ArgumentText, param: Param, value: Argument) -> None:
+def checked_values(arguments: Sequence[ArgumentText], params: Sequence[Param]) -> tuple[Argument, ...]:
+    """The values of arguments. Raises `FileError`, and `LaunchError`, also for a number of another type than
+    its parameter.
+    """
+    values = values_of(arguments)
+    for n, (argument, param, value) in enumerate(zip(arguments, params, values, strict=False)):
+        _check_type(n, argument, param, value)
+    return values
+
+
+def _check_type(number: int, argument: ArgumentText, param: Param, value: Argument) -> None:
     """Raise `LaunchError` for a number whose size differs from that of its parameter, or if only
     one of the two is an integer. Signs may differ: compilers declare all integers as unsigned.
     """
@@ -138,7 +148,7 @@ def check_type(number: int, what: ArgumentText, param: Param, value: Argument) -
         return
     integer = isinstance(value, np.integer)
     if value.nbytes != type.nbytes or (type.kind != "b" and integer == type.is_float):
-        raise LaunchError(f"argument {number} ({param.name}) must have the type {type}, got {what.text}")
+        raise LaunchError(f"argument {number} ({param.name}) must have the type {type}, got {argument.text}")
 
 
 # -------------------------------------------------------------------------------------------- forms

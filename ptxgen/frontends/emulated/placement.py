@@ -56,7 +56,7 @@ def marked(storage: Any) -> bool:
     return getattr(storage, _MARK, None) is not None
 
 
-def place(tensor: torch.Tensor, cuda: bool) -> None:
+def mark(tensor: torch.Tensor, cuda: bool) -> None:
     """Let a tensor, and all views of its memory, say that they are on CUDA, or on the host. Raises
     `BackendError` for a tensor without a storage.
     """

@@ -2,7 +2,7 @@
 
 A mode of `torch.overrides` sees the calls of Python: it takes "cuda" out of their arguments, and answers
 `device`, `is_cuda`, `to` and the like. A mode of the dispatcher sees the operators, those of a backward pass
-included: it places the results, and refuses operands on two devices, as a GPU does.
+included: it marks the results with their device, and refuses operands on two devices, as a GPU does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ptxgen.frontends.emulated.placement import (
     CPU,
     CUDA,
+    mark,
     on_cuda,
     pin,
     pinned,
-    place,
     storage_of,
     storages,
     tensors,
@@ -40,12 +40,12 @@ _INDEXED: Final = ("index", "_unsafe_index", "index_put", "index_put_", "_index_
 
 
 class _Here(threading.local):
-    """The call of this thread: `place` is the device that it asks for, None if its operands decide;
+    """The call of this thread: `on_cuda` is whether it asks for the GPU, None if its operands decide;
     `factories` whether tensors that have no operands are on CUDA; `inside` a function of PyTorch; `opaque`
     an operator of another library, which PyTorch runs without modes, so that its tensors say nothing.
     """
 
-    place: bool | None = None
+    on_cuda: bool | None = None
     factories = False
     inside = False
     opaque = False
@@ -70,7 +70,7 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
             return self.call(func, args, named) if answer is None else answer(func, args, named)
 
     def call(self, func: Callable[..., Any], args: Any, named: dict[str, Any]) -> Any:
-        """The result of a function on the host, placed on the device that it asks for."""
+        """The result of a function on the host, marked with the device that it asks for."""
         asked = named.get("device")
         if asked is None and func in _device._device_constructors():
             asked = _device.CURRENT_DEVICE
@@ -83,19 +83,19 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
         if asked is None or torch.device(asked).type not in ("cuda", "cpu"):
             cuda = any(map(on_cuda, operands))
             _require_generator(named, cuda)
-            with within(self.here, place=None, factories=cuda):
+            with within(self.here, on_cuda=None, factories=cuda):
                 result = func(*args, **named)
         else:
             cuda = wants_cuda(asked)
             _require_generator(named, cuda)
-            with within(self.here, place=cuda, factories=cuda):
+            with within(self.here, on_cuda=cuda, factories=cuda):
                 result = func(*args, **named | {"device": CPU})
-            result = self._placed(result, cuda, operands, func)
+            result = self._marked(result, cuda, operands, func)
         if pinning:
             pin(result)
         return result
 
-    def _placed(self, result: Any, cuda: bool, operands: list[torch.Tensor], func: Any) -> Any:
+    def _marked(self, result: Any, cuda: bool, operands: list[torch.Tensor], func: Any) -> Any:
         """The result of a call that names its device: a copy if it has the memory of something elsewhere."""
         if not isinstance(result, torch.Tensor):
             return result
@@ -104,7 +104,7 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
             return result
         if shared or (cuda and func in _OF_DATA[1:]):
             return moved(result, cuda)
-        place(result, cuda)
+        mark(result, cuda)
         return result
 
 
@@ -129,8 +129,8 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
         operands = [*tensors(args), *tensors(named)]
         there = [on_cuda(operand) for operand in operands]
         cuda = any(there) if operands else self.here.factories
-        if self.here.place is not None:
-            cuda = self.here.place
+        if self.here.on_cuda is not None:
+            cuda = self.here.on_cuda
         elif cuda and not all(there):
             _require_one_device(func, args, operands, there)
         before = storages(operands)
@@ -139,7 +139,7 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
         for tensor in tensors(result):
             storage = storage_of(tensor)
             if storage is None or storage._cdata not in before:
-                place(tensor, cuda)
+                mark(tensor, cuda)
         return result
 
 
@@ -167,7 +167,7 @@ def moved(tensor: torch.Tensor, cuda: bool) -> torch.Tensor:
 
 def _copied(tensor: torch.Tensor, cuda: bool) -> torch.Tensor:
     copy = tensor.clone()
-    place(copy, cuda)
+    mark(copy, cuda)
     return copy
 
 
@@ -270,10 +270,10 @@ def _numpy(func: Any, args: Any, named: dict[str, Any]) -> Any:
 
 def _exported(func: Any, args: Any, named: dict[str, Any]) -> Any:
     if on_cuda(args[0]):
-        what = getattr(func, "__name__", "")
-        what = "__cuda_array_interface__" if what == "__get__" else what
+        name = getattr(func, "__name__", "")
+        name = "__cuda_array_interface__" if name == "__get__" else name
         raise refusal(
-            f"Tensor.{what}", "the memory is on the host, where no other library reads an array of CUDA"
+            f"Tensor.{name}", "the memory is on the host, where no other library reads an array of CUDA"
         )
     return func(*args, **named)
 
@@ -350,5 +350,5 @@ class _Engine:
         if not here.inside:
             return self._engine.run_backward(roots, *args, **named)
         cuda = any(map(on_cuda, tensors(tuple(roots))))
-        with within(here, inside=False, place=None, factories=cuda), self._modes.functions:
+        with within(here, inside=False, on_cuda=None, factories=cuda), self._modes.functions:
             return self._engine.run_backward(roots, *args, **named)

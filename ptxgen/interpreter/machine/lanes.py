@@ -235,7 +235,7 @@ class Selection:
         if len(present) < _WORTH_PICKING * self.warps:
             self.rows = present
             first, last = int(present[0]), int(present[-1]) + 1
-            # Of warps in a row, the lanes are a slice, which numpy does not copy.
+            # The lanes of consecutive warps are a slice, which numpy does not copy.
             self._slice = slice(first * WARP, last * WARP) if last - first == len(present) else None
             self.count = len(present) * WARP
             self.inner = None if self.threads == self.count else self.pick(mask)

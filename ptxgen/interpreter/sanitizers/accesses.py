@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Accesses(Detectors):
-    """The part of `Watch` that looks at the plans of accesses."""
+    """The methods of `Watch` that check accesses to shared and global memory before they happen."""
 
     cluster: ClusterWatch | None = None  # if the kernel has clusters
     unused: dict[int, Lanes]  # by load, the threads of a CTA that do not use its value, bool

@@ -215,7 +215,7 @@ class ShadowMachine:
         return shadows if how is None else how(shadows)
 
     def multiply(self, read: Callable[[], Any], multiplied: Callable[..., Any], d: Any) -> Any:
-        """The undefined bits of sums, which count from the start of the multiplication."""
+        """The undefined bits of sums of products; they are undefined as soon as the multiplication starts."""
         return multiplied(read(), d)
 
     def load_cells(self, address: Lanes, of: RegisterShape) -> tuple[Lanes, ...]:

@@ -66,7 +66,10 @@ ALL = itertools.product(DTYPES, FEATURES, ("bhsd", "bshd"))
 
 
 def few_and_slow(few: list[Any], every: Any) -> list[Any]:
-    return [*few, *(pytest.param(*case, marks=pytest.mark.slow) for case in every if case not in few)]
+    """`few` cases, and all others, of which `.ci/run` has every fifth."""
+    others = [case for case in every if case not in few]
+    marks = itertools.cycle([pytest.mark.slow, *[pytest.mark.nightly] * 4])
+    return [*few, *(pytest.param(*case, marks=mark) for case, mark in zip(others, marks, strict=False))]
 
 
 @pytest.mark.judged

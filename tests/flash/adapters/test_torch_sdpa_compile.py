@@ -169,8 +169,14 @@ def test_modules_of_torch(
 
 
 @pytest.mark.parametrize("variant", ["upper_left", "lower_right"])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        *(("aot_eager", name) for name in NAMES),
+        pytest.param("inductor", NAMES[0], marks=pytest.mark.slow),
+        *(pytest.param("inductor", name, marks=pytest.mark.nightly) for name in NAMES[1:]),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")  # by inductor itself
 def test_causal_biases(ours: Any, torch: Any, graphs: Graphs, backend: str, name: str, variant: str) -> None:
     """Results and gradients inside a block beside those of PyTorch outside."""

@@ -17,7 +17,7 @@ from kernel_runs import main_loop_of, mostly_nightly, nightly
 import flash
 from flash import AttentionConfig, AttentionGradient, gradient_kernels
 from flash.commands.emit import main as emit
-from flash.contract.gradients import emit_gradient, gradient_build, wide_build
+from flash.contract.gradients import auxiliary_build, emit_gradient, gradient_build
 from flash.kernels.widened_rows import WideConfig
 from flash.operands.dtypes import E4M3, E5M2
 from flash.problem.gradient_choice import gradient_config
@@ -209,7 +209,7 @@ def test_kernels_are_proved_and_do_not_spill(
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 def test_rows_are_widened_by_a_proved_kernel(dtype: Any, scale_block: int) -> None:
     for columns in (16, 80, 128):
-        built = wide_build(WideConfig(target(ON), dtype, columns, scale_block))
+        built = auxiliary_build(WideConfig(target(ON), dtype, columns, scale_block))
         assert built.proof.complete
         assert not built.global_proof.unknown
 

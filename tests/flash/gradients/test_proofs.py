@@ -14,7 +14,7 @@ from gradient_runs import KINDS, SETTINGS, SWEEPS, Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.calls.step import Step
-from flash.contract.gradients import emit_gradient, gradient_build, sum_build
+from flash.contract.gradients import auxiliary_build, emit_gradient, gradient_build
 from flash.families.precision import HALF
 from flash.gradients.checks import WRITTEN
 from flash.kernels.sum_terms import SumConfig
@@ -95,7 +95,7 @@ def test_kernels_with_narrow_accesses_are_proved(alignment: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_the_kernel_that_sums_terms_is_proved(dtype: str) -> None:
-    built = sum_build(SumConfig(target("sm_80"), DTYPES[dtype]))
+    built = auxiliary_build(SumConfig(target("sm_80"), DTYPES[dtype]))
     assert built.proof.complete
     assert not built.global_proof.unknown
     assert not built.is_faulty

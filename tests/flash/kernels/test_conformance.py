@@ -88,7 +88,7 @@ def test_any_block_of_queries_sees_its_own_keys(kind: str, block_q: int, causal:
         check(config, arrays_of(config, seq_q, seq_k))
 
 
-@pytest.mark.sample(14, gate=64)
+@pytest.mark.sample(14, gate=40)
 @EVERY_FEATURE
 @EVERY_CAUSAL
 def test_every_feature_is_as_accurate_as_numpy(kind: str, feature: str, causal: Any) -> None:
@@ -101,7 +101,7 @@ def test_every_feature_is_as_accurate_as_numpy(kind: str, feature: str, causal: 
 
 
 @pytest.mark.slow
-@pytest.mark.sample(6, gate=30)
+@pytest.mark.sample(6, gate=24)
 @EVERY_WIDTH
 @pytest.mark.parametrize("feature", ["nothing", "all"])
 def test_every_width_is_right_with_its_default_tiles(kind: str, dims: tuple[int, int], feature: str) -> None:
@@ -177,7 +177,7 @@ def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.sample(8, gate=30)
+@pytest.mark.sample(8, gate=24)
 @EVERY_CAUSAL
 @pytest.mark.parametrize("kind", [name for name in KINDS if name not in LATENTS])
 @pytest.mark.parametrize("features", HIDING, ids=str)
@@ -212,7 +212,7 @@ def test_nan_reaches_all_that_sees_it(kind: str, change: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(6, gate=30)
+@pytest.mark.sample(6, gate=24)
 @EVERY_KIND
 @EVERY_CAUSAL
 @pytest.mark.parametrize("features", HIDING, ids=str)

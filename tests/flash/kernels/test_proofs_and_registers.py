@@ -185,6 +185,10 @@ LATENT: Settings = {
 }
 LATENT_OF_BLACKWELL: Settings = {**LATENT, "target": "sm_100a"}
 HOPPER: Settings = {"dtype": "bf16", "target": "sm_90a"}
+LONG_ROWS: list[Settings] = [
+    {"precision": "f32_grade"},
+    *product(precision=["tf32"], target=("sm_120", "sm_80")),
+]
 GRADE: Settings = {"precision": "f32_grade", "target": "sm_90a"}
 
 # The kernels of each kind, and how many of them `make test` and `.ci/run` prove.
@@ -215,7 +219,7 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
         *(0, 3),
     ),
     "long rows of f32": (
-        each(AttentionConfig, product(precision=("f32_grade", "tf32"), alignment=(4, "auto")), head_dim=256),
+        each(AttentionConfig, product(alignment=(4, "auto")), LONG_ROWS, head_dim=256),
         *(0, 2),
     ),
     "scores": (

@@ -41,8 +41,8 @@ _STEPS_OF_ITERATION: Final = 8
 
 
 class Lister:
-    """Makes tables. With `thorough`, every condition on the path counts that can be listed; without
-    it, only conditions on values that are listed anyway.
+    """Computes tables of the values of registers. With `thorough`, each condition on the path to an
+    instruction that can be listed excludes rows; without it, only conditions on values of the table do.
     """
 
     def __init__(
