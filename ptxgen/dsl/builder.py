@@ -24,6 +24,7 @@ from ptxgen.dsl.hopper import (
 )
 from ptxgen.dsl.hopper.cta_order import check_order, in_order
 from ptxgen.dsl.hopper.scheduler import check_count
+from ptxgen.dsl.look_back import LookBack
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.unread import needed
@@ -204,6 +205,16 @@ class KernelBuilder(Roles):
             )
         self._ticket_counters.append(str(counter))
         return TicketScheduler(self, count, counter, roles, len(self._ticket_counters) - 1)
+
+    def look_back(self, state: Pointer) -> LookBack:
+        """The CTAs in the order in which they begin, for a scan over the grid in one launch: `cta.index` is
+        this CTA's number, and `cta.scan(v)` adds the values of all threads before this one, CTAs in the order
+        of their numbers. `state` points to u64 in global memory, one more than CTAs, which are 0 before each
+        launch.
+
+        Raises `TypeMismatchError` for another state, and `ConfigError` for CTAs of other than whole warps.
+        """
+        return LookBack(self, self.atomic, self.warp, self.block, state)
 
     @block
     def in_order(self, counter: Pointer, ticket: Scalar) -> Iterator[None]:
