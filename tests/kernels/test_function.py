@@ -426,7 +426,7 @@ def test_a_share_of_the_grid_is_proved_with_the_bounds_that_the_proof_asks_for()
 
     (result,) = made(ones).prove(X=("n",)).global_memory.accesses
     assert result.reason == (
-        "its address is not the sum of a pointer parameter and offsets; if a sum or a product of 32 bits on "
+        "its bytes are not shown to be among the 4 * (n) of a row; if a sum or a product of 32 bits on "
         "the way to it may wrap, bounds of grid and n may exclude that, such as bounds={'grid': (1, 65535)}"
     )
     assert made(ones).prove(X=("n",), bounds={"grid": (1, 65535)}).complete

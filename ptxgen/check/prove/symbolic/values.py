@@ -53,6 +53,7 @@ class Symbolic:
         self._open = 0  # number of loop values whose step is being looked for
         # The results so far in order, so that those that rest on a failed assumption can be undone.
         self._trail: list[tuple[dict[Any, Any], Any]] = []
+        self.wrapping: set[int] = set()  # atoms of numbers whose bits may be those of a sum that wraps
         # Values that are being shown to fit, and None wherever an earlier iteration is looked at.
         self._shown: list[tuple[int, int, bool] | None] = []
 
@@ -220,9 +221,7 @@ class Symbolic:
         return self.atoms.function_of(words[0], a, b)
 
     def _any(self, node: Node, n: int) -> Poly:
-        """Operand `n` of an instruction as an unknown number of its type, for example from memory or of a sum
-        that may wrap, which comparisons, `min` and `max` still bound.
-        """
+        """Operand `n` as an unknown number, of memory or a sum that may wrap, which comparisons bound."""
         type = self.types(node)[n]
         return self._any_of(node.args[n], type.bits, type.is_signed)
 
@@ -233,11 +232,13 @@ class Symbolic:
         signed = None if is_signed else self.exact(node, bits, True)
         if signed is not None:
             wrapped = Case(signed + (1 << bits), (-signed - 1,))
-            return self.atoms.either((Case(signed, (signed,)), wrapped))
-        low = -(1 << (bits - 1)) if is_signed else 0
-        name = f"value {node.id} as {'s' if is_signed else 'u'}{bits}"
-        blocks = self._blocks(self.poly(node))
-        return self.atoms.named("unknown", name, low, low + (1 << bits) - 1, *blocks)
+            number = self.atoms.either((Case(signed, (signed,)), wrapped))
+        else:
+            low = -(1 << (bits - 1)) if is_signed else 0
+            name, blocks = f"value {node.id} as {'us'[is_signed]}{bits}", self._blocks(self.poly(node))
+            number = self.atoms.named("unknown", name, low, low + (1 << bits) - 1, *blocks)
+        self.wrapping |= number.atoms()
+        return number
 
     def _selected(self, node: Node, words: list[str]) -> Poly | None:
         del words
