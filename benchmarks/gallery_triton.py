@@ -140,6 +140,69 @@ def nvf4_gemm(a, b, fa, fb, c, m, n, depth, ROWS: constexpr, COLUMNS: constexpr,
     tl.store(c + row * n + across, acc, mask=(row < m) & (across < n))
 
 
+@triton.jit
+def moe_gemm(
+    x, w, pair, expert, y, pairs, depth, columns, TOP: constexpr, M: constexpr, N: constexpr, K: constexpr
+):
+    """The product of each pair's token with the weights of its expert."""
+    rows = tl.load(pair + tl.program_id(1) * M + tl.arange(0, M))[:, None]
+    inside = (rows >= 0) & (rows < pairs)
+    column = tl.program_id(0) * N + tl.arange(0, N)[None, :]
+    of = tl.load(expert + tl.program_id(1)) * columns
+    step = tl.arange(0, K)
+    x_at = x + rows // TOP * depth + step[None, :]
+    w_at = w + (of + column).to(tl.int64) * depth + step[:, None]
+    acc = tl.zeros((M, N), dtype=tl.float32)
+    for first in range(0, depth, K):
+        a = tl.load(x_at, mask=inside & (step[None, :] < depth - first), other=0.0)
+        b = tl.load(w_at, mask=(step[:, None] < depth - first) & (column < columns), other=0.0)
+        acc = tl.dot(a, b, acc)
+        x_at += K
+        w_at += K
+    tl.store(y + rows * columns + column, acc, mask=inside & (column < columns))
+
+
+@triton.jit
+def int4_gemm(x, w, scale, y, m, n, groups, ROWS: constexpr, COLUMNS: constexpr, GROUP: constexpr):
+    """Y = X Wᵀ of weights of four bits less 8, with a factor for each group of a column."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    step, pairs = tl.arange(0, GROUP)[None, :], tl.arange(0, GROUP // 2)[None, :]
+    inside = (column < n)[:, None]
+    acc = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for group in range(groups):
+        a = tl.load(x + row * (groups * GROUP) + group * GROUP + step, mask=row < m, other=0.0)
+        at = w + column[:, None] * (groups * (GROUP // 2)) + group * (GROUP // 2) + pairs
+        b = tl.load(at, mask=inside, other=0)
+        both = tl.join(b & 15, b >> 4).reshape(COLUMNS, GROUP)
+        factors = tl.load(scale + group * n + column, mask=column < n, other=0.0)
+        acc += tl.dot(a, (both.to(tl.float16) - 8).T) * factors[None, :]
+    tl.store(y + row * n + column[None, :], acc, mask=(row < m) & (column < n)[None, :])
+
+
+@triton.jit
+def norm_quantised(x, weight, q, scale, columns, eps, BLOCK: constexpr):
+    """RMSNorm of each row in int8, and the row's factor."""
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = at < columns
+    v = tl.load(x + row * columns + at, mask=inside, other=0.0).to(tl.float32)
+    norm = tl.rsqrt(tl.sum(v * v, axis=0) / columns + eps)
+    v *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    top = tl.maximum(tl.max(tl.abs(v), axis=0), 1e-20)
+    tl.store(q + row * columns + at, tl.extra.cuda.libdevice.rint(v * (127 / top)).to(tl.int8), mask=inside)
+    tl.store(scale + row, top * norm / 127)
+
+
+@triton.jit
+def paged_gather(pool, pages, y, rows, slots, PAGE: constexpr, D: constexpr, ROWS: constexpr):
+    """The rows of a sequence, from pages."""
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    source = tl.load(pages + i // PAGE, mask=i < rows, other=0) * PAGE + i % PAGE
+    inside = ((i < rows) & (source < slots))[:, None]
+    d = tl.arange(0, D)[None, :]
+    tl.store(y + i[:, None] * D + d, tl.load(pool + source[:, None] * D + d, mask=inside), mask=inside)
+
+
 @dataclass(frozen=True)
 class Variant:
     """Functions of which the first is the kernel, and what it is compiled for; parameters in
@@ -154,7 +217,7 @@ class Variant:
     stages: int = 3
 
 
-F32, F16, I32, U8, E4M3 = "*fp32", "*fp16", "i32", "*u8", "*fp8e4nv"
+F32, F16, I32, U8, E4M3, I8, INDEX = "*fp32", "*fp16", "i32", "*u8", "*fp8e4nv", "*i8", "*i32"
 KERNELS = {
     "softmax": Variant([softmax], {"x": F32, "y": F32, "columns": I32}, {"BLOCK": 1024}, ("x", "y"), warps=8),
     "layer_norm": Variant(
@@ -175,6 +238,40 @@ KERNELS = {
         {"CAUSAL": False, "D": 64, "ROWS": 128, "STEP": 64},
         ("q", "k", "v", "o"),
         stages=2,
+    ),
+    "moe_gemm": Variant(
+        [moe_gemm],
+        {
+            "x": F16,
+            "w": F16,
+            "pair": INDEX,
+            "expert": INDEX,
+            "y": F32,
+            "pairs": I32,
+            "depth": I32,
+            "columns": I32,
+        },
+        {"TOP": 2, "M": 64, "N": 64, "K": 32},
+        ("x", "w", "pair", "y", "depth", "columns"),
+    ),
+    "int4_gemm": Variant(
+        [int4_gemm],
+        {"x": F16, "w": U8, "scale": F16, "y": F32, "m": I32, "n": I32, "groups": I32},
+        {"ROWS": 64, "COLUMNS": 64, "GROUP": 64},
+        ("x", "w", "scale", "y", "n"),
+    ),
+    "norm_quantised": Variant(
+        [norm_quantised],
+        {"x": F16, "weight": F16, "q": I8, "scale": F32, "columns": I32, "eps": "fp32"},
+        {"BLOCK": 1024},
+        ("x", "weight", "q"),
+    ),
+    "paged_gather": Variant(
+        [paged_gather],
+        {"pool": F32, "pages": INDEX, "y": F32, "rows": I32, "slots": I32},
+        {"PAGE": 16, "D": 128, "ROWS": 8},
+        ("pool", "y"),
+        warps=8,
     ),
     "blackwell_gemm": Variant(
         [blackwell_gemm],

@@ -10,6 +10,7 @@ an instance of a frozen dataclass takes five times as long to make.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import field
@@ -405,6 +406,11 @@ class Kernel:
     cluster: tuple[int, ...] = ()
     directives: tuple[str, ...] = ()
     linkage: str = "visible"
+
+    @property
+    def most_threads(self) -> int:
+        """The most threads of a block, by `.reqntid` or `.maxntid`; 0 without them."""
+        return math.prod(self.reqntid) if self.reqntid else self.threads
 
     @property
     def dynamic_shared_bytes(self) -> int:

@@ -25,6 +25,7 @@ from ptxgen.runtime.sass import Loop, SassInstr, find_disassembler, main_loop
 # By kernel: the compute capability of the GPUs that it is for, such as 80.
 KERNELS: Final = {
     **dict.fromkeys(("softmax", "layer_norm", "gemm", "attention"), 80),
+    **dict.fromkeys(("moe_gemm", "int4_gemm", "norm_quantised", "paged_gather"), 80),
     **dict.fromkeys(("blackwell_gemm", "blackwell_pair_gemm", "nvf4_gemm"), 100),
 }
 PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md", "docs/kernels/gemm.md", "docs/kernels/attention.md")

@@ -55,8 +55,8 @@ def resources(kernel: Kernel, target: Target) -> Resources:
     mix = Counter(instr.opcode.partition(".")[0] for instr in instrs)
     registers, predicates = _most_live(blocks(kernel))
     fit = 0
-    if kernel.threads:
-        fit = target.blocks_per_sm_for(kernel.threads, registers, static + dynamic)
+    if kernel.most_threads:
+        fit = target.blocks_per_sm_for(kernel.most_threads, registers, static + dynamic)
     return Resources(
         static_shared=static,
         dynamic_shared=dynamic,

@@ -10,6 +10,7 @@ from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.collective import Cta, Warp
+from ptxgen.dsl.grid import block_extents, threads_problem
 from ptxgen.dsl.hopper import (
     Cluster,
     PingPong,
@@ -23,10 +24,11 @@ from ptxgen.dsl.hopper import (
 )
 from ptxgen.dsl.hopper.cta_order import check_order, in_order
 from ptxgen.dsl.hopper.scheduler import check_count
+from ptxgen.dsl.look_back import LookBack
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.unread import needed
-from ptxgen.dsl.values import Pointer, Scalar, Value, is_count, is_int, moved_as, require_type
+from ptxgen.dsl.values import Pointer, Scalar, Value, is_int, moved_as, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -41,12 +43,13 @@ _LEAST_WARPGROUPS: Final = 2  # warpgroups
 class KernelBuilder(Roles):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
-    `threads` is the number of threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
-    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z, `asserts` says
-    whether `k.device_assert` is compiled in, and `reciprocals` whether `//` and `%` by a constant are shifts
-    and products instead of `div` and `rem`. Every row of the instruction table is a method (`k.fma`,
-    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name, `threads`, `min_ctas` or
-    `cluster`, and `UnsupportedTargetError` for an unknown target, or one without clusters.
+    `threads` is the number of threads of a block (`.maxntid`), or those along x, y and z (`.reqntid`),
+    `min_ctas` the least CTAs per multiprocessor (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a
+    cluster along x, y and z, `asserts` says whether `k.device_assert` is compiled in, and `reciprocals`
+    whether `//` and `%` by a constant are shifts and products instead of `div` and `rem`. Every row of the
+    instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for
+    an invalid name, `threads`, `min_ctas` or `cluster`, and `UnsupportedTargetError` for an unknown target,
+    or one without clusters.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class KernelBuilder(Roles):
         name: str,
         *,
         target: Target | str,
-        threads: int,
+        threads: int | tuple[int, ...],
         min_ctas: int = 0,
         cluster: int | tuple[int, ...] | None = None,
         asserts: bool = False,
@@ -62,16 +65,14 @@ class KernelBuilder(Roles):
     ) -> None:
         check_name("kernel", name)
         target = find_target(target)
-        most = target.threads_per_block
-        if not is_count(threads) or not 1 <= threads <= most:
-            raise ConfigError(
-                f"kernel {name!r}: threads must be 1..{most} on {target.name}, got {shown(threads)}"
-            )
+        extents = block_extents(threads, target)
+        if extents is None:
+            raise ConfigError(f"kernel {name!r}: {threads_problem(threads, target)}")
         if not is_int(min_ctas) or min_ctas < 0:
             raise ConfigError(
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
-        super().__init__(name, target, threads, min_ctas)
+        super().__init__(name, target, extents, min_ctas)
         self._params: list[ir.Param] = []
         self._ticket_counters: list[str] = []
         self.asserts = asserts
@@ -205,6 +206,16 @@ class KernelBuilder(Roles):
         self._ticket_counters.append(str(counter))
         return TicketScheduler(self, count, counter, roles, len(self._ticket_counters) - 1)
 
+    def look_back(self, state: Pointer) -> LookBack:
+        """The CTAs in the order in which they begin, for a scan over the grid in one launch: `cta.index` is
+        this CTA's number, and `cta.scan(v)` adds the values of all threads before this one, CTAs in the order
+        of their numbers. `state` points to u64 in global memory, one more than CTAs, which are 0 before each
+        launch.
+
+        Raises `TypeMismatchError` for another state, and `ConfigError` for CTAs of other than whole warps.
+        """
+        return LookBack(self, self.atomic, self.warp, self.block, state)
+
     @block
     def in_order(self, counter: Pointer, ticket: Scalar) -> Iterator[None]:
         """Run the body in CTA after CTA, in the order of their tickets: one thread waits until `counter`, a
@@ -280,12 +291,14 @@ class KernelBuilder(Roles):
         self.emit("ret", ())
         body = tuple(self._statements)
         del self._statements[-1 - ending :]  # so that building twice gives the same module
+        is_deep = self.block_shape[1:] != (1, 1)
         kernel = ir.Kernel(
             self.name,
             tuple(self._params),
             registers,
             needed(body) if drop_unread else body,
-            threads=self.threads,
+            threads=0 if is_deep else self.threads,
+            reqntid=self.block_shape if is_deep else (),
             min_ctas=self.min_ctas,
             dynamic_shared=DYNAMIC_SHARED if self._regions else "",
             regions=tuple(self._regions),

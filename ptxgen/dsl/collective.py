@@ -166,7 +166,7 @@ class Warp:
     def _last_lane(self) -> Value:
         """The last lane of this thread's warp that has a thread."""
         k = self._k
-        return k.min(k.threads - 1 - (k.thread_id() & -WARP_SIZE), WARP_SIZE - 1)
+        return k.min(k.threads - 1 - (k.thread_index() & -WARP_SIZE), WARP_SIZE - 1)
 
     def any(self, condition: Value) -> Value:
         """Whether a predicate holds in any thread of the warp, a predicate."""
@@ -248,7 +248,7 @@ class Cta:
         if self._warps == 1:
             return _like(value, part)
         slots = self._written(part, WARP_SIZE - 1)
-        warp = k.thread_id() >> _LOG_WARP
+        warp = k.thread_index() >> _LOG_WARP
         before, *others = _loaded(k, slots, self._warps - 1)
         result = self._where(after(before, part), part, warp > 0)
         for lower, total in enumerate(others, 1):
@@ -286,7 +286,7 @@ class Cta:
         k.require_all_threads("block.broadcast")
         values, _ = self._warp.operands("block.broadcast", value, lambda a, _: a)
         slots = self._slots(values, self._warps)
-        self._store(slots, values, k.thread_id() == thread)
+        self._store(slots, values, k.thread_index() == thread)
         return _like(value, tuple([k.load(slot) for slot in slots]))
 
     def sort(self, value: Values, *, descending: bool = False) -> Values:
@@ -315,8 +315,8 @@ class Cta:
         if distance < WARP_SIZE:
             return tuple([k.butterfly(value, distance) for value in values])
         slots = self._slots(values, k.threads)
-        self._store([slot.element(k.thread_id()) for slot in slots], values)
-        return tuple([k.load(slot.element(k.thread_id() ^ distance)) for slot in slots])
+        self._store([slot.element(k.thread_index()) for slot in slots], values)
+        return tuple([k.load(slot.element(k.thread_index() ^ distance)) for slot in slots])
 
     def _joined(self, caller: str, value: Value, join: Join) -> Value:
         self._k.require_all_threads(caller)
@@ -347,7 +347,7 @@ class Cta:
         """
         k = self._k
         slots = self._slots(part, self._warps)
-        thread = k.thread_id()
+        thread = k.thread_index()
         targets = [slot.element(thread >> _LOG_WARP) for slot in slots]
         self._store(targets, part, (thread & (WARP_SIZE - 1)) == lane)
         return slots

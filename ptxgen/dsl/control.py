@@ -8,20 +8,20 @@ from typing import Final
 
 from ptxgen import ir
 from ptxgen.dsl.blocks import Account, block
+from ptxgen.dsl.counters import check_bounds, counter_of, counter_to
 from ptxgen.dsl.gathering import Gathering, Splits, Uniform
-from ptxgen.dsl.grid import Grid
+from ptxgen.dsl.grid import AXES, Axis, Extents, Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.isa.spec import Op
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
-from ptxgen.types import ScalarType, pred, s32, s64, u32, u64
+from ptxgen.types import ScalarType, pred, u32
 
 _MASK: Final = "membermask"
 _WHOLE: Final = 0xFFFFFFFF
 _SHUFFLED: Final = 4  # operands of a shuffle that it reads
 _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
-_COUNTERS: Final = (u32, s32, u64, s64)  # types of loop counters
 
 
 # Why a barrier is refused in a block, by the kind of the block.
@@ -62,8 +62,8 @@ class Control(Grid):
     The end of a block is emitted also if its body raises, so that every branch keeps its label.
     """
 
-    def __init__(self, name: str, target: Target, threads: int) -> None:
-        super().__init__(name, target, threads)
+    def __init__(self, name: str, target: Target, block_shape: Extents) -> None:
+        super().__init__(name, target, block_shape)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
         self._open_numbers: list[int] = []  # of these blocks
@@ -74,7 +74,7 @@ class Control(Grid):
         self._loops: list[_Loop] = []  # the open ones, outermost first
         # The last `when`: its end, its promise of uniformity, whether it splits a warp.
         self._closed: tuple[ir.Statement, Uniform, Splits | None] | None = None
-        self._gathering = Gathering(self._statements, threads)
+        self._gathering = Gathering(self._statements, block_shape)
 
     @property
     def block_path(self) -> tuple[tuple[int, str], ...]:
@@ -108,27 +108,31 @@ class Control(Grid):
         self.refuse_predicated("loop")
         if not is_int(step) or step <= 0:
             raise TypeMismatchError(f"loop: step must be a positive Python integer, got {shown(step)}")
-        counter = _counter(start, stop) if type is None else type
-        _check_bounds(start, stop, counter)
+        counter = counter_of(start, stop) if type is None else type
+        check_bounds(start, stop, counter)
         yield from self._counted("loop", start, stop, step, counter)
 
     @block
-    def strided(self, n: Scalar) -> Iterator[Var]:
+    def strided(self, n: Scalar, axis: Axis | None = None) -> Iterator[Var]:
         """Run the body for this thread's share of 0 … n - 1: thread, thread + `threads`, ….
 
         The threads of the CTA share the range, so neighbours have consecutive indices. The index
         has the type of `n`, and of a Python int u32; `n` + `threads` must fit that type. The body
         holds no barrier, because the shares differ in length.
+
+        With an `axis`, "x", "y" or "z", the threads along it share the range, and those along the other axes
+        have the same share: `with k.strided(rows, "y") as i, k.strided(columns, "x") as j:`.
         """
         self.refuse_predicated("strided")
-        counter = _counter_to("strided", n)
-        first = self._as_counter(self.thread_id(), counter)
-        if isinstance(n, Value) or n > self.threads:
-            yield from self._counted("strided", first, n, self.threads, counter, divergent=True)
+        counter = counter_to("strided", n)
+        first, threads = self._thread_along(axis)
+        first = self._as_counter(first, counter)
+        if isinstance(n, Value) or n > threads:
+            yield from self._counted("strided", first, n, threads, counter, divergent=True)
             return
         done = self._label("done")  # no thread has two shares
         self._branch(done, first >= n)
-        splits = self._gathering.by_bounds(first, n, self.threads, counter)
+        splits = self._gathering.by_bounds(first, n, threads, counter)
         try:
             with self._loop("strided", done, divergent=True, splits=splits):
                 yield self.var(counter, first)
@@ -136,21 +140,30 @@ class Control(Grid):
             self._statements.append(done)
 
     @block
-    def grid_strided(self, n: Scalar) -> Iterator[Var]:
+    def grid_strided(self, n: Scalar, axis: Axis | None = None) -> Iterator[Var]:
         """Run the body for this thread's share of 0 … n - 1, which all threads of the grid share:
         block * `threads` + thread, and so on in steps of blocks * `threads`.
 
         The blocks are those along x. The index has the type of `n`, and of a Python int u32; `n`
         plus the threads of the grid must fit that type. The body holds no barrier, because the
-        shares differ in length.
+        shares differ in length. With an `axis` the threads of the grid along it share the range.
         """
         self.refuse_predicated("grid_strided")
-        counter = _counter_to("grid_strided", n)
+        counter = counter_to("grid_strided", n)
+        (thread, threads), along = self._thread_along(axis), axis or "x"
         thread, block, blocks = (
-            self._as_counter(v, counter) for v in (self.thread_id(), self.block_id(), self.blocks())
+            self._as_counter(v, counter) for v in (thread, self.block_id(along), self.blocks(along))
         )
-        first = self.emit("mad", (block, self.threads, thread), {"mode": "lo"})
-        yield from self._counted("grid_strided", first, n, blocks * self.threads, counter, divergent=True)
+        first = self.emit("mad", (block, threads, thread), {"mode": "lo"})
+        yield from self._counted(
+            "grid_strided", first, n, blocks * threads, counter, divergent=True, each=threads
+        )
+
+    def _thread_along(self, axis: Axis | None) -> tuple[Value, int]:
+        """The index of this thread along an axis, and the threads along it; None: in the whole CTA."""
+        if axis is None:
+            return self.thread_index(), self.threads
+        return self.thread_id(axis), self.block_shape[AXES.index(axis)]
 
     @block
     def dealt(self, count: Value) -> Iterator[Var]:
@@ -306,18 +319,19 @@ class Control(Grid):
         type: ScalarType,
         *,
         divergent: bool = False,
+        each: int = 1,
     ) -> Iterator[Var]:
-        """The loop over a counter for a block of this kind, after a check of its bounds."""
+        """The loop over a counter for a block of this kind, after a check of its bounds; a `step` that is a
+        value is a multiple of `each`.
+        """
         head, done = self._label("loop"), self._label("done")
         index = self.var(type, start)
         runs_once = isinstance(start, int) and isinstance(stop, int) and start < stop
         if not runs_once:
             self._branch(done, index >= stop)
         self._statements.append(ir.Label(head.name, "nounroll"))
-        each = (
-            self.threads if isinstance(step, Value) and divergent else 1 if isinstance(step, Value) else step
-        )
-        splits = None if runs_once else self._gathering.by_bounds(start, stop, int(each), type)
+        multiple = each if isinstance(step, Value) else step
+        splits = None if runs_once else self._gathering.by_bounds(start, stop, int(multiple), type)
         try:
             with self._loop(kind, done, divergent=divergent, splits=splits):
                 yield index
@@ -450,48 +464,3 @@ class Control(Grid):
 def _require_promise(caller: str, uniform: object) -> None:
     if not isinstance(uniform, bool) and uniform != "warp":
         raise TypeMismatchError(f"{caller}: uniform must be True, False or 'warp', got {shown(uniform)}")
-
-
-def _counter(start: Scalar, stop: Scalar) -> ScalarType:
-    """The default type of a loop counter: that of the loop's bounds."""
-    bounds = {what: b for what, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
-    for what, bound in bounds.items():
-        _require_counter(f"loop: {what}", bound)
-    types = {bound.type for bound in bounds.values()}
-    if len(types) > 1:
-        raise TypeMismatchError(
-            f"loop: start and stop must have one type, got {shown(start)} and {shown(stop)}; "
-            "reinterpret one with .as_(type) or convert it with k.cvt(value, dtype=type)"
-        )
-    return types.pop() if types else s32
-
-
-def _counter_to(caller: str, n: Scalar) -> ScalarType:
-    """The type of the counter of a loop over 0 … n - 1."""
-    if not isinstance(n, Value):
-        if not is_int(n) or not 0 <= n < 1 << u32.bits:
-            raise TypeMismatchError(f"{caller}: n must be an integer that fits u32, got {shown(n)}")
-        return u32
-    _require_counter(f"{caller}: n", n)
-    return n.type
-
-
-def _require_counter(what: str, bound: Value) -> None:
-    if bound.type not in _COUNTERS:
-        raise TypeMismatchError(f"{what} must be u32, s32, u64 or s64, got {shown(bound)}")
-
-
-def _check_bounds(start: Scalar, stop: Scalar, type: ScalarType) -> None:
-    require_type("loop", type)
-    if type.kind not in "us":
-        raise TypeMismatchError(f"loop: type must be an integer type such as s32, got {type}")
-    lowest, bits = (-(1 << (type.bits - 1)), type.bits - 1) if type.is_signed else (0, type.bits)
-    for what, bound in (("start", start), ("stop", stop)):
-        if isinstance(bound, Value):
-            if bound.type is not type:
-                raise TypeMismatchError(
-                    f"loop: {what} must be {type}, got {shown(bound)}; "
-                    f"reinterpret or convert it, or loop with type={bound.type}"
-                )
-        elif not is_int(bound) or not lowest <= bound < 1 << bits:
-            raise TypeMismatchError(f"loop: {what} must be {type}, got {shown(bound)}")

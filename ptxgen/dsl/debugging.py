@@ -9,6 +9,7 @@ from typing import Final, TypeGuard
 
 from ptxgen import ir
 from ptxgen.dsl.control import Control
+from ptxgen.dsl.grid import Extents
 from ptxgen.dsl.values import Pointer, Scalar, Value
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
@@ -48,8 +49,8 @@ _WIDENED: Final = (f32, f16, bf16)  # to f64, as C widens a float
 class Debugging(Control):
     """`k.printf` and `k.device_assert`; `asserts` says whether assertions are compiled in."""
 
-    def __init__(self, name: str, target: Target, threads: int) -> None:
-        super().__init__(name, target, threads)
+    def __init__(self, name: str, target: Target, block_shape: Extents) -> None:
+        super().__init__(name, target, block_shape)
         self.asserts = False
         self._functions: dict[str, ir.Function] = {}
         self._texts: dict[bytes, ir.Variable] = {}

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ptxgen import ir
+from ptxgen.dsl.grid import Extents
 from ptxgen.errors import PtxGenError
 from ptxgen.isa.spec import Effect, Op
 from ptxgen.isa.table import op_of
@@ -24,6 +25,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _DEEPEST: Final = 60  # operations in a row that are followed
 _MOST_WORDS: Final = 3  # of an opcode without modifiers: name, comparison or mode, type
+_AXES: Final = ("%tid.x", "%tid.y", "%tid.z")
 _UNIFORM: Final = ("%ctaid", "%nctaid", "%ntid", "%clusterid", "%nclusterid", "%cluster_")
 
 
@@ -49,11 +51,14 @@ Known = Sum | Truth | None
 
 
 class Divergence:
-    """Known values of the registers of a kernel in CTAs of `threads`; its `statements` may still grow."""
+    """Known values of the registers of a kernel in CTAs of `block_shape` threads along x, y and z; its
+    `statements` may still grow.
+    """
 
-    def __init__(self, statements: Sequence[ir.Statement], threads: int) -> None:
+    def __init__(self, statements: Sequence[ir.Statement], block_shape: Extents) -> None:
         self._statements = statements
-        self._threads = threads
+        self._block_shape = block_shape
+        self._threads = math.prod(block_shape)
         self._read = 0  # the number of statements in `_writes`
         self._writes: dict[
             str, ir.Instr | None
@@ -163,8 +168,10 @@ class Divergence:
         if isinstance(got, ir.IntImm) and type is not None:
             return self._literal(got.value, type)
         if isinstance(got, ir.Special):
-            if got.name == "%tid.x":
-                return Sum(0, np.arange(self._threads))
+            if got.name in _AXES:
+                inner = math.prod(self._block_shape[: _AXES.index(got.name)])
+                extent = self._block_shape[_AXES.index(got.name)]
+                return Sum(0, np.arange(self._threads) // inner % extent)
             if got.name == "%laneid":
                 return Sum(0, np.arange(self._threads) % WARP_SIZE)
             return self._uniform(got.name) if got.name.startswith(_UNIFORM) else None

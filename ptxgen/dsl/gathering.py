@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal, TypeAlias
@@ -10,6 +11,7 @@ import numpy as np
 
 from ptxgen import ir
 from ptxgen.dsl.divergence import Divergence
+from ptxgen.dsl.grid import Extents
 from ptxgen.dsl.values import Scalar, Value
 from ptxgen.errors import TypeMismatchError
 from ptxgen.isa.warp import source_lanes
@@ -60,13 +62,13 @@ class _Open:
 
 
 class Gathering:
-    """The open blocks of a kernel whose `statements` grow, in CTAs of `threads`, and which of them lanes of
-    one warp run differently.
+    """The open blocks of a kernel whose `statements` grow, in CTAs of `block_shape`, and which of them lanes
+    of one warp run differently.
     """
 
-    def __init__(self, statements: Sequence[ir.Statement], threads: int) -> None:
-        self._threads = threads
-        self._divergence = Divergence(statements, threads)
+    def __init__(self, statements: Sequence[ir.Statement], block_shape: Extents) -> None:
+        self._threads = math.prod(block_shape)
+        self._divergence = Divergence(statements, block_shape)
         self._open: list[_Open] = []
 
     def vary(self, variable: ir.Reg) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ptxgen import ir
 from ptxgen.dsl.debugging import Debugging
+from ptxgen.dsl.grid import Extents
 from ptxgen.dsl.swizzle import ALIGNMENT, SwizzledTile, check_row
 from ptxgen.dsl.tiles import DIMENSIONS, SharedTile
 from ptxgen.dsl.values import Pointer, Value, is_count, require_type
@@ -24,8 +25,8 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 class SharedMemory(Debugging):
     """Declares tiles in shared memory."""
 
-    def __init__(self, name: str, target: Target, threads: int) -> None:
-        super().__init__(name, target, threads)
+    def __init__(self, name: str, target: Target, block_shape: Extents) -> None:
+        super().__init__(name, target, block_shape)
         self._regions: list[ir.Region] = []
         self._shared_base: Value | None = None
 

@@ -25,7 +25,7 @@ def sorted_threads(
     key, *others = values
     flip = _ALL if descending else 0
     now: tuple[Value, ...] = (_ordinal(k, key) ^ flip, *others)
-    thread = k.thread_id()
+    thread = k.thread_index()
     size = 2
     while size <= k.threads:
         distance = size // 2

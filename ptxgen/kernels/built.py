@@ -44,8 +44,8 @@ _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Techn
 
 
 class BuiltFunction:
-    """A verified kernel, for CTAs of `threads` threads. `maps` are the boxes that it fixes for its tensor
-    maps, `attributes` the attributes of its launches.
+    """A verified kernel, for CTAs of `block` threads along x, y and z. `maps` are the boxes that it fixes for
+    its tensor maps, `attributes` the attributes of its launches.
     """
 
     def __init__(
@@ -53,14 +53,15 @@ class BuiltFunction:
         signature: Signature,
         module: ir.Module,
         target: Target,
-        threads: int,
+        block: tuple[int, int, int],
         maps: Mapping[str, Boxes],
         attributes: LaunchAttributes,
     ) -> None:
         self.signature = signature
         self.module = module
         self.target = target
-        self.threads = threads
+        self.block = block
+        self.threads = math.prod(block)
         self.maps = maps
         self.attributes = attributes
         self._refutations = BoundedCache[tuple[tuple[str, int], ...], tuple[str, ...]]()
@@ -128,7 +129,7 @@ class BuiltFunction:
         if refutations is None:
             maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
             known: dict[str, Any] = {**maps, **dict(numbers)}
-            obligation = Obligation(self.module, self.text, self.threads, params=known, steps=_STEPS)
+            obligation = Obligation(self.module, self.text, self.block, params=known, steps=_STEPS)
             refutations = self._refutations.keep(numbers, _refuted(obligation, is_stored=not numbers))
         return refutations
 
@@ -144,7 +145,7 @@ class BuiltFunction:
         """
         contract = self._contract(arrays, bounds, grid, align)
         maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
-        return proof_cache().proofs(Obligation(self.module, self.text, self.threads, contract, maps))
+        return proof_cache().proofs(Obligation(self.module, self.text, self.block, contract, maps))
 
     def _contract(
         self,
@@ -242,7 +243,7 @@ class BuiltFunction:
                 }
                 for slot in self.slots
             ],
-            "block": [self.threads, 1, 1],
+            "block": list(self.block),
             "cluster": list(self.attributes.cluster),
             "cooperative": self.attributes.cooperative,
             "programmatic": self.attributes.programmatic,

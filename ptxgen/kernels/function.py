@@ -1,4 +1,4 @@
-"""`kernel`: a decorator that makes a Python function a kernel."""
+"""`KernelFunction`: a Python function as a kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen import ir
 from ptxgen.arguments import integer
@@ -27,7 +27,7 @@ from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.judging import require_not_refuted, require_verified
 from ptxgen.kernels.last_launch import LastLaunch
 from ptxgen.kernels.launch import Call, Extents, Read, Runner, copies, extents, limited, read, require_fit
-from ptxgen.kernels.signature import Signature, key_of, threads_of
+from ptxgen.kernels.signature import Signature, block_of, key_of
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.caller_arguments import cache_of, gpu_of
@@ -42,7 +42,7 @@ from ptxgen.types import ScalarType
 if TYPE_CHECKING:
     from ptxgen.check.prove import Proofs
 
-Threads = int | Callable[..., int]
+Threads = int | tuple[int, ...]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
 _RESERVED: Final = (
@@ -54,7 +54,7 @@ _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 class KernelFunction:
     """A Python function as a kernel: `scale[grid](x, n, 0.5)` launches it on arrays.
 
-    It is made by `kernel`. The function runs when the kernel is built, once for each target, block size and
+    `ptxgen.kernel` makes it. The function runs when the kernel is built, once for each target, block size and
     choice of its keyword-only parameters; the built kernel is verified and cached. Any thread may use it.
     """
 
@@ -62,7 +62,7 @@ class KernelFunction:
         self,
         function: Callable[..., None],
         *,
-        threads: Threads,
+        threads: Threads | Callable[..., Threads],
         min_ctas: int = 0,
         cluster: int | tuple[int, ...] | None = None,
         cooperative: bool = False,
@@ -125,10 +125,11 @@ class KernelFunction:
     # ------------------------------------------------------------------------------------- building
 
     def build(
-        self, /, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
+        self, /, *, target: Target | str | None = None, threads: Threads | None = None, **statics: Any
     ) -> BuiltFunction:
         """The kernel for a target (by default that of the decorator, else sm_80), a block of
-        `threads` threads (by default that of the decorator), and the static parameters.
+        `threads` threads, a number or those along x, y and z (by default that of the decorator), and the
+        static parameters.
 
         Raises what the function raises, `ConfigError` for invalid choices, `VerifyError` if the
         kernel is no valid PTX.
@@ -136,7 +137,7 @@ class KernelFunction:
         return self._build(find_target(target or self._target or DEFAULT_TARGET), threads, statics)
 
     def emit(
-        self, /, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
+        self, /, *, target: Target | str | None = None, threads: Threads | None = None, **statics: Any
     ) -> ir.Module:
         """The module that `build` verifies and caches, emitted anew: to look at one that is not valid with
         `ptxgen.text.render`.
@@ -144,10 +145,10 @@ class KernelFunction:
         Takes what `build` takes. Raises what the function raises, and `ConfigError` for invalid choices.
         """
         built_for = find_target(target or self._target or DEFAULT_TARGET)
-        count, values = self._choice(built_for, threads, statics)
-        return self._emit(built_for, count, values, self._asserts)[0]
+        block, values = self._choice(built_for, threads, statics)
+        return self._emit(built_for, block, values, self._asserts)[0]
 
-    def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
+    def _build(self, target: Target, threads: Threads | None, statics: Mapping[str, Any]) -> BuiltFunction:
         if statics or threads is not None:
             return self._specialised(target, threads, statics, self._asserts)
         last = self._plain.get(target.name)
@@ -157,23 +158,23 @@ class KernelFunction:
         return last[1]
 
     def _specialised(
-        self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
+        self, target: Target, threads: Threads | None, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
-        count, values = self._choice(target, threads, statics)
-        key = self._key(target, count, asserts, values)
+        block, values = self._choice(target, threads, statics)
+        key = self._key(target, block, asserts, values)
         built = self._built.get(key)
         if built is None:
             with self._lock:
-                key = self._key(target, count, asserts, values)  # another thread may have built it
+                key = self._key(target, block, asserts, values)  # another thread may have built it
                 built = self._built.get(key)
                 if built is None:
-                    built = self._verified(target, count, values, asserts)
+                    built = self._verified(target, block, values, asserts)
                     self._captured.built()
-                    self._built[self._key(target, count, asserts, values)] = built
+                    self._built[self._key(target, block, asserts, values)] = built
         return built
 
     def _key(
-        self, target: Target, threads: int, asserts: bool, statics: Mapping[str, Any]
+        self, target: Target, block: Extents, asserts: bool, statics: Mapping[str, Any]
     ) -> tuple[object, ...]:
         """The key of a build: all that its text depends on."""
         try:
@@ -182,25 +183,25 @@ class KernelFunction:
             raise ConfigError(
                 f"kernel {self.name}: static parameters must be hashable, got {shown(statics)}"
             ) from error
-        return target.name, threads, asserts, self._captured.key(), chosen
+        return target.name, block, asserts, self._captured.key(), chosen
 
     def _choice(
-        self, target: Target, threads: int | None, statics: Mapping[str, Any]
-    ) -> tuple[int, dict[str, Any]]:
-        """The threads of a CTA, and all static parameters."""
+        self, target: Target, threads: Threads | None, statics: Mapping[str, Any]
+    ) -> tuple[Extents, dict[str, Any]]:
+        """The threads of a CTA along x, y and z, and all static parameters."""
         values = self.signature.static_values(statics)
         if threads is None:
             threads = self._threads(**values) if callable(self._threads) else self._threads
-        return threads_of(self.name, threads, target), values
+        return block_of(self.name, threads, target), values
 
     def _emit(
-        self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
+        self, target: Target, block: Extents, statics: Mapping[str, Any], asserts: bool
     ) -> tuple[ir.Module, Mapping[str, Boxes]]:
         """The module, not verified, and the boxes that it fixes for its tensor maps."""
         k = KernelBuilder(
             self.name,
             target=target,
-            threads=threads,
+            threads=block,
             min_ctas=self._min_ctas,
             cluster=self._attributes.cluster,
             asserts=asserts,
@@ -214,11 +215,11 @@ class KernelFunction:
         return k.build(), k.tma.boxes()
 
     def _verified(
-        self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
+        self, target: Target, block: Extents, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
-        module, maps = self._emit(target, threads, statics, asserts)
+        module, maps = self._emit(target, block, statics, asserts)
         require_verified(self.name, module, programmatic=self._attributes.programmatic)
-        return BuiltFunction(self.signature, module, target, threads, maps, self._attributes)
+        return BuiltFunction(self.signature, module, target, block, maps, self._attributes)
 
     @staticmethod
     def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:
@@ -244,7 +245,7 @@ class KernelFunction:
         grid: object,
         /,
         *arguments: object,
-        threads: int | None = None,
+        threads: Threads | None = None,
         stream: object = None,
         backend: str = AUTO,
         max_instructions: int | None = None,
@@ -357,7 +358,7 @@ class KernelFunction:
         grid: object,
         /,
         *arguments: object,
-        threads: int | None = None,
+        threads: Threads | None = None,
         max_instructions: int | None = None,
         **named: object,
     ) -> Findings:
@@ -386,7 +387,7 @@ class KernelFunction:
         /,
         *arguments: object,
         repeats: int = 20,
-        threads: int | None = None,
+        threads: Threads | None = None,
         stream: object = None,
         **named: object,
     ) -> float:
@@ -422,7 +423,7 @@ class KernelFunction:
         bounds: Mapping[str, tuple[int, int]] | None = None,
         align: int | None = None,
         target: Target | str | None = None,
-        threads: int | None = None,
+        threads: Threads | None = None,
         **dimensions: Any,
     ) -> Proofs:
         """Prove all accesses to memory and the barriers, for every launch of `grid` CTAs (along
@@ -450,49 +451,3 @@ class KernelFunction:
         `choices` are those of `build`.
         """
         return self.build(**choices).contract()
-
-
-@overload
-def kernel(
-    function: None = None,
-    *,
-    threads: Threads,
-    min_ctas: int = 0,
-    cluster: int | tuple[int, ...] | None = None,
-    cooperative: bool = False,
-    programmatic: bool = False,
-    target: str | None = None,
-    asserts: bool = False,
-    proved: bool = True,
-    cuda: CudaBackend | None = None,
-    cache: ModuleCache | None = None,
-) -> Callable[[Callable[..., None]], KernelFunction]: ...
-@overload
-def kernel(function: Callable[..., None], **choices: Any) -> KernelFunction: ...
-def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
-    """Make a function a kernel.
-
-    `threads` is the threads of a CTA, or a function of the static parameters, given by name, that returns it;
-    `min_ctas` the least CTAs per multiprocessor (0: not printed); `target` such as "sm_90", by default that
-    of the device, else sm_80. From sm_90 on, `cluster` is the CTAs of a cluster along x, y and z;
-    `programmatic` lets the kernel begin before the one before it in the stream has ended, until it calls
-    `k.griddepcontrol_wait()`. `cooperative` launches have all CTAs resident at once. `asserts` says whether
-    launches have the assertions of the kernel (`k.device_assert`), which `check` always has. `proved` says
-    whether launches on a GPU ask the proof of shared memory and barriers, once for each build, and are
-    refused if it has a violation. `cuda` is the GPU backend and `cache` keeps compiled kernels; by default
-    those of the process.
-
-    >>> from ptxgen import Pointer, f32, kernel, u32
-    >>> @kernel(threads=64)
-    ... def scale(k, X: Pointer[f32], n: u32, factor: f32):
-    ...     i = k.block_id() * 64 + k.thread_id()
-    ...     with k.when(i < n):
-    ...         X[i] = X[i] * factor
-
-    Raises `ConfigError` for a function that cannot be a kernel.
-    """
-    if "threads" not in choices:
-        raise ConfigError("kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)")
-    if function is None:
-        return functools.partial(kernel, **choices)
-    return KernelFunction(function, **choices)

@@ -289,7 +289,7 @@ class Runner:
         return interpreter.run(
             built.module,
             grid=grid,
-            block=built.threads,
+            block=built.block,
             args=interpreted(built, call),
             dynamic_smem=built.kernel.dynamic_shared_bytes,
             **how,
@@ -390,7 +390,7 @@ class Runner:
         return LaunchPlan(
             entry=built.kernel.name,
             grid=grid,
-            block=(built.threads, 1, 1),
+            block=built.block,
             dynamic_shared=built.kernel.dynamic_shared_bytes,
             slots=built.slots,
             values=tuple(values),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -15,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.arguments import integer
 from ptxgen.dsl import PointerType
+from ptxgen.dsl.grid import block_extents, threads_problem
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import Target
 from ptxgen.tensormap import TensorMapType
@@ -122,25 +121,12 @@ class Signature:
         return values, statics
 
 
-def threads_of(name: str, threads: object, target: Target) -> int:
-    """The threads of a CTA. Raises `ConfigError` for a number that the target does not allow."""
-    count = integer(threads, 1, target.threads_per_block)
-    if count is None:
-        raise ConfigError(
-            f"kernel {name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
-            f"{shown(threads)}{_flat(threads)}"
-        )
-    return count
-
-
-def _flat(threads: object) -> str:
-    """The hint for threads given as several dimensions."""
-    if not isinstance(threads, tuple | list) or not threads or None in [integer(n, 1, 1024) for n in threads]:
-        return ""
-    return (
-        f"; the threads of a CTA have one index here: threads={math.prod(threads)}, and in the kernel x, y = "
-        f"k.thread_id() % {threads[0]}, k.thread_id() // {threads[0]}"
-    )
+def block_of(name: str, threads: object, target: Target) -> tuple[int, int, int]:
+    """The threads of a CTA along x, y and z. Raises `ConfigError` for what the target does not allow."""
+    extents = block_extents(threads, target)
+    if extents is None:
+        raise ConfigError(f"kernel {name}: {threads_problem(threads, target)}")
+    return extents
 
 
 def _plain(value: Any) -> Any:

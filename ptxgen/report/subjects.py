@@ -62,7 +62,7 @@ def subject_of_function(
     config += [(name, str(value)) for name, value in function.signature.static_values(statics or {}).items()]
     return Subject(
         built.module,
-        block=(built.threads,),
+        block=built.block,
         launch=launch,
         prove=prove,
         config=tuple(config),

@@ -37,14 +37,15 @@ _BEGAN: Final = time.time()  # a source file that is newer may not be what this 
 
 @dataclass(frozen=True, eq=False)
 class Obligation:
-    """What a proof is about: a module of one kernel and its text, the threads of a CTA, the contract of its
+    """What a proof is about: a module of one kernel and its text, the threads of a CTA
+    along x, y and z, the contract of its
     launches, and the bounds of its parameters. Without a contract, global memory is not proved. `steps`
     limits the proof of shared memory; None is the prover's own limit.
     """
 
     module: Module
     text: str = field(repr=False)
-    threads: int
+    block: int | tuple[int, ...]
     contract: GlobalContract | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     steps: int | None = None
@@ -55,8 +56,8 @@ class Obligation:
         from ptxgen.check.prove import Proofs, prove, prove_shared
 
         if self.steps is None:
-            return prove(self.module, block=self.threads, contract=self.contract, params=self.params)
-        shared = prove_shared(self.module, block=self.threads, params=self.params, steps=self.steps)
+            return prove(self.module, block=self.block, contract=self.contract, params=self.params)
+        shared = prove_shared(self.module, block=self.block, params=self.params, steps=self.steps)
         return Proofs(shared, None)
 
     @cached_property
@@ -68,7 +69,7 @@ class Obligation:
         tensors = [bound.base for bound in self.params.values() if isinstance(bound, TensorMap)]
         if version is None or not all(isinstance(base, int) for base in tensors):
             return None
-        about = (str(self.threads), repr(self.contract), repr(dict(self.params)), str(self.steps))
+        about = (str(self.block), repr(self.contract), repr(dict(self.params)), str(self.steps))
         return CacheKey(self.text, TARGET, "ptxgen's prover", version, about)
 
 

@@ -58,7 +58,7 @@ def by_model(
     result = interpreter.run(
         built.module,
         grid=grid,
-        block=built.threads,
+        block=built.block,
         args=interpreted(built, run),
         dynamic_smem=built.kernel.dynamic_shared_bytes,
         cluster=built.attributes.cluster,
@@ -116,7 +116,7 @@ def _bulk_bytes(built: BuiltFunction, grid: Extents, call: Call) -> int:
     interpreter.run(
         built.module,
         grid=grid,
-        block=built.threads,
+        block=built.block,
         args=interpreted(built, copies(call)),
         dynamic_smem=built.kernel.dynamic_shared_bytes,
         cluster=built.attributes.cluster,

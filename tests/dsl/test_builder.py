@@ -131,6 +131,16 @@ def test_the_threads_of_a_kernel(threads):
         KernelBuilder("x", target=target("sm_80"), threads=threads)
 
 
+@pytest.mark.parametrize("threads", [(), (32, 0), (32, 33), (2, 2, 65), (4, 4, 4, 1), (8, 1.5)])
+def test_the_threads_of_a_kernel_along_axes(threads):
+    message = (
+        "kernel 'x': threads along x, y and z must be up to three numbers from 1 with a product of at most "
+        f"1024 on sm_80, and at most 64 along z, got {threads!r}"
+    )
+    with refused(ConfigError, message):
+        KernelBuilder("x", target=target("sm_80"), threads=threads)
+
+
 @pytest.mark.parametrize("name", ["", "1st", "a b", "a-b", "größe", "a\n"])
 def test_names_that_ptx_does_not_take_are_refused(name):
     end = ": a name is made of ASCII letters, digits and _, and does not begin with a digit"

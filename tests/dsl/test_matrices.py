@@ -485,7 +485,10 @@ def operands(k: Any, a: Any = (64, 32), b: Any = (32, 64), types: Any = (f16, f1
     return [k.swizzled(name, shape, dtype) for name, shape, dtype in zip("AB", (a, b), types, strict=True)]
 
 
-MULTIPLIES = "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got"
+MULTIPLIES = (
+    "mma multiplies f16, bf16 or f32 (as tf32) of one type, s8 and u8 in any order, e4m3 and e5m2 in any "
+    "order (as_fp8), and f16 by 4-bit integers (as_int4), got"
+)
 A_TIMES_B = "A (64 x 32 f16) times B (32 x 64 f16)"
 
 

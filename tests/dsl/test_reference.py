@@ -81,10 +81,10 @@ INNER = {  # what the parts of the DSL use of each other
     PingPong: set(),
     Wgmma: set(),
     Matrix: {"element", "rows_bytes"},
-    StagedTile: {"require_arrived"},
+    StagedTile: {"kind", "require_arrived"},
     SwizzledTile: {"chunk", "chunk_pointer", "panel_of", "stage_bytes"},
     RegisterTile: {"row_elements"},
-    PackedTile: {"operand", "row_elements"},
+    PackedTile: {"kind", "operand", "row_elements"},
     TensorMemory: {
         *("address", "commit", "enter", "group", "is_even", "issuing", "leave", "of_even_cta", "origin"),
         *("prepare", "require_issuing", "take"),

@@ -426,7 +426,7 @@ def test_a_share_of_the_grid_is_proved_with_the_bounds_that_the_proof_asks_for()
 
     (result,) = made(ones).prove(X=("n",)).global_memory.accesses
     assert result.reason == (
-        "its address is not the sum of a pointer parameter and offsets; if a sum or a product of 32 bits on "
+        "its bytes are not shown to be among the 4 * (n) of a row; if a sum or a product of 32 bits on "
         "the way to it may wrap, bounds of grid and n may exclude that, such as bounds={'grid': (1, 65535)}"
     )
     assert made(ones).prove(X=("n",), bounds={"grid": (1, 65535)}).complete
@@ -578,8 +578,8 @@ WRONG_CALLS: dict[type[Exception], dict[str, Any]] = {
         "kernel returning: the function must return nothing, got 64; store results": lambda: made(
             returning
         ).build(),
-        f"{THREADS} (16, 8); the threads of a CTA have one index here: threads=128, and in the kernel "
-        "x, y = k.thread_id() % 16, k.thread_id() // 16": lambda: made(threads=(16, 8)).build(),
+        "kernel scale_rows: threads along x, y and z must be up to three numbers from 1 with a product of at "
+        "most 1024 on sm_80, and at most 64 along z, got (16, 80)": lambda: made(threads=(16, 80)).build(),
         f"{THREADS} '16'": lambda: made(threads="16").build(),
         f"{THREADS} 0": lambda: made(threads=0).build(),
         "kernel tiled: static parameters must be hashable, got {'tile': [1]}": lambda: made(tiled).build(

@@ -193,7 +193,7 @@ def test_a_launch_with_a_stored_proof_does_not_import_the_prover(tmp_path: Path)
 BASE = obligation()
 OTHERS = {
     "text": obligation(of_data),
-    "threads": replace(BASE, threads=32),
+    "block": replace(BASE, block=32),
     "no contract": obligation(contract=None),
     "a pointer": obligation(contract=replace(CONTRACT, arrays=(replace(ARRAY, pointer="Y"),))),
     "an axis": obligation(contract=replace(CONTRACT, arrays=(replace(ARRAY, axes=(Axis("n", 4),)),))),

@@ -19,6 +19,8 @@ MOST_LINES = {
     "layer_norm": 20,
     "gemm": 40,
     "attention": 60,
+    **dict.fromkeys(("norm_quantised", "paged_gather"), 20),
+    **dict.fromkeys(("moe_gemm", "int4_gemm"), 16),
     **dict.fromkeys(("blackwell_gemm", "blackwell_pair_gemm", "nvf4_gemm"), 60),
 }
 
@@ -149,5 +151,6 @@ def test_the_result_names_what_it_was_measured_with() -> None:
 
 def test_the_goals_were_met() -> None:
     goals = [m for m in RESULT["sections"]["gallery"]["measurements"] if "goal" in m]
-    assert len(goals) == len(gallery.KERNELS) + 2 * len(gallery.PEERS)
+    products = {"gemm": 2, "attention": 2, "moe_gemm": 1, "int4_gemm": 1}  # peers with a main loop
+    assert len(goals) == len(gallery.KERNELS) + sum(products.values())
     assert all(m["goal_met"] for m in goals)

@@ -167,7 +167,8 @@ class _Prover:
                 continue
             finding = self._inside(address, array, nbytes, touch.nbytes or _BULK_ALIGN, facts, lanes)
             if finding.verdict != PROVED:
-                return finding
+                wraps = any(a.number in self._symbolic.wrapping for a in self._atoms.within(address))
+                return finding._replace(reason=finding.reason + self._unbounded()) if wraps else finding
         return finding
 
     def _unbounded(self) -> str:

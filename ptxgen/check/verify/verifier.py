@@ -306,7 +306,7 @@ class _BodyCheck:
                 self._report("gate", message, instr)
 
     def _barrier(self, instr: Instr, op: Op) -> None:
-        threads = self.body.threads if isinstance(self.body, Kernel) else 0
+        threads = self.body.most_threads if isinstance(self.body, Kernel) else 0
         if not threads:
             return
         for wanted, count in zip(op.flat, instr.operands, strict=False):

@@ -64,7 +64,7 @@ class TensorMatrix:
     @property
     def row(self) -> Value:
         """The row that this thread loads and stores, counted in this CTA, u32."""
-        return self.memory.k.thread_id() & LANES - 1
+        return self.memory.k.thread_index() & LANES - 1
 
     def use_by_products(self, caller: str) -> None:
         """Raise `TypeMismatchError` unless products use the matrix here."""

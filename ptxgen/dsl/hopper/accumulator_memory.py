@@ -64,7 +64,7 @@ def chunks_of_block(
             f"{shown(block)} and first {shown(first)}"
         )
     at = start[0].element(first) if isinstance(first, Value) or first else start[0]
-    at = at.element((k.thread_id() & (_THREADS - 1)) * CHUNK)
+    at = at.element((k.thread_index() & (_THREADS - 1)) * CHUNK)
     for offset in range(0, count, _THREADS * CHUNK):
         yield at.at(offset)
 
@@ -92,6 +92,6 @@ def column_pointers(k: Any, tile: object, row: Scalar, columns: int) -> Iterator
             f"accumulator.column_pairs: it takes a tile of f32 in shared memory with {columns} columns and "
             f"without a swizzle, such as ((1, {columns}), f32, 'none') of a ring, got {shown(tile)}"
         )
-    at = tile.pointer(row, (k.thread_id() & _QUAD - 1) << 1)
+    at = tile.pointer(row, (k.thread_index() & _QUAD - 1) << 1)
     for column in range(0, columns, _CORE):
         yield Pointer(at.value, "shared", f32, at.offset + column * f32.nbytes)

@@ -76,12 +76,14 @@ class AsyncStores:
         elif role is not None:
             self._leads, self._meet = role.leads, role.barrier.sync
         else:
-            self._leads, self._meet = k.thread_id() == 0, k.barrier
+            self._leads, self._meet = k.thread_index() == 0, k.barrier
 
     def _by_warpgroups(self, count: int) -> None:
         """Choose a thread of each warpgroup, and give each warpgroup a named barrier."""
         k, role = self._k, self._role
-        warp = k.warp_index if role else k.shfl(k.thread_id() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
+        warp = (
+            k.warp_index if role else k.shfl(k.thread_index() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
+        )
         _, chosen = k.elect(-1)
         self._leads = (warp & (WARPGROUP - 1) == 0) & chosen
         first = k.take_barriers("tma.async_stores", count) - (role.first // WARPGROUP if role else 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from ptxgen.dsl.grid import Extents
 from ptxgen.dsl.matrices.builder_methods import Matrices
 from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Var
@@ -180,8 +181,8 @@ class PendingReads:
 class GuardedStores(Matrices):
     """Refuses stores to tiles that pending copies are known to read."""
 
-    def __init__(self, name: str, target: Target, threads: int) -> None:
-        super().__init__(name, target, threads)
+    def __init__(self, name: str, target: Target, block_shape: Extents) -> None:
+        super().__init__(name, target, block_shape)
         self.pending_reads = PendingReads()
 
     def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:

@@ -51,7 +51,7 @@ class RoleKernel(Protocol):
     def warp_index(self) -> Value:
         """The index of this warp in its CTA, u32."""
 
-    def thread_id(self) -> Value:
+    def thread_index(self) -> Value:
         """The index of this thread in its CTA, u32."""
 
     def elect(self, members: Any, /) -> tuple[Value, Value]:
@@ -157,8 +157,8 @@ class Role:
     def begin(self) -> None:
         """Emit the change of registers (`setmaxnreg`), and the indices that each thread of the role has."""
         self.k.set_registers(self)
-        self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
-        self._lane = self.k.thread_id() & (WARP_SIZE - 1)
+        self._thread = self.k.thread_index() - self.first * WARP_SIZE if self.first else self.k.thread_index()
+        self._lane = self.k.thread_index() & (WARP_SIZE - 1)
         self._is_first_lane = self._lane == 0
         _, chosen = self.k.elect(-1)
         self._leads = (self.k.warp_index == self.first) & chosen

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from ptxgen import ir
 from ptxgen.dsl.gathering import Splits, Uniform
+from ptxgen.dsl.grid import Extents
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.hopper.pending_reads import GuardedStores
 from ptxgen.dsl.hopper.role import WARPGROUP, NamedBarrier, Role
@@ -43,8 +44,8 @@ class RoleUser(Protocol):
 class Roles(GuardedStores):
     """Divides the warps of a CTA into roles, in the order of their declaration."""
 
-    def __init__(self, name: str, target: Target, threads: int, min_ctas: int) -> None:
-        super().__init__(name, target, threads)
+    def __init__(self, name: str, target: Target, block_shape: Extents, min_ctas: int) -> None:
+        super().__init__(name, target, block_shape)
         self.min_ctas = min_ctas
         self.flight = Flight()
         self._roles: list[Role] = []
@@ -310,7 +311,7 @@ class Roles(GuardedStores):
         """The index of this warp in its CTA, u32, from lane 0, so that the assembler knows that it is
         the same in all lanes.
         """
-        return self.shfl(self.thread_id() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
+        return self.shfl(self.thread_index() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
 
     def _prepare(self) -> None:
         """Let one thread initialise what roles share, such as mbarriers, and make it visible to all
@@ -319,7 +320,7 @@ class Roles(GuardedStores):
         _ = self.warp_index  # computed before the first branch
         if not self._users:
             return
-        with self.when(self.thread_id() == 0):
+        with self.when(self.thread_index() == 0):
             for user in self._users:
                 user.prepare()
             self.fence_mbarrier_init()

@@ -121,7 +121,7 @@ class TicketScheduler:
         at = self._word(stage)
         last = self.count + (k.blocks() - 1)
         first = k.present_role.first * WARP_SIZE if k.present_role else 0
-        with k.only_if(k.thread_id() == first):
+        with k.only_if(k.thread_index() == first):
             taken = k.atom(self.counter, last, space="global", op="inc", type=u32)
             k.store(at, taken)
         return at

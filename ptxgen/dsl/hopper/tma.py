@@ -319,7 +319,7 @@ class Tma:
         k.fence_proxy_async(space="shared::cta")
         self._meet()
         role = k.present_role
-        with k.when(k.thread_id() == 0 if role is None else role.leads):
+        with k.when(k.thread_index() == 0 if role is None else role.leads):
             copy_slabs(copy, tile, corner)
             k.cp_async_bulk_commit_group()
             k.cp_async_bulk_wait_group(0, read=visible is not True)

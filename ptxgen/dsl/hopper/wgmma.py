@@ -291,13 +291,13 @@ class Accumulator:
     @property
     def row(self) -> Value:
         """The row of this thread's first element, u32."""
-        t = self.k.thread_id()
+        t = self.k.thread_index()
         return (t >> 1 & _WARP_ROWS) + (t >> 2 & _CORE - 1)
 
     @property
     def column(self) -> Value:
         """The column of this thread's first element, u32."""
-        return (self.k.thread_id() & _QUAD - 1) << 1
+        return (self.k.thread_index() & _QUAD - 1) << 1
 
     @property
     def rows_of_thread(self) -> Fragment:
@@ -341,7 +341,7 @@ class Accumulator:
         columns 0 and 8, of whose rows lanes 0-7, 8-15, 16-23 and 24-31 give the addresses (PTX ISA,
         "stmatrix").
         """
-        k, t = self.k, self.k.thread_id()
+        k, t = self.k, self.k.thread_index()
         first = (t >> 1 & _WARP_ROWS) + (t & 2 * _CORE - 1) + row
         at = _TileAddresses(tile, first, t >> 1 & _CORE)
         for part in range(len(self._vars)):

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ptxgen.dsl.blocks import block
+from ptxgen.dsl.grid import Extents
 from ptxgen.dsl.matrices.lanes import Lanes
 from ptxgen.dsl.matrices.layout import Layout
-from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk, require_multiple
+from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk, require_extent, require_multiple
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, factors, product
 from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.dsl.matrices.staged import Arrival, StagedTile
@@ -28,8 +29,8 @@ _LEAST_STAGES: Final = 2
 class Matrices(SharedMemory):
     """Blocks of matrices in shared memory and registers, and their products on tensor cores."""
 
-    def __init__(self, name: str, target: Target, threads: int) -> None:
-        super().__init__(name, target, threads)
+    def __init__(self, name: str, target: Target, block_shape: Extents) -> None:
+        super().__init__(name, target, block_shape)
         self._lanes = Lanes(self)
         self._blocks = 0  # tiles that copies fill, for their names
         self._on_the_way: list[Arrival] = []
@@ -56,7 +57,7 @@ class Matrices(SharedMemory):
         _require_global(at)
         stride = columns if stride is None else stride
         for what, extent in (("rows", rows), ("columns", columns), ("stride", stride)):
-            self._require_extent(f"matrix: {what}", extent)
+            require_extent(f"matrix: {what}", extent)
         widest = max(1, CHUNK_BYTES // max(1, at.dtype.nbytes))
         width = widest if width is None else width
         if not is_count(width) or width > widest or width & (width - 1):
@@ -200,16 +201,6 @@ class Matrices(SharedMemory):
     def _declared(self, walk: Walk, stages: int) -> SwizzledTile:
         self._blocks += 1
         return self._swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages)
-
-    def _require_extent(self, caller: str, extent: Scalar) -> None:
-        if isinstance(extent, Value):
-            known = extent.type is u32
-        else:
-            known = is_count(extent) and extent < 1 << (u32.bits - 1)
-        if not known:
-            raise TypeMismatchError(
-                f"{caller} must be a u32 value or a positive integer, got {shown(extent)}"
-            )
 
 
 def _require_global(at: object) -> None:

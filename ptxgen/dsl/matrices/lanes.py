@@ -65,7 +65,7 @@ class Lanes:
         """The warp and lane of this thread."""
         if self._position is not None:
             return self._position
-        thread = self.k.thread_id()
+        thread = self.k.thread_index()
         position = LanePosition(thread >> _LOG_WARP, thread & WARP_SIZE - 1)
         if not self.k.is_in_block:
             self._position = position

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
-from ptxgen.dsl.matrices.layout import plus
+from ptxgen.dsl.matrices.layout import Layout, plus
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
+from ptxgen.dsl.matrices.rows import CopiedRow, CopiedRows, Neighbours, RowOf, SelectedRows, Selection
 from ptxgen.dsl.shared import SharedMemory
 from ptxgen.dsl.swizzle import SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.dsl.tiles import TilePointer
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, b8, b16, b32, s32, u16, u32
@@ -26,11 +28,19 @@ class Matrix:
     apart (`k.matrix`).
 
     Accesses take `width` elements: the pointer is aligned to them, and stride and columns are
-    multiples of it. What lies outside the matrix is read as zeros and never written.
+    multiples of it. What lies outside the matrix is read as zeros and never written. With a `selection`
+    the rows are those that it names.
     """
 
     def __init__(
-        self, k: SharedMemory, first: Pointer, rows: Scalar, columns: Scalar, stride: Scalar, width: int
+        self,
+        k: SharedMemory,
+        first: Pointer,
+        rows: Scalar,
+        columns: Scalar,
+        stride: Scalar,
+        width: int,
+        selection: Selection | None = None,
     ) -> None:
         self.k = k
         self.first = first
@@ -38,6 +48,7 @@ class Matrix:
         self.columns = columns
         self.stride = stride
         self.width = width
+        self.selection = selection
 
     def __repr__(self) -> str:
         return f"Matrix({self.first!r}, width {self.width})"
@@ -46,6 +57,24 @@ class Matrix:
     def dtype(self) -> ScalarType:
         """The type of the elements."""
         return self.first.dtype
+
+    def rows_at(self, rows: Pointer | RowOf, count: Scalar) -> Matrix:
+        """The matrix of `count` rows, u32 or an int, whose row i is row `rows[i]` of this one, in the same
+        memory: its blocks are gathered, and `store` scatters. A row that this matrix does not have, such as
+        -1, is read as zeros and never written. If two rows that are stored are the same one, either remains.
+
+        `rows` points to u32 or s32 in global memory, or is a function of i, u32, that returns the row as u32
+        or s32, such as `lambda i: PAGES[i // 16] * 16 + i % 16`; it runs in a `k.when` of i < `count`.
+        Rows are looked up when a `k.pipeline` or `k.staged` begins, and those of `down` again for each block.
+        Raises `TypeMismatchError` for other arguments, and for a matrix whose rows are selected already.
+        """
+        require_extent("rows_at: count", count)
+        if self.selection is not None:
+            raise TypeMismatchError(
+                "rows_at: the rows of this matrix are selected already; compose both in a function of the row"
+            )
+        selection = Selection.by(self.k, rows, self.rows)
+        return Matrix(self.k, self.first, count, self.columns, self.stride, self.width, selection)
 
     def across(self, shape: tuple[int, int], row: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
         """The blocks of `shape` side by side from the left: at (row, 0), (row, shape[1]), …, as a
@@ -97,17 +126,11 @@ class Matrix:
 
     def _store(self, tile: RegisterTile | PackedTile, row: Scalar, column: Scalar) -> None:
         k, layout = self.k, tile.layout
-        first_row, first_column = layout.first(row, column)
-        left_below = _left(k, self.rows, first_row)
-        left_right = _left(k, self.columns, first_column)
-        at = self.element(first_row, first_column)
         pairs = layout.lane_columns[::LANE_COLUMNS]
-        step = self.rows_bytes(layout.lane_rows[1])
         # One store may take both elements of a pair, because either both lie in the matrix or neither.
         at_once = min(self.width, LANE_COLUMNS)
-        for i, elements in enumerate(tile.row_elements()):
-            at = at.plus(step) if i else at
-            inside = left_below > layout.lane_rows[i]
+        targets = self._lane_rows(layout, *layout.first(row, column))
+        for elements, (at, inside, left_right) in zip(tile.row_elements(), targets, strict=True):
             for j, first in enumerate(pairs):
                 for n in range(0, LANE_COLUMNS, at_once):
                     to = at.at(first + n)
@@ -119,6 +142,27 @@ class Matrix:
                             k.store(to, [elements[2 * j], elements[2 * j + 1]])
                         else:
                             k.store(to, elements[2 * j + n])
+
+    def _lane_rows(
+        self, layout: Layout, first_row: Value, first_column: Value
+    ) -> Iterator[tuple[Pointer, Value, Value]]:
+        """For each row of a lane: the pointer to its first element, whether the matrix has the row, and the
+        columns from that element on.
+        """
+        k = self.k
+        if self.selection is not None:
+            left_right = _left(k, self.columns, first_column)
+            for row in layout.lane_rows:
+                number = self.selection.find(plus(row, first_row), self.rows)
+                yield self.element(number, first_column), self.selection.has(number), left_right
+            return
+        left_below = _left(k, self.rows, first_row)
+        left_right = _left(k, self.columns, first_column)
+        at = self.element(first_row, first_column)
+        step = self.rows_bytes(layout.lane_rows[1])
+        for row in layout.lane_rows:
+            at = at.plus(step) if row else at
+            yield at, left_below > row, left_right
 
     def _store_packed(self, to: Pointer, word: Value, n: int) -> None:
         k = self.k
@@ -170,16 +214,15 @@ class Walk:
 class _Share:
     """A thread's share of the copy of panels of one width: the same chunk in every `rows_at_once`-th row.
 
-    `source` is the address of its first chunk, `rows_left` and `columns_left` how many rows and
-    columns the matrix has from there on, s32; None if it is known to have enough.
+    `columns_left` is how many columns the matrix has from its first one on, s32; None if it is known to have
+    enough.
     """
 
     panels: tuple[Panel, ...]
     rows_at_once: int
     row: Value
     address: TilePointer
-    source: Var
-    rows_left: Var
+    rows: CopiedRows
     columns_left: Var | None
 
 
@@ -207,13 +250,14 @@ class BlockCopier:
                     f"{tile.name}: copies into rows of {chunks * tile.chunk} {tile.dtype} take a multiple of "
                     f"{chunks * SWIZZLE_ROWS} threads, and the kernel has {k.threads}"
                 )
-            thread = k.thread_id()
+            thread = k.thread_index()
             row, chunk = thread >> chunks.bit_length() - 1, thread & chunks - 1
             local_column = chunk * tile.chunk
             if panels[0].first:
                 local_column = local_column + panels[0].first * tile.chunk
             first_row, first_column = plus(walk.row, row), plus(walk.column, local_column)
-            at = matrix.element(first_row, first_column)
+            selection = matrix.selection
+            at = matrix.element(first_row, first_column) if selection is None else matrix.first
             rows_end, columns_end = (
                 walk.end if walk.axis == axis else extent
                 for axis, extent in enumerate((matrix.rows, matrix.columns))
@@ -221,10 +265,18 @@ class BlockCopier:
             columns_left: Var | None = None
             if walk.axis == 1 or not _holds(columns_end, walk.column, tile.columns):
                 columns_left = k.var(s32, _left(k, columns_end, first_column))
-            rows_left = k.var(s32, _left(k, rows_end, first_row))
-            source = k.var(at.value.type, at.value)
+            firsts = range(0, tile.rows, rows_at_once)
+            if selection is not None:
+                locate = functools.partial(matrix.element, column=first_column)
+                rows: CopiedRows = SelectedRows(
+                    selection, first_row, rows_end, firsts, locate, across=walk.axis != 0
+                )
+            else:
+                rows_left = k.var(s32, _left(k, rows_end, first_row))
+                source = k.var(at.value.type, at.value)
+                rows = Neighbours(source, rows_left, firsts, matrix.rows_bytes)
             address = tile.chunk_pointer(chunks, row, chunk)
-            yield _Share(panels, rows_at_once, row, address, source, rows_left, columns_left)
+            yield _Share(panels, rows_at_once, row, address, rows, columns_left)
 
     def start(self, stage: Value | int) -> None:
         """Begin copying the block into the stage that begins `stage` bytes into the tile."""
@@ -235,26 +287,18 @@ class BlockCopier:
                 if isinstance(stage, Value)
                 else address.plus_bytes(stage)
             )
-            source: Value = share.source
-            many = self.tile.rows > share.rows_at_once
-            iteration_bytes = self.walk.matrix.rows_bytes(share.rows_at_once) if many else 0
-            for first in range(0, self.tile.rows, share.rows_at_once):
-                if first:
-                    source = source + iteration_bytes
-                with self._rows_of(share, first):
-                    self._copy_row(share, address, source, first)
+            for row in share.rows.rows():
+                with self._rows_of(share, row.first):
+                    self._copy_row(share, address, row)
 
     def advance(self) -> None:
         """Go on to the next block."""
         walk = self.walk
         for share in self._shares:
-            if walk.axis == 0:
-                share.source.set(share.source + walk.matrix.rows_bytes(walk.shape[0]))
-                share.rows_left.set(share.rows_left - walk.shape[0])
-            else:
-                share.source.set(share.source + walk.shape[1] * self.tile.dtype.nbytes)
-                if share.columns_left is not None:
-                    share.columns_left.set(share.columns_left - walk.shape[1])
+            down = walk.axis == 0
+            share.rows.move(walk.shape[0] if down else 0, walk.shape[1] * self.tile.dtype.nbytes)
+            if not down and share.columns_left is not None:
+                share.columns_left.set(share.columns_left - walk.shape[1])
 
     def _rows_of(self, share: _Share, first: int) -> AbstractContextManager[object]:
         """A context for code of the threads whose row, moved down by `first`, is in the tile."""
@@ -262,17 +306,17 @@ class BlockCopier:
             return nullcontext()
         return self.k.when(share.row < self.tile.rows - first)
 
-    def _copy_row(self, share: _Share, address: TilePointer, source: Value, row: int) -> None:
+    def _copy_row(self, share: _Share, address: TilePointer, row: CopiedRow) -> None:
         tile, dtype = self.tile, self.tile.dtype
         for panel in share.panels:
-            to = address.plus_bytes(panel.offset + row * panel.row_bytes)
+            to = address.plus_bytes(panel.offset + row.first * panel.row_bytes)
             beyond = (panel.first - share.panels[0].first) * tile.chunk
             for piece in range(0, tile.chunk, self._width):
                 column = beyond + piece
-                present = share.rows_left > row
+                present = row.is_present()
                 if share.columns_left is not None:
                     present = present & (share.columns_left > column + self._width - 1)
-                at = Pointer(source, "global", dtype, column * dtype.nbytes)
+                at = Pointer(row.source, "global", dtype, column * dtype.nbytes)
                 self._copy(to.plus_bytes(piece * dtype.nbytes), at, present)
 
     def _copy(self, to: Pointer, at: Pointer, present: Value) -> None:
@@ -314,3 +358,13 @@ def require_multiple(k: SharedMemory, caller: str, extent: Scalar, width: int) -
             return
         with k.only_if((extent & width - 1) != 0):
             k.trap()
+
+
+def require_extent(caller: str, extent: Scalar) -> None:
+    """Raise `TypeMismatchError` unless an extent is u32 or a positive int below 2**31."""
+    if isinstance(extent, Value):
+        known = extent.type is u32
+    else:
+        known = is_count(extent) and extent < 1 << (u32.bits - 1)
+    if not known:
+        raise TypeMismatchError(f"{caller} must be a u32 value or a positive integer, got {shown(extent)}")

@@ -12,37 +12,48 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ptxgen.dsl.control import Control
+from ptxgen.dsl.matrices.int4 import left_int4, right_int4
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS, AccumulatorTiles
 from ptxgen.dsl.matrices.layout import Layout
-from ptxgen.dsl.matrices.staged import StagedTile
+from ptxgen.dsl.matrices.staged import FP8, INT4, StagedTile
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.records import dataclass
-from ptxgen.types import PAIRS, ScalarType, bf16, f16, f32, s8, s32, u8
+from ptxgen.types import PAIRS, ScalarType, f32, s32
 
 _DEPTH_BYTES: Final = CHUNK_BYTES * BLOCK_CHUNKS  # of a row of A, for one `mma`
-_RESULTS: Final = {f16: f32, bf16: f32, f32: f32, s8: s32, u8: s32}  # what products of a type are
+_INT8: Final = ("s8", "u8")
+# What products of a kind of elements are, by those of A, and the kinds of B that it is multiplied by.
+_RESULTS: Final = {**dict.fromkeys(("f16", "bf16", "f32", *FP8), f32), **dict.fromkeys(_INT8, s32)}
+_FACTORS: Final = {
+    "f16": ("f16", INT4),
+    "bf16": ("bf16",),
+    "f32": ("f32",),
+    **dict.fromkeys(_INT8, _INT8),
+    **dict.fromkeys(FP8, FP8),
+}
 
 
-def is_multiplied(dtype: ScalarType) -> bool:
-    """Whether `mma` multiplies elements of a type."""
-    return dtype in _RESULTS
+def are_multiplied(a: str, b: str) -> bool:
+    """Whether `mma` multiplies elements of kinds `a` and `b` (`StagedTile.kind`)."""
+    return b in _FACTORS.get(a, ())
 
 
-def result_of(dtype: ScalarType) -> ScalarType:
-    """The type of the sums of products of elements of a type."""
-    return _RESULTS[dtype]
+def result_of(kind: str) -> ScalarType:
+    """The type of the sums of products whose first factor has elements of a kind."""
+    return _RESULTS[kind]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One side of a product: its shape, the type of its elements, and the registers of a lane for
-    a 16-row step of it (`index`) and a step of the depth.
+    """One side of a product: its shape, the kind and the type of its elements, and the registers of a lane
+    for a 16-row step of it (`index`) and a step of the depth.
     """
 
     shape: tuple[int, int]
+    kind: str
     dtype: ScalarType
     load: Callable[[int, int], Sequence[Value]]
 
@@ -58,8 +69,8 @@ def multiply(
     """sums += A B, or sums = A B if `fresh`, for the lane's part of a matrix of this layout."""
     depth = a.shape[1] // depth_of(a.dtype)
     row_tiles, pairs = layout.warp_rows // MMA_ROWS, layout.warp_columns // (2 * MMA_COLUMNS)
-    mma = _instruction(k, a.dtype, b.dtype)
-    zeros = (k.mov(0, type=result_of(a.dtype)),) * (LANE_ROWS * LANE_COLUMNS) if fresh else None
+    mma = _instruction(k, a.kind, b.kind)
+    zeros = (k.mov(0, type=result_of(a.kind)),) * (LANE_ROWS * LANE_COLUMNS) if fresh else None
     tiles = AccumulatorTiles(sums.__getitem__)
     for d in range(depth):
         left = [tuple(a.load(m, d)) for m in range(row_tiles)]
@@ -73,15 +84,16 @@ def multiply(
                     mma(left[m], half, start, into)
 
 
-def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None]:
-    """The method that emits the `mma` of operands of these types."""
-    if a in PAIRS:
-        row: Any = k.mma_f32_f16 if a is f16 else k.mma_f32_bf16
+def _instruction(k: Control, a: str, b: str) -> Callable[..., None]:
+    """The method that emits the `mma` of operands of these kinds."""
+    if a in ("f16", "bf16"):
+        row: Any = k.mma_f32_f16 if a == "f16" else k.mma_f32_bf16
         modifiers: dict[str, Any] = {"shape": "m16n8k16"}
-    elif a is f32:
+    elif a == "f32":
         row, modifiers = k.mma_f32_tf32, {"shape": "m16n8k8"}
     else:
-        row, modifiers = k.mma_int8, {"shape": "m16n8k32", "atype": a.name, "btype": b.name}
+        row = k.mma_f32_fp8 if a in FP8 else k.mma_int8
+        modifiers = {"shape": "m16n8k32", "atype": a, "btype": b}
 
     def emit(left: Any, right: Any, start: Any, into: Any) -> None:
         row(left, right, start, **modifiers, into=into)
@@ -92,14 +104,16 @@ def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None
 # ---------------------------------------------------------------------------------- from shared memory
 
 
-def left_block(layout: Layout, a: StagedTile) -> Operand:
-    """A block as A: a step is 16 rows."""
+def left_block(layout: Layout, a: StagedTile, by: str) -> Operand:
+    """A block as A, to be multiplied by elements of a kind: a step is 16 rows."""
     rows = layout.warp_row()
-    if a.is_transposed:
+    if by == INT4:
+        read = left_int4(layout, a, rows)
+    elif a.is_transposed:
         read = _across(layout, a, rows, layout.warp_rows, by_rows=False)
     else:
         read = _down(layout, a, rows, layout.warp_rows, by_rows=True)
-    return Operand(a.shape, a.dtype, read)
+    return Operand(a.shape, a.kind, a.dtype, read)
 
 
 def right_block(layout: Layout, b: StagedTile) -> Operand:
@@ -109,7 +123,9 @@ def right_block(layout: Layout, b: StagedTile) -> Operand:
         read = _down(layout, b, columns, layout.warp_columns, by_rows=False)
     else:
         read = _across(layout, b, columns, layout.warp_columns, by_rows=True)
-    return Operand(b.shape, b.dtype, read)
+    if b.encoding == INT4:
+        read = right_int4(b.tile.k, read, b.zero)
+    return Operand(b.shape, b.kind, b.dtype, read)
 
 
 Read = Callable[[int, int], Sequence[Value]]

@@ -13,18 +13,18 @@ from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, QUAD
 from ptxgen.dsl.matrices.layout import Layout
 from ptxgen.dsl.matrices.products import (
     Operand,
+    are_multiplied,
     depth_of,
-    is_multiplied,
     left_block,
     multiply,
     result_of,
     right_block,
 )
-from ptxgen.dsl.matrices.staged import StagedTile
+from ptxgen.dsl.matrices.staged import INT4, StagedTile
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.dsl.values import Scalar, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
-from ptxgen.types import PAIRS, ScalarType, f32, s32
+from ptxgen.types import PAIRS, ScalarType, f32
 
 Elements: TypeAlias = Sequence[Sequence[Value]]
 
@@ -234,7 +234,8 @@ class RegisterTile:
 
         `a` is (rows, depth) and `b` (depth, columns): blocks in shared memory, and `a` also a tile of
         registers, `P.to(f16)`. Products of f16 and bf16 are exact, f32 is rounded to tf32 first; the
-        sums are f32, and s32 of s8 and u8. Raises `TypeMismatchError` for shapes and types that do
+        sums are f32, and s32 of s8 and u8. `block.as_fp8` (sm_89 and later) and `b.as_int4` are other
+        meanings of bytes. Raises `TypeMismatchError` for shapes and types that do
         not fit, `ConfigError` for a block whose copies have not been waited for.
         """
         with self.k.placed():
@@ -269,6 +270,11 @@ class PackedTile:
     def __repr__(self) -> str:
         return f"PackedTile({self.shape[0]} x {self.shape[1]} {self.dtype})"
 
+    @property
+    def kind(self) -> str:
+        """The type of the elements, as products take them."""
+        return self.dtype.name
+
     def row_elements(self) -> Iterator[Sequence[Value]]:
         """A lane's pairs of elements, row by row."""
         return iter(self._words)
@@ -283,7 +289,7 @@ class PackedTile:
             top, bottom = self._words[LANE_ROWS * m : LANE_ROWS * (m + 1)]
             return [row[step * d + n] for n in range(step) for row in (top, bottom)]
 
-        return Operand(self.shape, self.dtype, load)
+        return Operand(self.shape, self.kind, self.dtype, load)
 
 
 def product(
@@ -301,7 +307,7 @@ def product(
             f"mma: {a!r} times {b!r} is {a.shape[0]} x {b.shape[1]}, which does not fit the accumulator of "
             f"{layout.rows} x {layout.columns}"
         )
-    dtype = result_of(a.dtype)
+    dtype = result_of(a.kind)
     if into is not None and (into.dtype is not dtype or into.shape != (layout.rows, layout.columns)):
         raise TypeMismatchError(f"mma: the sums of {a!r} times {b!r} are {dtype}, got {into!r}")
     for block in (a, b):
@@ -315,7 +321,7 @@ def product(
             )
         left = a.operand()
     else:
-        left = left_block(layout, a)
+        left = left_block(layout, a, b.kind)
     right = right_block(layout, b)
     if into is None:
         sums = [[Var(k, k.fresh(dtype).reg, dtype) for _ in layout.lane_columns] for _ in layout.lane_rows]
@@ -337,16 +343,20 @@ def factors(a: object, b: object) -> tuple[StagedTile | PackedTile, StagedTile]:
             "mma takes blocks in shared memory, and as the first factor also a tile of registers such as "
             f"P.to(f16), got {shown(a)} and {shown(b)}"
         )
-    known = is_multiplied(a.dtype) and is_multiplied(b.dtype)
-    if not known or (a.dtype is not b.dtype and (result_of(a.dtype), result_of(b.dtype)) != (s32, s32)):
+    if not are_multiplied(a.kind, b.kind):
         raise TypeMismatchError(
-            "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got "
-            f"{a.dtype} and {b.dtype}"
+            "mma multiplies f16, bf16 or f32 (as tf32) of one type, s8 and u8 in any order, e4m3 and e5m2 in "
+            f"any order (as_fp8), and f16 by 4-bit integers (as_int4), got {a.kind} and {b.kind}"
         )
     if a.shape[1] != b.shape[0]:
         raise TypeMismatchError(f"mma: {a!r} times {b!r}: the columns of a must be the rows of b")
     if a.shape[1] % depth_of(a.dtype):
         raise TypeMismatchError(
-            f"mma: {a!r}: the depth of a product of {a.dtype} must be a multiple of {depth_of(a.dtype)}"
+            f"mma: {a!r}: the depth of a product of {a.kind} must be a multiple of {depth_of(a.dtype)}"
+        )
+    if b.kind == INT4 and (isinstance(a, PackedTile) or a.is_transposed or not b.is_transposed):
+        raise TypeMismatchError(
+            "mma: by 4-bit integers a must be a row-major block in shared memory, and b the transpose of a "
+            f"row-major block, b.as_int4().T, got {a!r} and {b!r}"
         )
     return a, b

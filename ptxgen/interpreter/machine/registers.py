@@ -4,7 +4,6 @@ CTA (PTX ISA, "Miscellaneous Instructions: setmaxnreg").
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,7 +32,7 @@ def registers_at_entry(kernel: Kernel) -> int:
         name, _, count = directive.partition(" ")
         if name == ".maxnreg":
             return int(count)
-    threads = math.prod(kernel.reqntid) if kernel.reqntid else kernel.threads
+    threads = kernel.most_threads
     if not threads or not kernel.min_ctas:
         return 0
     lanes = -(-threads // WARP) * WARP

@@ -206,7 +206,23 @@ setp.lt.s32 %p1, %r0, %r2; mul.lo.s32 %r5, %r0, 4; cvt.s64.s32 %rd3, %r5; add.s6
 # bytes in 32 bits
 <GLOBAL_THREAD> setp.lt.s32 %p1, %r5, %r2; shl.b32 %r5, %r5, 2; cvt.s64.s32 %rd3, %r5;
 add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;
-=> unknown: its bytes are not shown to be among the 4 of a row
+=> unknown: its offset in a row is not shown to be 0 or more
+# a difference where it does not wrap
+<GLOBAL_THREAD> setp.lt.u32 %p1, %r5, %r2; setp.ge.u32 %p2, %r5, 100; and.pred %p1, %p1, %p2;
+sub.u32 %r5, %r5, 100; mul.wide.u32 %rd3, %r5, 4; add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# a difference that may wrap, and is compared
+<GLOBAL_THREAD> sub.u32 %r5, %r5, 100; setp.lt.u32 %p1, %r5, %r2; mul.wide.u32 %rd3, %r5, 4;
+add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;
+=> proved
+# a difference where it wraps in one thread
+<GLOBAL_THREAD> setp.lt.u32 %p1, %r5, %r2; setp.ge.u32 %p2, %r5, 99; and.pred %p1, %p1, %p2;
+sub.u32 %r5, %r5, 100; mul.wide.u32 %rd3, %r5, 4; add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;
+=> violation
+# a difference that may wrap, compared as one with a sign
+<GLOBAL_THREAD> sub.u32 %r5, %r5, 100; setp.lt.s32 %p1, %r5, %r2; mul.wide.u32 %rd3, %r5, 4;
+add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;
+=> violation
 # a wrong stride
 setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0; @%p1 st.global.u32 [%rd3], %r0;
 => violation: byte
@@ -233,10 +249,10 @@ add.s32 %r5, %r5, 63; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;
 # a counter that may overflow
 mov.u32 %r5, %r0; L: add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; @!%p1 bra M; <Y_AT>
 st.global.u32 [%rd3], %r0; M: ld.shared.u32 %r9, [buf]; setp.ne.s32 %p2, %r9, 0; @%p2 bra L;
-=> unknown: its address is not the sum of a pointer parameter and offsets
+=> unknown: its index along the axis of stride 4 is not shown to be 0 or more
 # an index from memory
 ld.shared.u32 %r5, [buf]; <Y_AT> st.global.u32 [%rd3], %r0;
-=> unknown: its address is not the sum of a pointer parameter and offsets
+=> unknown: its index along the axis of stride 4 is not shown to be 0 or more
 # an index from memory, compared
 ld.shared.u32 %r5, [buf]; setp.lt.u32 %p1, %r5, %r2; cvt.u64.u32 %rd3, %r5; shl.b64 %rd3, %rd3, 2;
 add.u64 %rd3, %rd3, %rd1; @%p1 st.global.u32 [%rd3], %r0;

@@ -19,6 +19,7 @@ from ptxgen.check.prove.polynomials import (
     ZERO,
     Atom,
     Atoms,
+    Case,
     Coefficient,
     Monomial,
     Poly,
@@ -213,7 +214,10 @@ class Goals:
         if parts is not None and isinstance(factor, int):
             rest = parts[1]
             if atom.kind == "either":
-                return all(search(rest + c.value * factor, (*facts, *c.conditions)) for c in atom.cases)
+                return all(
+                    search(rest + c.value * factor, (*facts, *c.conditions)) or self._is_empty(c, search)
+                    for c in atom.cases
+                )
             if (atom.kind, factor > 0) in (("min", True), ("max", False)):
                 return all(search(rest + a * factor) for a in atom.args)
             if any(search(g) for g in _implying(atom, factor, rest)):
@@ -223,6 +227,10 @@ class Goals:
         if atom.kind == "iteration" and atom.number not in split:
             return self._by_induction(original, atom, facts, split, search)
         return False
+
+    def _is_empty(self, case: Case, search: Callable[..., bool]) -> bool:
+        """Whether the facts exclude a case of one condition, such as a difference that wraps around."""
+        return len(case.conditions) == 1 and search(-case.conditions[0] - 1)
 
     def _bounded(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
         """The goal with a bound in place of the atom, where the atom's factors are not negative."""

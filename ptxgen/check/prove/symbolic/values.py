@@ -53,6 +53,7 @@ class Symbolic:
         self._open = 0  # number of loop values whose step is being looked for
         # The results so far in order, so that those that rest on a failed assumption can be undone.
         self._trail: list[tuple[dict[Any, Any], Any]] = []
+        self.wrapping: set[int] = set()  # atoms of numbers whose bits may be those of a sum that wraps
         # Values that are being shown to fit, and None wherever an earlier iteration is looked at.
         self._shown: list[tuple[int, int, bool] | None] = []
 
@@ -108,7 +109,8 @@ class Symbolic:
             name, _, is_whole = node.data
             return self._known.get(name) if is_whole else None
         if node.kind == "extended":
-            return self.exact(node.args[0], node.args[0].bits, node.data)
+            of = node.args[0]
+            return self.exact(of, of.bits, node.data) or self._any_of(of, of.bits, node.data)
         if node.kind == "opaque" and isinstance(node.data, str):
             return self._known.get(node.data)
         if node.kind == "offset":
@@ -173,9 +175,7 @@ class Symbolic:
                 return None
             product = self._ring(node, lambda a, b, c=ZERO: a * b + c)
             return None if product is None else with_remainder(self.atoms, product)
-        a, b = self._whole(node, 0), self._whole(node, 1)
-        if a is None or b is None:
-            return None
+        a, b = (self._whole(node, n) or self._any(node, n) for n in range(2))
         return a * b + (self.poly(node.args[2]) if len(node.args) > 2 else ZERO)
 
     def _converted(self, node: Node, words: list[str]) -> Poly | None:
@@ -184,7 +184,7 @@ class Symbolic:
             return None
         if to.bits == node.bits <= source.bits == node.args[0].bits:
             return self.poly(node.args[0])
-        return self._whole(node, 0) if to.bits == node.bits else None
+        return self._whole(node, 0) or self._any(node, 0) if to.bits == node.bits else None
 
     def _shifted(self, node: Node, words: list[str]) -> Poly | None:
         by = self.poly(node.args[1]).constant
@@ -221,14 +221,24 @@ class Symbolic:
         return self.atoms.function_of(words[0], a, b)
 
     def _any(self, node: Node, n: int) -> Poly:
-        """Operand `n` of an instruction as an unknown number of its type, for example from memory, which
-        `min` and `max` still bound.
+        """Operand `n` as an unknown number, of memory or a sum that may wrap, which comparisons bound."""
+        type = self.types(node)[n]
+        return self._any_of(node.args[n], type.bits, type.is_signed)
+
+    def _any_of(self, node: Node, bits: int, is_signed: bool) -> Poly:
+        """A number whose bits are not known to be those of an exact sum. The unsigned number is either the
+        signed one or 2**bits more, where that is negative: `i - c`, which is used where i >= c.
         """
-        type, of = self.types(node)[n], node.args[n]
-        low = -(1 << (type.bits - 1)) if type.is_signed else 0
-        name = f"value {of.id} as {type}"
-        blocks = self._blocks(self.poly(of))
-        return self.atoms.named("unknown", name, low, low + (1 << type.bits) - 1, *blocks)
+        signed = None if is_signed else self.exact(node, bits, True)
+        if signed is not None:
+            wrapped = Case(signed + (1 << bits), (-signed - 1,))
+            number = self.atoms.either((Case(signed, (signed,)), wrapped))
+        else:
+            low = -(1 << (bits - 1)) if is_signed else 0
+            name, blocks = f"value {node.id} as {'us'[is_signed]}{bits}", self._blocks(self.poly(node))
+            number = self.atoms.named("unknown", name, low, low + (1 << bits) - 1, *blocks)
+        self.wrapping |= number.atoms()
+        return number
 
     def _selected(self, node: Node, words: list[str]) -> Poly | None:
         del words
@@ -430,8 +440,9 @@ class Symbolic:
             if signed is not None and self.goals.holds(half - b):
                 a = signed
                 yield a
-        if a is None or b is None:
+        if (a is None or b is None) and type.kind not in "us":
             return
+        a, b = a or self._any(node, 0), b or self._any(node, 1)
         if asked in ("lt", "lo"):
             yield b - a - 1
         elif asked in ("le", "ls"):
