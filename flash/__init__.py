@@ -13,6 +13,7 @@ Functions, which make a kernel for the arrays of a call and keep it:
     block_table_from_csr(…)          a page table from one in compressed rows
     rotary_tables(positions, dim)    cos and sin of rotary position embedding
     quantize_mx(x)                   numbers as fp8 in blocks with scales (MXFP8)
+    quantize_nvfp4(x)                numbers of four bits in blocks with scales (NVFP4)
     to_device(array)                 a copy on a GPU, where no library has arrays there
 
 Classes:
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from flash.pages.csr import block_table_from_csr
     from flash.problem.config import AttentionConfig
     from flash.problem.rotary import rotary_tables
-    from flash.quantization import quantize_mx
+    from flash.quantization import quantize_mx, quantize_nvfp4
 
 __all__ = [
     "AttentionConfig",
@@ -71,6 +72,7 @@ __all__ = [
     "lse_to_log2",
     "merge_partials",
     "quantize_mx",
+    "quantize_nvfp4",
     "rotary_tables",
     "to_device",
 ]
@@ -93,6 +95,7 @@ _HOME: Final = {
     "lse_to_log2": "host.log_sums",
     "merge_partials": "decode.merge",
     "quantize_mx": "quantization",
+    "quantize_nvfp4": "quantization",
     "rotary_tables": "problem.rotary",
     "to_device": "host.transfer",
 }

@@ -23,6 +23,7 @@ from flash.no_columns import AttentionOfNoColumns
 from flash.operands.dtype_names import A, AnyArray, Auto, Backend, Causal, KVLayout, Layout, Precision
 from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
 from flash.problem.config import config_of_call
+from flash.problem.narrow import block_format
 from flash.scores.aux_arrays import with_captured
 from flash.scores.features import (
     NOTHING_ASKED,
@@ -283,11 +284,17 @@ def kernel_of(
     caller, taken = of[0]._caller.name, DTYPES if narrow is None else INPUT_DTYPES
     columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     narrow = narrow or _NO_NARROW
+    scale_block = narrow.get("scale_block")
+    packed = block_format(scale_block)
+    if packed is None or packed.element is None:
+        dtype = dtype_of(caller, q, known=taken)
+    else:
+        columns, dtype = columns * packed.in_byte, dtype_of(caller, v, "v", known=taken)
     fields |= {
         "head_dim": columns,
         "head_dim_v": of_v or columns,
-        "dtype": dtype_of(caller, q, known=taken),
-        "scale_block": narrow.get("scale_block"),
+        "dtype": dtype,
+        "scale_block": scale_block,
         "out_dtype": narrow.get("out_dtype"),
     }
     settings = settings_of_call(scores, functools.partial(dtype_of, caller)) if scores else NOTHING_ASKED

@@ -1,9 +1,10 @@
-"""Numbers in blocks with scales that are powers of two (MXFP8), by the library of the caller's array."""
+"""Numbers in blocks with scales, MXFP8 and NVFP4, by the library of the caller's array."""
 
 from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -12,13 +13,31 @@ from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import conversion
 from flash.operands.declared import MAX_ELEMENTS
 from flash.operands.dtype_names import A, Narrow
-from flash.operands.dtypes import DTYPES, E8M0, F32, FP8_DTYPES, FP8_NAMES, MX_BLOCK, DType, config_name
+from flash.operands.dtypes import (
+    DTYPES,
+    E4M3,
+    E8M0,
+    F32,
+    FP8_DTYPES,
+    FP8_NAMES,
+    MX_BLOCK,
+    NVFP4,
+    DType,
+    config_name,
+)
 from ptxgen.arguments import integer, is_one_of
+from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import ConfigError, did_you_mean, shown
 
 _NAME: Final = "quantize_mx"
+_NV: Final = "quantize_nvfp4"
 _BIAS: Final = 127  # of the exponent of a scale, and the largest
 _LIBRARIES: Final = ("numpy", "torch")
+LARGEST_OF_FOUR_BITS: Final = 6.0  # of e2m1
+# Halfway between each magnitude of e2m1 and the next one; a tie goes to the one whose code is even.
+_MIDDLES: Final = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+_SIGN: Final = 8  # of e2m1
+_HALF: Final = 16  # the upper half of a byte over the lower
 
 
 def quantize_mx(x: A, dtype: Narrow = "e4m3", *, axis: int = -1) -> tuple[A, A]:
@@ -42,26 +61,58 @@ def quantize_mx(x: A, dtype: Narrow = "e4m3", *, axis: int = -1) -> tuple[A, A]:
         )
     element, view = FP8_DTYPES[str(name)], views_of({"x": x}, _NAME)["x"]
     along = integer(axis, -len(view.shape), len(view.shape) - 1)
-    problems = []
-    if view.kind not in _LIBRARIES:
+    problems = [*_array_problems(x, view)]
+    if along is None:
+        problems.append(f"axis must be one of the {len(view.shape)} of x, got {shown(axis)}")
+    raise_problems(problems, _NAME)
+    assert along is not None  # it is no problem
+    library = _library_of(view)
+    return _quantized(library, library.numbers(x), along % len(view.shape), element)
+
+
+def quantize_nvfp4(x: A) -> tuple[A, A]:
+    """Numbers as NVFP4: elements of four bits (e2m1: 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives), and
+    a scale for each 16 neighbours of a row.
+
+    x [..., n] is an array of numpy on the host, or of torch on any device, of float32, float16 or bfloat16; n
+    is a multiple of 16. Returns uint8 [..., n / 2], whose bytes have two elements each, the first in the
+    lower half (float4_e2m1fn_x2 of torch by `.view`), and float8_e4m3fn [..., n / 16]: Q and K as `attention`
+    takes them with scale_block="nv"; both results are dense. Each number is about the element times its
+    scale, which is the largest magnitude of the block over 6, at most 448, rounded to nearest even, as
+    NVIDIA's Transformer Engine has it; elements are rounded to nearest even, and are at most 6. A block with
+    a NaN has a scale of NaN; infinity becomes 6, and scales take no notice of it.
+
+    Scales have no factor for all of x: they are 2⁻⁹ or more, so that blocks whose magnitudes are below 6·2⁻¹⁰
+    become 0, and at most 448, so that magnitudes above 2688 become that. Of such Q or K multiply x by a power
+    of two before, and divide softmax_scale by it.
+
+    Raises `LaunchError` for another array.
+    """
+    view = views_of({"x": x}, _NV)["x"]
+    problems = [*_array_problems(x, view)]
+    if not view.shape or view.shape[-1] % NVFP4.size:
         problems.append(
+            f"x must have a last dimension of multiples of {NVFP4.size}, got shape {list(view.shape)}; pad "
+            "it with zeros"
+        )
+    raise_problems(problems, _NV)
+    library = _library_of(view)
+    return _quantized_by_four_bits(library, library.numbers(x))
+
+
+def _array_problems(x: object, view: ArrayView) -> Iterator[str]:
+    """Say why an array cannot be quantized."""
+    if view.kind not in _LIBRARIES:
+        yield (
             f"x must be an array of numpy or torch, got {type(x).__name__}; convert it, such as with "
             "torch.from_dlpack(x)"
         )
     names = [t.array_name for t in DTYPES.values()]
     if view.dtype not in names:
         cure = conversion("x", view, F32)
-        problems.append(f"x must be one of {', '.join(names)}, got {view.dtype}; convert with {cure}")
+        yield f"x must be one of {', '.join(names)}, got {view.dtype}; convert with {cure}"
     if max(view.shape, default=0) > MAX_ELEMENTS:
-        problems.append(
-            f"x must have at most {MAX_ELEMENTS} elements along each axis, got {list(view.shape)}"
-        )
-    if along is None:
-        problems.append(f"axis must be one of the {len(view.shape)} of x, got {shown(axis)}")
-    raise_problems(problems, _NAME)
-    assert along is not None  # it is no problem
-    library = _Torch() if view.kind == "torch" else _Numpy()
-    return _quantized(library, library.numbers(x), along % len(view.shape), element)
+        yield f"x must have at most {MAX_ELEMENTS} elements along each axis, got {list(view.shape)}"
 
 
 class _Numpy:
@@ -78,9 +129,13 @@ class _Numpy:
         """The numbers rounded to a type."""
         return x.astype(dtype.numpy)
 
+    def bytes_of(self, codes: Any) -> Any:
+        """Integers as bytes."""
+        return np.ascontiguousarray(codes, np.uint8)
+
     def scales(self, codes: Any) -> Any:
         """The scales with these codes."""
-        return np.ascontiguousarray(codes, np.uint8).view(E8M0.numpy)
+        return self.bytes_of(codes).view(E8M0.numpy)
 
 
 class _Torch(_Numpy):
@@ -97,9 +152,17 @@ class _Torch(_Numpy):
         """See `_Numpy`."""
         return x.to(getattr(self.xp, dtype.array_name))
 
+    def bytes_of(self, codes: Any) -> Any:
+        """See `_Numpy`."""
+        return codes.to(self.xp.uint8).contiguous()
+
     def scales(self, codes: Any) -> Any:
         """See `_Numpy`."""
-        return codes.to(self.xp.uint8).contiguous().view(getattr(self.xp, E8M0.array_name))
+        return self.bytes_of(codes).view(getattr(self.xp, E8M0.array_name))
+
+
+def _library_of(view: ArrayView) -> _Numpy:
+    return _Torch() if view.kind == "torch" else _Numpy()
 
 
 def _quantized(library: _Numpy, numbers: Any, axis: int, element: DType) -> tuple[Any, Any]:
@@ -116,3 +179,18 @@ def _quantized(library: _Numpy, numbers: Any, axis: int, element: DType) -> tupl
     of_each = powers[(*along, xp.arange(length) // MX_BLOCK)]
     scaled = xp.ldexp(numbers, -of_each).clip(-element.largest, element.largest)
     return library.narrowed(scaled, element), library.scales(powers + _BIAS)
+
+
+def _quantized_by_four_bits(library: _Numpy, numbers: Any) -> tuple[Any, Any]:
+    """The elements and scales of rows of f32 numbers."""
+    xp, shape = library.xp, numbers.shape
+    blocks = numbers.reshape(*shape[:-1], shape[-1] // NVFP4.size, NVFP4.size)
+    sizes = xp.where(xp.isinf(blocks), xp.zeros_like(blocks), abs(blocks))
+    scales = library.narrowed((xp.amax(sizes, -1) / LARGEST_OF_FOUR_BITS).clip(max=E4M3.largest), E4M3)
+    wide = library.numbers(scales)[..., None]
+    scaled = xp.where(wide > 0, blocks, xp.zeros_like(blocks)) / xp.where(wide > 0, wide, xp.ones_like(wide))
+    codes = _SIGN * xp.signbit(scaled)
+    for code, middle in enumerate(_MIDDLES):
+        codes = codes + ((abs(scaled) >= middle) if code % 2 else (abs(scaled) > middle))
+    codes = codes.reshape(shape)
+    return library.bytes_of(codes[..., ::2] + _HALF * codes[..., 1::2]), scales

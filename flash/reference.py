@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from flash.operands.dtype_names import Causal, ScaleBlock
-from flash.operands.dtypes import MX, MX_BLOCK
+from flash.operands.dtypes import BLOCK_FORMATS, MX_BLOCK
+from flash.operands.fp4 import unpacked
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import with_captured
 from flash.scores.feature import Scored, ScoreFeature, summed_to
@@ -124,15 +125,19 @@ def scaled_numbers(
     `scale` is [batch, n], where each number is the scale of heads / n heads; with `scale_block` it is [batch,
     heads, ceil(rows / scale_block)], where each is the scale of `scale_block` rows. With "mx" it is [batch,
     heads, rows, dim / 32], of 32 elements of a row, or [batch, heads, ceil(rows / 32), dim], of 32 elements
-    of a column.
+    of a column. With "nv" x may also be [batch, heads, rows, dim / 2] of bytes with two elements of e2m1
+    each, the first in the lower half, and `scale` [batch, heads, rows, dim / 16].
     """
     batch, heads, rows, dim = x.shape
-    if scale_block == MX:
-        along = -2 if scale.shape[-1] == dim else -1
-        wide = np.repeat(scale, MX_BLOCK, axis=along)[:, :, :rows]
+    of = BLOCK_FORMATS.get(scale_block)
+    if of is not None and scale.shape[-1] == dim:
+        wide = np.repeat(scale, MX_BLOCK, axis=-2)[:, :, :rows]
+    elif of is not None:
+        x, wide = x if of.element is None else unpacked(x), np.repeat(scale, of.size, axis=-1)
     elif scale_block is None:
         wide = np.repeat(scale, heads // scale.shape[1], axis=1).reshape(batch, heads, 1, 1)
     else:
+        assert isinstance(scale_block, int)  # of the words each is a format
         wide = np.repeat(scale, scale_block, axis=2)[:, :, :rows, np.newaxis]
     numbers: NDArray[Any] = x.astype(dtype) * wide.astype(dtype)
     return numbers

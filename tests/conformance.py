@@ -22,7 +22,7 @@ from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_latent import TCGEN05_LATENT
-from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_mx import TCGEN05_MX, TCGEN05_NV
 from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
@@ -178,6 +178,18 @@ KINDS: Final[dict[str, Kind]] = {
         (96, 48),
         _OF_TCGEN05_MX,
     ),
+    "nvfp4 e4m3 on sm_100a": Kind(
+        TCGEN05_NV,
+        {"dtype": "e4m3", "scale_block": "nv", "target": "sm_100a"},
+        32,
+        256,
+        (64, 64),
+        _OF_TCGEN05_MX,
+        blocks_q=(128,),
+    ),
+    "nvfp4 e5m2 on sm_103a": Kind(
+        TCGEN05_NV, {"dtype": "e5m2", "scale_block": "nv", "target": "sm_103a"}, 32, 128, (96, 48)
+    ),
     "split": Kind(SPLIT, _SPLIT, widths=_OF_SPLIT, blocks_q=(128,)),
     "split on sm_100a": Kind(TCGEN05_SPLIT, {**_SPLIT, "target": "sm_100a"}, block_q=128, widths=_OF_SPLIT),
     "latent": Kind(
@@ -230,22 +242,33 @@ def has(kind: str, feature: str) -> bool:
     blocks of rows have scales.
     """
     missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
-    return KINDS[kind].family not in (FP8, TCGEN05_FP8, TCGEN05_MX) or not missing & FEATURES[feature].keys()
+    return (
+        KINDS[kind].family not in (FP8, TCGEN05_FP8, TCGEN05_MX, TCGEN05_NV)
+        or not missing & FEATURES[feature].keys()
+    )
 
 
 def arrays_of(
     config: AttentionConfig, seq_q: int, seq_k: int, batch: int = 1, heads: int = 1, kv_heads: int = 1
 ) -> Arrays:
-    """Q, K and V with normal entries; with `shared_kv` V is columns of K."""
+    """Q, K and V with normal entries, of NVFP4 Q and K of drawn bytes; with `shared_kv` V is columns of K."""
     problem = Problem(seq_q, seq_k, config.head_dim, config.value_dim, batch, heads, kv_heads)
     q, k, v = problem.arrays(dtype=config.element.numpy)
+    if config.scale_block == "nv":
+        rng = np.random.default_rng(0)
+        q, k = (rng.integers(0, 256, (*x.shape[:-1], x.shape[-1] // 2), np.uint8) for x in (q, k))
     return q, k, k[..., : config.value_dim] if config.shared_kv else v
+
+
+def spoiled(array: Array, value: float) -> float:
+    """`value`, or for elements of four bits, which are never NaN or infinite, the bits of their largest."""
+    return 0x77 if array.dtype == np.uint8 else value
 
 
 def operands_of(config: AttentionConfig, arrays: Arrays) -> dict[str, Array]:
     """An array for each operand of the config's features, the scales of fp8 among them."""
-    (batch, heads, seq_q, head_dim), (_, kv_heads, seq_k, _) = arrays[0].shape, arrays[1].shape
-    problem = Problem(seq_q, seq_k, head_dim, arrays[2].shape[3], batch, heads, kv_heads)
+    (batch, heads, seq_q, _), (_, kv_heads, seq_k, _) = arrays[0].shape, arrays[1].shape
+    problem = Problem(seq_q, seq_k, config.head_dim, arrays[2].shape[3], batch, heads, kv_heads)
     return random_operands(config, problem)
 
 

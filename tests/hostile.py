@@ -153,7 +153,10 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield "block_table_from_csr", _case(flash.block_table_from_csr, **csr, page_size=4)
     yield "lse_to_log2", _case(flash.lse_to_log2, lse=_zeros(2, 6))
     yield "lse_from_log2", _case(flash.lse_from_log2, lse=_zeros(6, 2))
-    yield "quantize_mx", _case(flash.quantize_mx, x=_zeros(3, 40), dtype="e5m2", axis=0)
+    yield from (
+        ("quantize_mx", _case(flash.quantize_mx, x=_zeros(3, 40), dtype="e5m2", axis=0)),
+        ("quantize_nvfp4", _case(flash.quantize_nvfp4, x=_zeros(3, 48))),
+    )
     yield "explain of packed sequences", _case(varlen.explain, **packed, **lengths)
     yield "attention", _case(flash.attention, **three, **scores)
     yield "attention_varlen", _case(flash.attention_varlen, **packed, **lengths)

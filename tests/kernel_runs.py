@@ -14,6 +14,7 @@ from refusals import refusal
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, build
 from flash.launch.calls import counters
+from flash.operands.dtypes import E4M3
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
@@ -63,6 +64,9 @@ def random_operands(
     def powers(shape: list[int]) -> np.ndarray[Any, Any]:
         return 2.0 ** rng.integers(-2, 3, shape)
 
+    def of_four_bits(shape: list[int]) -> np.ndarray[Any, Any]:
+        return 2.0 ** rng.integers(-7, -3, shape) * rng.integers(8, 16, shape)
+
     for operand in config.features.operands:
         shape = [lengths[axis] for axis in operand.axes] + [operand.columns] * (operand.columns > 0)
         drawn = {
@@ -71,7 +75,10 @@ def random_operands(
             "key_bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
             "mask": lambda s: rng.random(s) < 0.8,
             "sink": lambda s: 2 * rng.standard_normal(s),
-            **dict.fromkeys(("q_scale", "k_scale", "v_scale"), powers if config.is_mx else scales),
+            **dict.fromkeys(
+                ("q_scale", "k_scale", "v_scale"),
+                of_four_bits if operand.dtype is E4M3 else powers if config.features.mx else scales,
+            ),
         }[operand.name](shape)
         result[operand.name] = drawn.astype(operand.dtype.numpy)
     return result

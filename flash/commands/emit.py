@@ -57,6 +57,7 @@ examples:
   ptxgen emit --head-dim 128 --dtype bf16 --causal --varlen --page-size 16 -o serving.ptx
   ptxgen emit --head-dim 128 --dtype e4m3 --target sm_90a --scale-block 128 -o fp8.ptx
   ptxgen emit --head-dim 128 --dtype e4m3 --target sm_100a --scale-block mx -o mxfp8.ptx
+  ptxgen emit --head-dim 128 --dtype e4m3 --target sm_103a --scale-block nv -o nvfp4.ptx
   ptxgen emit --head-dim 64 --json               how to launch it, for a program
   ptxgen emit --head-dim 64 --stub c -o attention.h --example main.c
   ptxgen emit --head-dim 64 --cubin out.cubin -o out.ptx

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.operands.dtypes import F32_BYTES
+from flash.problem.arrays import matrices
 from flash.problem.kernel_config import KernelConfig
 from flash.scores.window import Sides, key_limits, position_offset
 from ptxgen.records import dataclass
@@ -153,10 +154,10 @@ class KernelResources:
 
     def memory(self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None) -> Memory:
         """Memory of a call, and of one that stores the scores (once, softmax in place)."""
-        t = self.config.tiling
         kv_heads = heads if kv_heads is None else kv_heads
-        row = t.head_dim + t.head_dim_v
-        of_key = t.head_dim if self.config.family.values_in_keys else row  # where V is columns of K
+        columns = {matrix.name: matrix.columns for matrix in matrices(self.config)}
+        row = columns["Q"] + columns["O"]
+        of_key = columns["K"] if self.config.family.values_in_keys else row  # where V is columns of K
         elements = batch * (heads * seq_q * row + kv_heads * seq_k * of_key)
         nbytes = elements * self.config.dtype.nbytes
         for output in self.config.outputs:

@@ -164,8 +164,8 @@ class RowTiles:
         """The first key of each piece of a tile, and its scores: where there are arrays with an element for
         each score, a piece has few keys.
         """
-        step = _KEYS_OF_PLANES if self._has_planes else len(self.scores.keys)
-        keys = self.scores.keys
+        keys, planes = self.scores.keys, self.work.config.features.planes
+        step = _KEYS_OF_PLANES // max(planes, 1) if self._has_planes else len(keys)
         return [(n, replace(self.scores, keys=keys[n : n + step])) for n in range(0, len(keys), step)]
 
     @marked("row tiles: begin")

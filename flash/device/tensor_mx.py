@@ -41,6 +41,7 @@ class MxTensorPipeline(Fp8TensorPipeline):
         """See `TmaPipeline`."""
         super().declare(t, consumer)
         assert isinstance(t, Tcgen05MxTiling)  # of the family
+        self.blocks = t.blocks
         ring = functools.partial(self.k.tma.ring, written=True, released_by=self.memory)
         of_rows, of_values = ((cells, TCGEN05_ROWS) for cells in (t.row_cells, t.value_cells))
         of_queries: dict[str, Any] = {query_tile(i): (of_rows, u32, "none") for i in range(t.row_tiles)}
@@ -91,7 +92,7 @@ class MxTensorPipeline(Fp8TensorPipeline):
         last row have its scales.
         """
         k, array = self.k, self._of_head(name, cta)
-        groups, last = self.config.tiling.head_dim // MX_BLOCK, (count - 1).as_(u32)
+        groups, last = self.config.tiling.head_dim // self.blocks.size, (count - 1).as_(u32)
 
         def of(cell: int, row: Value) -> list[Value]:
             at = array.row(k, k.min((first + k.signed(row)).as_(u32), last))
@@ -121,7 +122,8 @@ class MxTensorPipeline(Fp8TensorPipeline):
         """Store words to a tile."""
         for cell, word, scales in words:
             shifted = [scale << _BITS * i if i else scale for i, scale in enumerate(scales)]
-            self.k.store(tile.pointer(cell, word), functools.reduce(operator.or_, shifted))
+            at = tile.pointer(cell, word)
+            self.k.store(at, functools.reduce(operator.or_, shifted) if shifted else 0)
 
     def _of_head(self, name: str, cta: Cta) -> ScoreArray:
         """The scales of the head of a CTA, by rows, or by blocks of keys."""

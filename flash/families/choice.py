@@ -15,7 +15,7 @@ from flash.families.simt import SIMT, Tiling
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_latent import TCGEN05_LATENT
-from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_mx import TCGEN05_MX, TCGEN05_NV
 from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA, WgmmaTiling
 from flash.families.wgmma_fp8 import FP8
@@ -28,6 +28,7 @@ from ptxgen.target import TARGETS, Target
 AnyTiling = Tiling | MmaTiling | WgmmaTiling
 # In the order in which a problem asks them.
 FAMILIES: Final[tuple[Family[Any], ...]] = (
+    TCGEN05_NV,
     TCGEN05_MX,
     TCGEN05_FP8,
     FP8,

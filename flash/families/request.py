@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from flash.families.precision import Operands, forward_operands_of, resolved
-from flash.operands.dtypes import F32, DType
+from flash.operands.dtypes import F32, BlockFormat, DType
 from ptxgen.records import dataclass
 
 MAX_HEAD_DIM: Final = 256  # columns of Q and K, and of V in one CTA, of all families but those that say more
@@ -32,6 +32,7 @@ class TileRequest:
     stages: int = 1
     other_registers: int = 0  # registers of a thread for the kernel's features
     has_planes: bool = False  # whether there is a mask or a bias
+    planes: int = 0  # arrays with an element for each score
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
     in_pages: bool = False  # whether K and V are in pages, and queries packed
@@ -40,7 +41,7 @@ class TileRequest:
     without_wgmma: str = ""  # why the problem cannot be computed with `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
     scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
-    mx: bool = False  # whether blocks of elements of fp8 have scales, which products take
+    mx: BlockFormat | None = None  # of Q and K, if blocks of elements have scales, which products take
 
     @property
     def dims(self) -> tuple[int, int]:

@@ -58,6 +58,9 @@ _BY_POLYNOMIAL: Final = 8
 _OTHER_REGISTERS: Final = 40
 # The largest tile with a mask or a bias: so much of these is in flight that larger tiles were seen to spill.
 _TILE_WITH_PLANES: Final = 32
+# As many arrays with an element for each score, a mask and a bias, were seen to spill with two row tiles,
+# which "auto" avoids.
+_PLANES_OF_ONE: Final = 2
 _WORD: Final = 4  # bytes of a factor
 _STEP_BYTES: Final = 1024
 # Operations of f16, and bytes of memory, of a B200 in a second (flash-attn-4, arXiv 2603.05451; NVIDIA DGX
@@ -243,10 +246,9 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         """See `Family`. Stages are as many as fit if they are not asked for."""
         tiles = self.tiles_of_request(request)
         if request.block_q == "auto":
-            least = min(_LEAST_OF_TWO, max(tiles))
-            sizes = [
-                (m, n) for m in reversed(self.blocks_q) for n in tiles if n >= least or m == TCGEN05_ROWS
-            ]
+            least = min(_LEAST_OF_TWO, max(tiles, default=0))
+            blocks_q = self.blocks_q if request.planes < _PLANES_OF_ONE else (TCGEN05_ROWS,)
+            sizes = [(m, n) for m in reversed(blocks_q) for n in tiles if n >= least or m == TCGEN05_ROWS]
         else:
             sizes = [(int(request.block_q), n) for n in tiles]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)

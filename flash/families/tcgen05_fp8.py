@@ -65,8 +65,9 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
         """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, ones and O, the factors of rows, and
         barriers.
         """
-        tiles = self.block_q * (self.score_columns + _HALF * self.output_columns)
-        tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
+        _, of_scores = self.tile_of("K")
+        tiles = self.block_q * (of_scores + _HALF * self.output_columns)
+        tiles += self.stages * self.tile * (of_scores + self.output_columns)
         tiles += SUM_COLUMNS * self.tile + self.scale_bytes
         return tiles + _WORD * self.block_q + _REGIONS * _STEP_BYTES
 
@@ -91,7 +92,7 @@ class Tcgen05Fp8Family(Tcgen05Family):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return super().computes(request) and not request.mx
+        return super().computes(request) and request.mx is None
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:
         """See `Family`: the keys of a tile share a scale."""

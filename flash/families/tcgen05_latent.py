@@ -77,7 +77,18 @@ class Tcgen05LatentFamily(Tcgen05Family):
     widest = 576  # of which a CTA holds 128 rows
     values_in_keys = True
     why_one_block = Family.why_one_block
-    campaign: ClassVar[Campaign] = {}  # roles are those of `TCGEN05`
+    campaign: ClassVar[Campaign] = {
+        # Two CTAs have half of the columns of V each.
+        "f16-sm_100a-causal-latent": {
+            "head_dim": 320,
+            "head_dim_v": 320,
+            "tile": 32,
+            "shared_kv": True,
+            "target": "sm_100a",
+            "causal": "bottom_right",
+            "scheduled": 1,
+        }
+    }
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""

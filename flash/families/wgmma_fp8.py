@@ -147,7 +147,7 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.is_fp8 and not request.mx
+        return request.is_fp8 and request.mx is None
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:
         """See `Family`."""

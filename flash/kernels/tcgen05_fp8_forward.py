@@ -47,13 +47,17 @@ class Fp8Products(Products):
         k.fence_proxy_async(space="shared::cta")
         k.bar_warp_sync(-1)
 
-    def operand(self, tile: object) -> Operand:
+    def narrow(self, of: Operand) -> Operand:
+        """An operand whose elements are of the config's type."""
+        return of.as_fp8(self.pipeline.config.dtype.name)
+
+    def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:
         """See `Products`."""
-        return super().operand(tile).as_fp8(self.pipeline.config.dtype.name)
+        super().scores(stage, self.narrow(Q), self.narrow(K), i)
 
     def outputs(self, stage: TensorStage, V: Operand, use: Value) -> None:
         """See `Products`; the sum of the weights grows by its columns of ones."""
-        super().outputs(stage, V, use)
+        super().outputs(stage, self.narrow(V), use)
         self.sum_weights(stage, use)
 
     def sum_weights(self, stage: TensorStage, use: Value) -> None:

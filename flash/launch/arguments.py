@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.operands.declared import Operand
-from flash.operands.dtypes import BF16, E8M0, OF_ARRAYS, U8, DType
+from flash.operands.dtypes import BF16, E2M1, E8M0, OF_ARRAYS, U8, DType
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.overlap import may_overlap_itself, may_share_elements
 from ptxgen.arrays.views import UNKNOWN_DEVICE, ArrayView
@@ -211,6 +211,8 @@ def conversion(name: str, array: ArrayView, to: DType) -> str:
     """For a message: the expression of the array's library that converts it to dtype `to`. Bytes are codes of
     scales that are powers of two.
     """
+    if to is E2M1:
+        return f"flash.quantize_nvfp4({name})"
     if to is E8M0:
         library = "torch" if array.kind == "torch" else "ml_dtypes"
         method = "view" if array.dtype == U8.array_name else "to" if library == "torch" else "astype"

@@ -295,6 +295,8 @@ def _shape_problems(
     have.
     """
     wanted = {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
+    if (mx := config.features.mx) is not None:
+        wanted[mx.of_scores] = config.head_dim // mx.format.in_byte
     sizes = wanted | ({} if config.page_size is None else {"page_size": config.page_size})
     for argument in declared:
         if argument.name == "out":
@@ -302,7 +304,9 @@ def _shape_problems(
         shape, columns = tuple(arrays[argument.name].shape), argument.axes[-1]
         for problem in argument.shape_problems(shape, sizes):
             is_other = caller.has_config and len(shape) == len(argument.axes) and shape[-1] != wanted[columns]
-            cure = f"; use AttentionConfig({columns}={shape[-1]}, ...)" if is_other else ""
+            field, _, in_byte = columns.partition(" / ")
+            columns_asked = shape[-1] * int(in_byte or 1) if is_other else 0
+            cure = f"; use AttentionConfig({field}={columns_asked}, ...)" if is_other else ""
             yield f"{problem}{cure}"
     heads, kv_heads = (
         next((n for axis, n in sizes.items() if axis.endswith(of)), 1) for of in ("heads", "kv_heads")

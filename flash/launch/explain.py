@@ -182,7 +182,8 @@ def _products(config: AttentionConfig, kernel: Build, geometry: Geometry) -> dic
     if not kernel.config.features.scaled:
         return {"products": products}
     each = f"each {config.scaled_rows} rows of a head" if config.scaled_rows else "each head of K and V"
-    each = f"each {MX_BLOCK} elements of a row of Q and K, and of a column of V" if config.is_mx else each
+    if (mx := kernel.config.features.mx) is not None:
+        each = f"each {mx.format.size} elements of a row of Q and K, and each {MX_BLOCK} of a column of V"
     return {"products": products, "scales": f"one of Q, K and V for {each}"}
 
 

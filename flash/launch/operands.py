@@ -9,7 +9,7 @@ import numpy as np
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
-from flash.operands.dtypes import E8M0, FP8_ARRAYS, MX
+from flash.operands.dtypes import E4M3, E8M0, FP8_ARRAYS, MX, NV
 from flash.problem.features import ANGLES, GRADIENT_SCALE, MAX_POSITIONS, SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import HOST, ArrayView, host_array
@@ -88,8 +88,8 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
     """Say what is wrong with types and shapes of operands; `sizes` has the length of each axis."""
     for operand in wanted:
         argument, array = Argument.of(operand), operands[operand.name]
-        is_mx = array.dtype == E8M0.array_name
-        yield from argument.type_problems(array, f", or give scale_block={MX!r}" if is_mx else "")
+        word = {E8M0.array_name: MX, E4M3.array_name: NV}.get(array.dtype)
+        yield from argument.type_problems(array, f", or give scale_block={word!r}" if word else "")
         yield from argument.shape_problems(tuple(array.shape), sizes)
         yield from argument.row_problems(array)
         if (operand.is_whole or operand.columns) and 0 in array.shape:
@@ -97,8 +97,8 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
 
 
 def scale_problems(operands: Operands) -> Iterator[str]:
-    """Say that a scale of fp8 is NaN or infinite. Only arrays on the host are read; their
-    types were checked.
+    """Say that a scale of fp8 is NaN or infinite, or one of e4m3 negative, of which products ignore the sign.
+    Only arrays on the host are read; their types were checked.
     """
     for name in (*SCALES, GRADIENT_SCALE):
         array = operands.get(name)
@@ -107,6 +107,8 @@ def scale_problems(operands: Operands) -> Iterator[str]:
         scales = host_array(array)
         if not np.isfinite(scales).all():
             yield f"{name} must hold finite numbers, got {scales[~np.isfinite(scales)][0]}"
+        elif array.dtype == E4M3.array_name and (negative := np.signbit(scales)).any():
+            yield f"{name} must hold numbers of 0 or more, got {scales[negative][0]}"
 
 
 def operand_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -41,13 +41,21 @@ def matrices(
             return f"batch * {heads}", rows, columns
         return ("batch", heads, rows, columns) if layout == "bhsd" else ("batch", rows, heads, columns)
 
+    mx = config.features.mx
+    of_scores = "head_dim", config.element, why
+    if mx is not None and mx.format.element is not None:
+        of_scores = (
+            mx.of_scores,
+            mx.format.element,
+            f"two of e2m1 in each, with scale_block={mx.format.word!r}",
+        )
     return tuple(
-        Argument(name, axes(heads, rows, columns), (config.output if name == "out" else config.element,), why)
-        for name, heads, rows, columns in (
-            ("q", "heads", "seq_q", "head_dim"),
-            ("k", "kv_heads", "seq_k", "head_dim"),
-            ("v", "kv_heads", "seq_k", "head_dim_v"),
-            ("out", "heads", "seq_q", "head_dim_v"),
+        Argument(name, axes(heads, rows, columns), (dtype,), why)
+        for name, heads, rows, (columns, dtype, why) in (
+            ("q", "heads", "seq_q", of_scores),
+            ("k", "kv_heads", "seq_k", of_scores),
+            ("v", "kv_heads", "seq_k", ("head_dim_v", config.element, why)),
+            ("out", "heads", "seq_q", ("head_dim_v", config.output, why)),
         )
     )
 

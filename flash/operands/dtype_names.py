@@ -12,7 +12,7 @@ Causal = bool | Literal["bottom_right", "top_left"]
 Precision = Literal["auto", "ieee", "f32_grade", "tf32"]
 Scheduler = Literal["grid", "static", "mirrored", "ticket"]
 Auto = Literal["auto"]
-ScaleBlock = int | Literal["mx"]  # rows that share a scale, or blocks of elements that do
+ScaleBlock = int | Literal["mx", "nv"]  # rows that share a scale, or blocks of elements that do
 
 
 class HasDLPack(Protocol):

@@ -149,15 +149,40 @@ E4M3: Final = DType(
 )
 E5M2: Final = UpperByte("e5m2", "float8_e5m2", u8, largest=57344.0, one=0x3C, nonfinite=0x7C)
 # Powers of two, scales of blocks of `MX_BLOCK` elements (OCP Microscaling Formats, "E8M0").
-MX: Final = "mx"  # the word for such scales
+MX: Final = "mx"  # the word for Q, K and V with such scales
 MX_BLOCK: Final = 32
 E8M0: Final = DType("e8m0", "float8_e8m0fnu", u8)
+# Bytes with two elements of four bits, the first in the lower half (OCP Microscaling Formats, "E2M1").
+NV: Final = "nv"  # the word for Q and K of these
+E2M1: Final = DType("e2m1", "uint8", u8)
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
 I64: Final = DType("i64", "int64", s64)  # for arrays that functions of scores index, which read an s32
 
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """The format of Q and K in blocks of `size` elements of a row, each of which has a scale of type `scale`;
+    `word` names it in a config, and `form` in products (`ptxgen/dsl/blackwell/operands.py`). Elements are of
+    the config's dtype, or of `element`, of which a byte has `in_byte`. V is in blocks of `MX_BLOCK` elements
+    of a column with scales of e8m0 in all of them.
+    """
+
+    word: str
+    size: int
+    scale: DType
+    form: str
+    element: DType | None = None
+    in_byte: int = 1
+
+
+MXFP8: Final = BlockFormat(MX, MX_BLOCK, E8M0, "mxf8")
+NVFP4: Final = BlockFormat(NV, 16, E4M3, "nvf4", E2M1, 2)
+BLOCK_FORMATS: Final[dict[object, BlockFormat]] = {of.word: of for of in (MXFP8, NVFP4)}
+BLOCK_WORDS: Final = " or ".join(repr(of.word) for of in (MXFP8, NVFP4))
 NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PTX ISA, "cvt")
 # With scales, for Q, K and V of the forward pass, and for K and V in a cache.
 FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}

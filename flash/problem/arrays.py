@@ -27,6 +27,9 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
     rows_q, rows_k = features.row_counts
     new = features.appended is not None
     of_keys = f"read{', and new rows written' if new else ''}"
+    mx = features.mx
+    of_scores = (t.head_dim, "head_dim") if mx is None else (t.head_dim // mx.format.in_byte, mx.of_scores)
+    bytes_of = ", two in a byte, of which the first is its lower half" if of_scores[0] < t.head_dim else ""
     return tuple(
         Operand(
             name,
@@ -41,8 +44,8 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
             shape=f"{rows}, {heads}, {last}" if rows in ("total_q", "total_k") else "",
         )
         for name, heads, rows, columns, last, role in (
-            ("Q", "heads", rows_q, t.head_dim, "head_dim", "the queries, read"),
-            ("K", "kv_heads", rows_k, t.head_dim, "head_dim", f"the keys, {of_keys}"),
+            ("Q", "heads", rows_q, *of_scores, f"the queries{bytes_of}, read"),
+            ("K", "kv_heads", rows_k, *of_scores, f"the keys{bytes_of}, {of_keys}"),
             ("V", "kv_heads", rows_k, t.head_dim_v, "head_dim_v", f"the values, {of_keys}"),
             ("O", "heads", rows_q, t.head_dim_v, "head_dim_v", "the output, written"),
         )

@@ -33,11 +33,11 @@ from flash.operands.dtype_names import (
     ScaleBlock,
     Scheduler,
 )
-from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, MX, DType, config_name
+from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
 from flash.problem.features import MAX_PAGE_SIZE, Features, MxScales, Rotation
 from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
+from flash.problem.narrow import block_format, not_for_fp8, resolved_out_dtype, resolved_scale_block
 from flash.problem.outputs import LSE, OUTPUTS, Output
 from flash.problem.persistence import SCHEDULERS, scheduled
 from flash.problem.rotary import resolved_rotary_dim, why_not_rotated
@@ -135,7 +135,10 @@ class AttentionConfig(ScoreSettings):
         `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
         With "mx" blocks of 32 elements do (MXFP8, by `flash.quantize_mx`), for Blackwell alone: scales are
         float8_e8m0fnu, `q_scale` [batch, heads, seq_q, head_dim / 32], `k_scale` [batch, kv_heads, seq_k,
-        head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]. Not with varlen.
+        head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]. With "nv" that is so of V,
+        and Q and K are NVFP4 (by `flash.quantize_nvfp4`): uint8 [..., head_dim / 2], whose bytes have two
+        elements each, and blocks of 16 elements have scales, float8_e4m3fn [..., head_dim / 16]. Neither with
+        varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
     scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
         (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
@@ -203,7 +206,7 @@ class AttentionConfig(ScoreSettings):
                 self.element,
                 precision=self.precision,
                 shared_kv=self.shared_kv,
-                mx=self.is_mx,
+                mx=block_format(self.scale_block),
             )
         )
         named = only if self.target is None else self.target
@@ -321,13 +324,14 @@ class AttentionConfig(ScoreSettings):
             stages=1 if self.stages == "auto" else int(self.stages),
             other_registers=self.features.registers,
             has_planes=self.features.hides_anywhere,
+            planes=self.features.planes,
             looks_up=self.page_size is not None,
             in_pages=self.page_size is not None,
             precision=self.precision,
             rotates=self.rotary_dim > 0,
             shared_kv=self.shared_kv,
             scale_block=self.scaled_rows,
-            mx=self.is_mx,
+            mx=block_format(self.scale_block),
         )
         in_boxes = self.page_size is None or lies_in_boxes(self.page_size, padded=False)
         gathers = not in_boxes and gathers_rows(request)
@@ -347,11 +351,6 @@ class AttentionConfig(ScoreSettings):
     def is_fp8(self) -> bool:
         """Whether Q, K and V are of fp8, with scales."""
         return self.dtype in FP8_DTYPES
-
-    @property
-    def is_mx(self) -> bool:
-        """Whether blocks of elements of Q, K and V have scales."""
-        return self.scale_block == MX
 
     @property
     def scaled_rows(self) -> int:
@@ -386,7 +385,7 @@ class AttentionConfig(ScoreSettings):
             query_rotation=Rotation(self.rotary_dim, self.rotary_interleaved) if self.rotary_dim else None,
             scaled=self.is_fp8,
             scale_block=self.scaled_rows,
-            mx=MxScales(self.head_dim, self.value_dim) if self.is_mx else None,
+            mx=MxScales.of(block_format(self.scale_block), self.head_dim, self.value_dim),
         )
 
     @property

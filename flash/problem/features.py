@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SEQUENCE, Number, Operand
-from flash.operands.dtypes import E8M0, F32, I32, MX_BLOCK, DType
+from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SCORE, PER_SEQUENCE, Number, Operand
+from flash.operands.dtypes import E8M0, F32, I32, MX_BLOCK, BlockFormat, DType
 from flash.scores.feature import ScoreFeature
 from ptxgen.records import dataclass
 from ptxgen.types import u32
@@ -120,27 +120,39 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class MxScales:
-    """Scales of blocks of `MX_BLOCK` elements along the sums of products: of rows of Q and K with `head_dim`
-    columns, and of the `head_dim_v` columns of V.
+    """Scales of blocks of elements along the sums of products: of rows of Q and K with `head_dim` columns, by
+    their `format`, and of `MX_BLOCK` elements of the `head_dim_v` columns of V.
     """
 
+    format: BlockFormat
     head_dim: int
     head_dim_v: int
+
+    @classmethod
+    def of(cls, format: BlockFormat | None, head_dim: int, head_dim_v: int) -> MxScales | None:
+        """The scales of a format; None without one."""
+        return None if format is None else cls(format, head_dim, head_dim_v)
+
+    @property
+    def of_scores(self) -> str:
+        """The last dimension of Q and K, as texts have it."""
+        return "head_dim" if self.format.in_byte == 1 else f"head_dim / {self.format.in_byte}"
 
     @property
     def operands(self) -> Iterator[Operand]:
         """The arrays with the scales."""
+        of, kind = self.format, "powers of two" if self.format.scale is E8M0 else "0 or more"
         for what, name, heads, rows in (
             ("Q", SCALES[0], "heads", "seq_q"),
             ("K", SCALES[1], "kv_heads", "seq_k"),
         ):
             yield Operand(
                 name,
-                E8M0,
+                of.scale,
                 ("batch", heads, rows),
-                f"scales of {what}, powers of two: of each row one for each {MX_BLOCK} elements",
-                columns=self.head_dim // MX_BLOCK,
-                last=f"head_dim / {MX_BLOCK}",
+                f"scales of {what}, {kind}: of each row one for each {of.size} elements",
+                columns=self.head_dim // of.size,
+                last=f"head_dim / {of.size}",
             )
         yield Operand(
             SCALES[2],
@@ -191,8 +203,9 @@ class Features:
             "indexed": self.cache_batch_idx,
             f"page{self.page_size}": self.page_size > 0,
             f"scales{self.scale_block}": self.scale_block > 0,
-            "mx": self.mx is not None,
         }
+        if self.mx is not None:
+            flags[self.mx.format.word] = True
         words = [feature.word for feature in self.scores if feature.dtype is None]
         words += [word for word, there in flags.items() if there]
         words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
@@ -226,6 +239,11 @@ class Features:
     def hides_anywhere(self) -> bool:
         """Whether a feature may hide any key from any query."""
         return any(feature.hides for feature in self.scores)
+
+    @property
+    def planes(self) -> int:
+        """The number of arrays with an element for each score."""
+        return sum(feature.axes == PER_SCORE for feature in self.scores)
 
     @property
     def row_counts(self) -> tuple[str, str]:

@@ -122,7 +122,7 @@ def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: boo
 
 def require_differentiable(config: AttentionConfig, caller: str) -> None:
     """Raise `ConfigError`, which names `caller`, for Q, K and V whose blocks of elements have scales."""
-    if config.is_mx:
+    if config.features.mx is not None:
         raise ConfigError(
             f"{caller}: config must be one without scales of blocks of elements, which have no gradients, "
             f"got scale_block={config.scale_block!r}; convert Q, K and V to 'bf16'"

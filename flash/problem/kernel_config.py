@@ -97,7 +97,9 @@ class KernelConfig:
         """The element type of one of Q, K, V and O."""
         if array == "O":
             return self.output
-        stored = self.features.kv_dtype
+        stored, mx = self.features.kv_dtype, self.features.mx
+        if mx is not None and array in ("Q", "K"):
+            return mx.format.element or self.dtype
         return stored if stored is not None and array in ("K", "V") else self.dtype
 
     def alignment_of(self, array: str) -> int:

@@ -7,7 +7,19 @@ from __future__ import annotations
 from typing import Final
 
 from flash.families.wgmma import BOX_ROWS, WGMMA_ROWS
-from flash.operands.dtypes import BF16, F16, FP8_DTYPES, FP8_NAMES, MX, MX_BLOCK, DType, config_name
+from flash.operands.dtypes import (
+    BF16,
+    BLOCK_FORMATS,
+    BLOCK_WORDS,
+    F16,
+    FP8_DTYPES,
+    FP8_NAMES,
+    MX_BLOCK,
+    NV,
+    BlockFormat,
+    DType,
+    config_name,
+)
 from flash.scores.options import require_one_of
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
@@ -55,32 +67,44 @@ def resolved_out_dtype(dtype: object, out_dtype: object) -> object:
 
 
 def resolved_scale_block(dtype: object, scale_block: object, head_dim: int) -> int | str | None:
-    """The rows that share a scale as a config keeps them, or "mx"; None if all rows of a head do. Raises
-    `ConfigError`.
+    """The rows that share a scale as a config keeps them, or "mx" or "nv"; None if all rows of a head do.
+    Raises `ConfigError`.
     """
     if scale_block is None:
         return None
     if dtype not in FP8_DTYPES:
+        if is_one_of(scale_block, (NV,)):
+            raise ConfigError(
+                f"AttentionConfig: scale_block={NV!r} is for V of {FP8_NAMES}, got {dtype!r}; convert with "
+                "flash.quantize_mx(v, axis=-2)"
+            )
         raise ConfigError(
             f"AttentionConfig: scale_block is for Q, K and V of {FP8_NAMES}, which have scales; "
             f"those of {dtype!r} have none, got {shown(scale_block)}; leave it out"
         )
-    if is_one_of(scale_block, (MX,)):
+    if is_one_of(scale_block, tuple(BLOCK_FORMATS)):
+        of = BLOCK_FORMATS[scale_block]
         if head_dim % MX_BLOCK:
+            many = "two blocks of" if of.size < MX_BLOCK else "the"
             raise ConfigError(
-                f"AttentionConfig: scale_block={MX!r} needs a head_dim of multiples of {MX_BLOCK}, the "
-                f"elements of Q and K that share a scale, got {head_dim}; pad Q and K with zeros"
+                f"AttentionConfig: scale_block={of.word!r} needs a head_dim of multiples of {MX_BLOCK}, "
+                f"{many} elements of Q and K that share a scale, got {head_dim}; pad Q and K with zeros"
             )
-        return MX
+        return of.word
     rows = integer(scale_block, LEAST_SCALE_BLOCK, MAX_SCALE_BLOCK)
     if rows is None or rows % LEAST_SCALE_BLOCK:
         raise ConfigError(
             f"AttentionConfig: scale_block must be a multiple of {LEAST_SCALE_BLOCK} rows from "
-            f"{LEAST_SCALE_BLOCK} to {MAX_SCALE_BLOCK}, {MX!r} for scales of {MX_BLOCK} elements, or None "
+            f"{LEAST_SCALE_BLOCK} to {MAX_SCALE_BLOCK}, {BLOCK_WORDS} for scales of elements, or None "
             f"for a scale of all rows of a head, got {shown(scale_block)}; repeat the scales "
             "of blocks that are such multiples together"
         )
     return rows
+
+
+def block_format(scale_block: object) -> BlockFormat | None:
+    """The format of Q and K by the `scale_block` of a config; None if no blocks of elements have scales."""
+    return BLOCK_FORMATS.get(scale_block) if isinstance(scale_block, str) else None
 
 
 def not_for_fp8(

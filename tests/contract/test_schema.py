@@ -61,6 +61,7 @@ CONTRACTS: dict[str, Callable[[], Contract]] = {
     "functions of scores": lambda: forward(head_dim=8, score_mod=relative, aux={"table": ("f16", 2)}),
     "packed sequences": lambda: forward(head_dim=8, varlen=True, seqused_q=True, seqused_k=True),
     "scales of blocks of elements": lambda: forward(head_dim=64, dtype="e4m3", scale_block="mx"),
+    "elements of four bits": lambda: forward(head_dim=64, dtype="e4m3", scale_block="nv"),
     "wide values": lambda: forward(head_dim=8, head_dim_v=512),
     "decode": lambda: cache_kernels.decode(BF16, PAGES, splits=True).contract,
     "decode and append": lambda: (

@@ -1063,6 +1063,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "lse_to_log2",
         "merge_partials",
         "quantize_mx",
+        "quantize_nvfp4",
         "rotary_tables",
         "to_device",
     ]

@@ -34,6 +34,14 @@ def test_scales_of_weights_err_no_less_than_the_kernel_and_a_sum_of_other_weight
     assert ratio == ours / blocks
 
 
+@pytest.mark.slow
+def test_weights_of_fp8_err_less_than_those_of_four_bits_with_q_and_k_of_four_bits() -> None:
+    jobs = {job.label: job for job in mx_jobs(quick=True)}
+    result = jobs["nvfp4 keys=512 normal"].run()
+    ours, of_inputs, in_all, of_four_bits = (m.median for m in result if isinstance(m, Measurement))
+    assert ours < 2.0**-5 < of_inputs < in_all < 0.9 * of_four_bits < 0.25
+
+
 def test_one_sum_over_more_keys_errs_more() -> None:
     errors = []
     for keys in (256, 8192):

@@ -476,7 +476,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  ptxgen emit")
     ]
-    assert len(examples) == 14
+    assert len(examples) == 15
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -485,8 +485,8 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
     of_a_host = ["attention.h", "main.c"]
-    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "mxfp8.ptx", "out.cubin", "out.ptx"]
-    assert written == sorted([*of_a_host, *kernels, "packed.ptx", "serving.ptx"])
+    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "mxfp8.ptx", "nvfp4.ptx", "packed.ptx"]
+    assert written == sorted([*of_a_host, *kernels, "out.cubin", "out.ptx", "serving.ptx"])
 
 
 # ------------------------------------------------------------------------------------ native

@@ -281,7 +281,7 @@ def _bound(
 ) -> Bound:
     """O [batch, heads, rows, columns] and LSE, with their allowed errors."""
     if config.is_fp8:
-        arrays, operands = fp8.without_scales(arrays, operands)
+        arrays, operands = fp8.without_scales(arrays, operands, config.scale_block)
     how: dict[str, Any] = {
         "softmax_scale": config.scale,
         "causal": config.causal,
@@ -386,11 +386,14 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
     }
     if operand.name == "bias":
         sizes |= dict.fromkeys(p.broadcast, 1)
-    shape = [sizes.get(axis, _OF_AXIS) for axis in operand.axes]
+    sizes |= config.features.counts_of_scales(sizes)
+    shape = [sizes.get(axis, _OF_AXIS) for axis in operand.axes] + [operand.columns] * (operand.columns > 0)
     numbers: Array = random.standard_normal(shape)
     if operand.dtype is I32:
         numbers = (_OF_AXIS - 3 + np.arange(math.prod(shape)) % 3).reshape(shape)
-    if operand.name in SCALES:
+    if operand.name in SCALES and config.features.mx is not None:
+        numbers = fp8.powers(random, tuple(shape), alike=p.scores != "random")
+    elif operand.name in SCALES:
         numbers = fp8.scales(random, tuple(shape))
     elif operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN

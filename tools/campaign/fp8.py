@@ -10,7 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.operands.dtype_names import ScaleBlock
 from flash.problem.features import SCALES
+from flash.reference import scaled_numbers
 
 Array = NDArray[Any]
 
@@ -23,6 +25,7 @@ _COURSES: Final = (_UP, _LEVEL, _LEVEL, _UP, _UP, _DOWN, _DOWN, _UP)
 _TILE, _ROWS = 64, 8  # keys of a tile, and rows of a warp of which each lane has one
 _HIGHEST: Final = 448.0  # the largest number of e4m3
 _LEAST, _LARGEST = 0.5, 2.0  # of scales
+_POWER: Final = 3  # scales of blocks are powers of two below 2 to this
 
 
 def parting(q: Array, k: Array, _v: Array, rows: int) -> None:
@@ -54,13 +57,15 @@ def scales(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.where(np.add.outer(*map(np.arange, shape)) % 2, -drawn, drawn)
 
 
+def powers(random: np.random.Generator, shape: tuple[int, ...], *, alike: bool) -> Array:
+    """Scales of blocks of elements of Q, K or V, powers of two; with `alike` all are 1."""
+    drawn = random.integers(_POWER, size=shape)
+    return np.exp2(np.zeros(shape) if alike else drawn)
+
+
 def without_scales(
-    arrays: tuple[Array, ...], operands: Mapping[str, Array]
+    arrays: tuple[Array, ...], operands: Mapping[str, Array], scale_block: ScaleBlock | None
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
     """Q, K and V multiplied by their scales, in float64, and the operands without the scales."""
-    group = arrays[0].shape[1] // arrays[1].shape[1]
-    numbers = []
-    for name, x, heads in zip(SCALES, arrays, (group, 1, 1), strict=True):
-        scale = np.repeat(operands[name].astype(np.float64), heads, axis=1)
-        numbers.append(x.astype(np.float64) * scale[..., None, None])
+    numbers = [scaled_numbers(x, operands[name], scale_block) for name, x in zip(SCALES, arrays, strict=True)]
     return tuple(numbers), {name: array for name, array in operands.items() if name not in SCALES}

@@ -111,7 +111,8 @@ def problems_of(config: AttentionConfig, *, few: bool = False) -> tuple[Problem,
     whole = Problem(block, 2 * t.tile)
     batches = Problem(block + 5, t.tile - 3, batch=2, section=3)
     grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 3 * group if kernel.packed else 4, 2)
-    no_score = Problem(block, t.tile + 1, scores="none")
+    # Where V is columns of K, infinite keys would be infinite values of weights of 0.
+    no_score = Problem(block, t.tile + 1, scores="none of queries" if config.shared_kv else "none")
     negative = Problem(block, t.tile + 1, times=-1.0)
     growing = Problem(block, 3 * t.tile, scores="growing")
     huge = replace(growing, times=HUGE)

@@ -20,7 +20,7 @@ from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device
 from flash.operands.dtype_names import DTypeLike
-from flash.operands.dtypes import FP8_DTYPES, MX, DType
+from flash.operands.dtypes import BLOCK_FORMATS, FP8_DTYPES, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS, QUERIES
@@ -121,7 +121,8 @@ def _of_f32(target: str) -> Iterator[_Named]:
 
 
 def _of_fp8(target: str) -> Iterator[_Named]:
-    return _forward(chain(_configs(target, FP8_DTYPES), _configs(target, FP8_DTYPES, scale_block=MX)))
+    in_blocks = (_configs(target, FP8_DTYPES, scale_block=word) for word in BLOCK_FORMATS)
+    return _forward(chain(_configs(target, FP8_DTYPES), *in_blocks))
 
 
 def _of_problem(settings: Mapping[str, Any], target: str) -> Iterator[_Named]:

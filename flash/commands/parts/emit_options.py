@@ -11,7 +11,7 @@ from flash.commands.parts.emit_output import NATIVE
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
 from flash.families.precision import AUTO, OF_F32
 from flash.families.request import MAX_HEAD_DIM
-from flash.operands.dtypes import DTYPES, FP8_DTYPES, INPUT_DTYPES, MX
+from flash.operands.dtypes import BLOCK_FORMATS, DTYPES, FP8_DTYPES, INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.head_dims import WIDEST
 from flash.problem.outputs import OUTPUTS
@@ -27,8 +27,8 @@ def _number_or_auto(text: str) -> int | float | str:
     return text if text == "auto" else number(text)
 
 
-def _number_or_mx(text: str) -> int | float | str:
-    return text if text == MX else number(text)
+def _number_or_format(text: str) -> int | float | str:
+    return text if text in BLOCK_FORMATS else number(text)
 
 
 OF_OUTPUTS: Final = {  # what the kernel writes beside O, by option
@@ -63,10 +63,10 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     },
     "--out-dtype": {"help": "element type of O with fp8: bf16 or f16 (default: bf16)"},
     "--scale-block": {
-        "type": _number_or_mx,
+        "type": _number_or_format,
         "metavar": "N",
         "help": "rows of a head of Q, K and V of fp8 that share a scale, a multiple of 64, or mx: blocks of "
-        "32 elements do (default: all rows)",
+        "32 elements do, or nv: so of V, and Q and K are of 4 bits in blocks of 16 (default: all rows)",
     },
     "--precision": {
         "default": AUTO,

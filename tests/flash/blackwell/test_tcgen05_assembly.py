@@ -42,3 +42,12 @@ def test_no_tile_offered_spills(
             tiles += 1
             assert_no_spill(of_tile, assembler)
     assert tiles >= 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize(("dtype", "bias"), [("bf16", "bf16"), ("f16", "f32"), ("e4m3", "f32")])
+def test_a_mask_and_a_bias_spill_nothing(dtype: Any, bias: Any, target: str, assembler: Assembler) -> None:
+    for more in ({}, {"causal": True, "return_lse": True}):
+        config = AttentionConfig(64, dtype=dtype, target=target, mask=True, bias=bias, **more)
+        assert_no_spill(config, assembler)

@@ -18,7 +18,7 @@ from flash.families.simt import SIMT
 from flash.families.tcgen05 import TCGEN05
 from flash.families.tcgen05_fp8 import TCGEN05_FP8
 from flash.families.tcgen05_latent import TCGEN05_LATENT
-from flash.families.tcgen05_mx import TCGEN05_MX
+from flash.families.tcgen05_mx import TCGEN05_MX, TCGEN05_NV
 from flash.families.tcgen05_split import TCGEN05_SPLIT
 from flash.families.wgmma import WGMMA
 from flash.families.wgmma_fp8 import FP8
@@ -31,6 +31,7 @@ from ptxgen.text import render
 HOPPER = target("sm_90a")
 LATENTS = {"head_dim": 576, "head_dim_v": 512, "dtype": "bf16", "shared_kv": True}
 SETTINGS: dict[Family[Any], dict[str, Any]] = {
+    TCGEN05_NV: {"head_dim": 64, "dtype": "e4m3", "scale_block": "nv"},
     TCGEN05_MX: {"head_dim": 64, "dtype": "e4m3", "scale_block": "mx"},
     TCGEN05_FP8: {"head_dim": 64, "dtype": "e4m3", "target": "sm_100a"},
     FP8: {"head_dim": 64, "dtype": "e4m3"},
@@ -96,6 +97,11 @@ def test_named_problems_have_families_of_their_own() -> None:
         assert f"head_dim is {settings['head_dim']}" in (AttentionConfig.__doc__ or "")
 
 
+def test_a_mask_leaves_large_tiles_to_mma() -> None:
+    config = AttentionConfig(64, dtype="bf16", mask=True, tile=64, target="sm_103a")
+    assert config.kernel().family is MMA
+
+
 @pytest.mark.parametrize("precision", ["f32_grade", "tf32", "ieee"])
 def test_no_kernel_multiplies_latents_of_f32(precision: str) -> None:
     assert refusal(AttentionConfig, 576, 512, error=ConfigError, precision=precision, shared_kv=True) == (
@@ -118,7 +124,7 @@ def test_a_process_that_emits_a_kernel_imports_no_other_family(family: Family[An
     own = family.emitter.partition(":")[0]
     # Those whose parts the others take.
     shared = {WGMMA.emitter.partition(":")[0]} if family.target else set()
-    of_tcgen05 = TCGEN05_MX, TCGEN05_FP8, TCGEN05  # each takes parts of those after it
+    of_tcgen05 = TCGEN05_NV, TCGEN05_MX, TCGEN05_FP8, TCGEN05  # each takes parts of those after it
     after = of_tcgen05[of_tcgen05.index(family) + 1 :] if family in of_tcgen05 else ()
     after = (TCGEN05,) if family is TCGEN05_LATENT else after
     shared |= {other.emitter.partition(":")[0] for other in after}

@@ -188,9 +188,9 @@ def test_explain_and_the_contract_say_what_has_a_scale() -> None:
 
 _E4M3 = "AttentionConfig: dtype='e4m3'"
 _MULTIPLE = (
-    "AttentionConfig: scale_block must be a multiple of 64 rows from 64 to 32768, 'mx' for scales of 32 "
-    "elements, or None for a scale of all rows of a head, got {}; repeat the scales of blocks that are such "
-    "multiples together"
+    "AttentionConfig: scale_block must be a multiple of 64 rows from 64 to 32768, 'mx' or 'nv' for "
+    "scales of elements, or None for a scale of all rows of a head, got {}; repeat the scales of blocks that "
+    "are such multiples together"
 )
 
 

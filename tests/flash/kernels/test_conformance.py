@@ -22,6 +22,7 @@ from conformance import (
     operands_of,
     reference,
     run,
+    spoiled,
 )
 from kernel_runs import assert_no_spill, assert_proved
 
@@ -168,8 +169,11 @@ def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact(kind: str) -> 
     # The walk begins at the last key: the maximum grows at every tile, far beyond the slack.
     config = KINDS[kind].config(softmax_scale=1.0)
     q, k, v = arrays_of(config, KINDS[kind].block_q, 4 * KINDS[kind].tile)
-    k[...] = (k.astype(np.float32) * np.linspace(30, 0, k.shape[2])[:, None]).astype(k.dtype)
-    check(config, (q, k, v))
+    growing = np.linspace(30, 0, k.shape[2])[:, None]
+    operands = dict(operands_of(config, (q, k, v)))
+    scaled = operands["k_scale"] if k.dtype == np.uint8 else k
+    scaled[...] = (scaled.astype(np.float32) * growing).astype(scaled.dtype)
+    check(config, (q, k, v), operands)
 
 
 # ------------------------------------------------------------------------------------------
@@ -206,7 +210,8 @@ def test_values_that_are_not_finite_reach_the_rows_that_see_them_and_no_others(
 def test_nan_reaches_all_that_sees_it(kind: str, change: str) -> None:
     config = KINDS[kind].config(causal=True)
     arrays = arrays_of(config, 100, 100)
-    arrays["qkv".index(change)][..., 3, 2] = np.nan
+    array = arrays["qkv".index(change)]
+    array[..., 3, 2] = spoiled(array, np.nan)
     out, _ = run(config, arrays, operands_of(config, arrays))
     np.testing.assert_array_equal(np.isnan(out), np.isnan(reference(config, arrays)[0]))
 
@@ -229,7 +234,7 @@ def test_what_is_hidden_cannot_reach_a_row(
         array[..., :, [30, 33]] = 0 if name == "mask" else -np.inf
         array[..., 41:, 33] = 1
     clean = run(config, (q, k, v), operands)
-    k[:, :, [30, 33]], v[:, :, [30, 33]] = poison, poison
+    k[:, :, [30, 33]], v[:, :, [30, 33]] = spoiled(k, poison), poison
     result = run(config, (q, k, v), operands)
     wanted, wanted_lse = reference(config, (q, k, v), operands)
     hidden = np.isfinite(wanted_lse) | np.isneginf(wanted_lse)

@@ -1,5 +1,5 @@
-"""Q, K and V of MXFP8: `flash.quantize_mx`, calls on every backend, and what only the kernel for Blackwell
-with scales of blocks has. What it has in common with other kernels is tested by their table.
+"""Q, K and V of MXFP8, and Q and K of NVFP4: the quantizers, calls on every backend, and what only the kernel
+for Blackwell with scales of blocks has. What it has in common with other kernels is tested by their table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernel_runs import refusal
 
 import flash
-from flash import AttentionConfig, AttentionKernel, quantize_mx
+from flash import AttentionConfig, AttentionKernel, quantize_mx, quantize_nvfp4
 from flash.problem.features import SCALES
 from flash.reference import attention_reference, scaled_numbers
 from ptxgen.errors import ConfigError, LaunchError
@@ -29,6 +29,13 @@ def narrow(*arrays: Any, dtype: Any = "e4m3") -> tuple[list[Any], dict[str, Any]
     """Q, K and V of MXFP8, and their scales, by the names of arguments."""
     q, k, v = arrays
     pairs = [quantize_mx(q, dtype), quantize_mx(k, dtype), quantize_mx(v, dtype, axis=-2)]
+    return [x for x, _ in pairs], dict(zip(SCALES, (scale for _, scale in pairs), strict=True))
+
+
+def of_four_bits(*arrays: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Q and K of NVFP4, V of MXFP8, and their scales, by the names of arguments."""
+    q, k, v = arrays
+    pairs = [quantize_nvfp4(q), quantize_nvfp4(k), quantize_mx(v, axis=-2)]
     return [x for x, _ in pairs], dict(zip(SCALES, (scale for _, scale in pairs), strict=True))
 
 
@@ -71,12 +78,39 @@ def test_numbers_that_are_not_finite_and_rows_of_zeros_have_scales() -> None:
     assert elements[0, 2] == 384
 
 
+@given(st.integers(0, 99), st.sampled_from([-3, -12, 0, 11]))
+def test_elements_of_four_bits_are_those_of_ml_dtypes(seed: int, power: int) -> None:
+    x = np.random.default_rng(seed).standard_normal((3, 64)).astype(np.float32)
+    x[0, :16] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, -0.0, -0.25, -0.75, -1.25, -5.0, -6.0, 0.1, 4.9]
+    x *= 2.0**power
+    elements, scales = quantize_nvfp4(x)
+    blocks = x.reshape(3, 4, 16)
+    largest = np.minimum(np.abs(blocks).max(axis=-1) / np.float32(6), np.float32(448))
+    np.testing.assert_array_equal(scales, largest.astype(ml_dtypes.float8_e4m3fn))
+    wide = scales.astype(np.float32)[..., None]
+    scaled = np.divide(blocks, wide, out=np.zeros_like(blocks), where=wide > 0)
+    wanted = scaled.clip(-6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32) * wide
+    numbers = scaled_numbers(elements[None, None], scales[None, None], "nv")
+    np.testing.assert_array_equal(numbers[0, 0], wanted.reshape(x.shape))
+
+
+def test_blocks_with_nan_have_no_scale_and_infinity_becomes_the_largest_number() -> None:
+    x = np.zeros((3, 16), np.float32)
+    x[0, :2], x[1, :2] = (np.nan, 3.0), (-np.inf, 3.0)
+    elements, scales = quantize_nvfp4(x)
+    assert np.isnan(scales[0, 0])
+    assert (scales[1:, 0].tolist(), elements[1:, 0].tolist()) == ([0.5, 0.0], [0x7F, 0])
+
+
 def test_tensors_become_the_same_bytes_as_arrays_of_numpy() -> None:
     torch = pytest.importorskip("torch")
     x = normal()[0].astype(ml_dtypes.bfloat16).swapaxes(2, 3)
     tensor = torch.from_numpy(x.astype(np.float32)).bfloat16()
-    for axis in (-1, 1):
-        for one, other in zip(quantize_mx(x, axis=axis), quantize_mx(tensor, axis=axis), strict=True):
+    columns = x.swapaxes(2, 3), tensor.mT
+    pairs = [*((quantize_mx(x, axis=n), quantize_mx(tensor, axis=n)) for n in (-1, 1))]
+    pairs.append((quantize_nvfp4(columns[0]), quantize_nvfp4(columns[1])))
+    for ours, of_torch in pairs:
+        for one, other in zip(ours, of_torch, strict=True):
             assert str(other.dtype) == f"torch.{one.dtype}"
             np.testing.assert_array_equal(one.view(np.uint8), other.view(torch.uint8).numpy())
 
@@ -85,12 +119,12 @@ def test_tensors_become_the_same_bytes_as_arrays_of_numpy() -> None:
 # calls
 
 
-@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
-def test_every_backend_multiplies_numbers_by_their_scales(dtype: str) -> None:
-    arrays, scales = narrow(*normal(), dtype=dtype)
-    numbers = [scaled_numbers(x, scales[n], "mx") for n, x in zip(SCALES, arrays, strict=True)]
+@pytest.mark.parametrize(("dtype", "block"), [("e4m3", "mx"), ("e5m2", "mx"), ("e4m3", "nv")])
+def test_every_backend_multiplies_numbers_by_their_scales(dtype: str, block: Any) -> None:
+    arrays, scales = of_four_bits(*normal()) if block == "nv" else narrow(*normal(), dtype=dtype)
+    numbers = [scaled_numbers(x, scales[n], block) for n, x in zip(SCALES, arrays, strict=True)]
     wanted, _ = attention_reference(*numbers, causal=True)
-    how: Any = {"causal": True, "scale_block": "mx", "out_dtype": "f16", **scales}
+    how: Any = {"causal": True, "scale_block": block, "out_dtype": "f16", **scales}
     for backend, most in (("cpu", 2.0**-11), ("compiled", 2.0**-11), ("interpreter", 2.0**-4)):
         out = flash.attention(*arrays, backend=backend, **how)
         assert np.abs(out - wanted).max() <= most * np.abs(wanted).max()
@@ -138,7 +172,8 @@ def test_the_default_target_is_of_both_gpus_and_explain_names_the_blocks() -> No
     text = AttentionKernel(config).explain(*arrays, backend="interpreter", **scales)
     assert (
         "products: tcgen05 of mxfp8, with tiles copied by TMA and sums in tensor memory; no GPU has run it\n"
-        "scales:   one of Q, K and V for each 32 elements of a row of Q and K, and of a column of V\n" in text
+        "scales:   one of Q, K and V for each 32 elements of a row of Q and K, and each 32 of a column of "
+        "V\n" in text
     )
 
 
@@ -162,6 +197,11 @@ ONE_KERNEL = (
             {"dtype": "bf16"},
             "AttentionConfig: scale_block is for Q, K and V of 'e4m3' or 'e5m2', which have scales; those of "
             "'bf16' have none, got 'mx'; leave it out",
+        ),
+        (
+            {"head_dim": 80, "scale_block": "nv"},
+            "AttentionConfig: scale_block='nv' needs a head_dim of multiples of 32, two blocks of elements "
+            "of Q and K that share a scale, got 80; pad Q and K with zeros",
         ),
         (
             {"target": "sm_90a"},
@@ -209,6 +249,39 @@ def test_scales_of_another_type_or_shape_are_refused() -> None:
     assert refusal(flash.attention, *arrays, backend="cpu", **ones) == (
         "attention: q_scale must be float32, got float8_e8m0fnu; convert with q_scale.astype('float32'), or "
         "give scale_block='mx'"
+    )
+
+
+def test_elements_and_scales_that_are_not_of_four_bits_are_refused() -> None:
+    (q, k, v), scales = of_four_bits(*normal())
+    how: Any = {"backend": "cpu", "scale_block": "nv"}
+    assert refusal(flash.attention, normal()[0], k, v, **how, **scales) == (
+        "attention: 2 problems\n  q must be uint8, two of e2m1 in each, with scale_block='nv', got float32; "
+        "convert with flash.quantize_nvfp4(q)\n  k must be [batch, kv_heads, seq_k, head_dim / 2] = [2, "
+        "kv_heads, seq_k, 64], got [2, 2, 100, 32]"
+    )
+    assert refusal(flash.attention, q, k, normal()[2], error=ConfigError, **how, **scales) == (
+        "attention: scale_block='nv' is for V of 'e4m3' or 'e5m2', got 'f32'; convert with "
+        "flash.quantize_mx(v, axis=-2)"
+    )
+    config = AttentionConfig(128, 64, dtype="e4m3", scale_block="nv")
+    launch = AttentionKernel(config).launch
+    assert refusal(launch, q, k, v, backend="cpu", **scales).startswith(
+        "launch: 2 problems\n  q must be [batch, heads, seq_q, head_dim / 2] = [batch, heads, seq_q, 64], "
+        "got [2, 2, 70, 32]; use AttentionConfig(head_dim=64, ...)"
+    )
+    of_other = {**scales, "q_scale": quantize_mx(normal()[0])[1]}
+    assert refusal(flash.attention, q, k, v, **how, **of_other).startswith(
+        "attention: 2 problems\n  q_scale must be float8_e4m3fn, got float8_e8m0fnu; convert with "
+        "q_scale.astype(ml_dtypes.float8_e4m3fn), or give scale_block='mx'\n  q_scale must be [batch, heads, "
+        "seq_q, head_dim / 16] = [2, 2, 70, 4], got [2, 2, 70, 2]"
+    )
+    scales["k_scale"][0, 0, 0, 0] = -1
+    assert refusal(flash.attention, q, k, v, **how, **scales) == (
+        "attention: k_scale must hold numbers of 0 or more, got -1.0"
+    )
+    assert refusal(quantize_nvfp4, np.ones(40, np.float32)) == (
+        "quantize_nvfp4: x must have a last dimension of multiples of 16, got shape [40]; pad it with zeros"
     )
 
 
