@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
-    suite = next(s for s in SUITES if s.checkout == arguments.suite)
+    suite = SUITES[arguments.suite]
     root = Path(os.environ.get(FOLDER, "")) / suite.checkout / suite.root
     if FOLDER not in os.environ or not root.is_dir():
         return _fail(f"{suite.name}: {FOLDER} must name a folder with the checkout {suite.checkout}")
@@ -76,7 +76,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--suite", required=True, choices=[s.checkout for s in SUITES], help="whose tests")
+    add("--suite", required=True, choices=SUITES, help="whose tests")
     add("--target", default="sm_80", metavar="NAME", help="the GPU (default: sm_80)")
     add("--draw", type=int, default=200, metavar="N", help="tests of the sample (default: 200)")
     add(

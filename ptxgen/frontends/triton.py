@@ -315,7 +315,7 @@ def _compile(triton: Any, call: _Call, target: str) -> Compiled:
         options, signature, constants, attributes = function._pack_args(
             backend, options, bound, specialisation, options
         )
-        source = compiler.ASTSource(function, signature, constants, attributes)
+        source = _source(function, compiler)(function, signature, constants, attributes)
     except (KeyError, TypeError, ValueError) as error:
         raise LaunchError(f"{name} cannot be specialised for these arguments: {error}") from error
     key = f"{source.hash()} {options.hash()} {gpu}"
@@ -326,6 +326,13 @@ def _compile(triton: Any, call: _Call, target: str) -> Compiled:
         except triton.CompilationError as error:
             raise CompileError(f"{name} cannot be compiled:\n{error}") from error
     return compiled
+
+
+def _source(function: Any, compiler: Any) -> Any:
+    """The class of a function's source: that of Triton's language, or of Gluon's."""
+    if not function.is_gluon():
+        return compiler.ASTSource
+    return require(_CALLER, "triton.experimental.gluon._runtime", "triton").GluonASTSource
 
 
 def _require_known(caller: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -36,11 +36,12 @@ def interpreted(
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> _Launched:
         names = [param.name for param in kernel.params]
-        options = common | {name: named.pop(name) for name in list(named) if name not in names}
+        further = {name: named.pop(name) for name in list(named) if name not in names}
+        options = common | further
         positional = dict(zip(names, args, strict=False))
         arguments = args if len(args) > len(names) else positional
         compiled = front.compiled(kernel, arguments, named, target=target, options=options)
-        launched = _Launched(kernel, positional | named, compiled)
+        launched = _Launched(kernel, positional | named | further, compiled)
         if warmup:
             return launched
         try:

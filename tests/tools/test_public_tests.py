@@ -61,7 +61,7 @@ def test_without_the_sources_it_says_what_is_missing(
 
 
 def test_every_explanation_says_why_it_counts_as_it_does() -> None:
-    for suite in SUITES:
+    for suite in SUITES.values():
         for known in suite.explained:
             assert known.kind in tool.COUNTED
             assert len(known.reason) > 20

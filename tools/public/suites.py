@@ -97,4 +97,12 @@ TRITON: Final = Suite(
     ),
 )
 
-SUITES: Final = (TRITON,)
+GLUON: Final = Suite(
+    "Triton, Gluon's tests",
+    "triton",
+    "python",
+    ("test/gluon/test_core.py", "test/gluon/test_lowerings.py"),
+    "f4fca2c, 2026-08-22",
+)
+
+SUITES: Final = {"triton": TRITON, "gluon": GLUON}

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("z3", reason="z3 is not installed: pip install z3-solver")
 
-from z3_opinion import AGREED, NOT_ASKED, REFUTED, counted, opinion
+from z3_opinion import AGREED, REFUTED, counted, opinion
 
 from ptxgen.check.prove import prove_shared
 from ptxgen.check.prove.proof import Proof
@@ -19,7 +19,7 @@ from tools.commands.shipped_kernels import Shipped, shipped
 pytestmark = pytest.mark.nightly
 
 PER_FAMILY = 2
-FEWEST_AGREED = {"sm_80": 1.0, "sm_90a": 0.6}  # of the accesses; the rings of sm_90a follow values in memory
+TARGET = "sm_80"  # the questions about the rings of sm_90a take minutes each, and many are left unsure
 
 DIVERGENT = """.version 8.0
 .target sm_80
@@ -40,13 +40,11 @@ ret;
 
 
 def some_shipped() -> list[Shipped]:
-    """The first kernels of each family and target that use shared memory."""
-    chosen = []
-    for target in FEWEST_AGREED:
-        by_family: dict[str, list[Shipped]] = {}
-        for kernel in shipped((target,)):
-            by_family.setdefault(kernel.family, []).append(kernel)
-        chosen += [kernel for of in by_family.values() for kernel in of[:PER_FAMILY]]
+    """The first kernels of each family that use shared memory."""
+    by_family: dict[str, list[Shipped]] = {}
+    for kernel in shipped((TARGET,)):
+        by_family.setdefault(kernel.family, []).append(kernel)
+    chosen = [kernel for of in by_family.values() for kernel in of[:PER_FAMILY]]
     return [kernel for kernel in chosen if "append" not in kernel.name]
 
 
@@ -69,9 +67,8 @@ def blind(text: str) -> Proof:
 def test_no_proof_of_a_shipped_kernel_has_a_counterexample(kernel: Shipped) -> None:
     text = kernel.text()
     counts = counted(opinion(text, proof_of(text)))
-    assert not [answer for _, answer in counts if answer == REFUTED], counts
-    asked = sum(n for (kind, answer), n in counts.items() if kind == "access" and answer != NOT_ASKED)
-    assert counts["access", AGREED] >= FEWEST_AGREED[kernel.target] * asked > 0, counts
+    assert set(counts) == {("access", AGREED), ("barrier", AGREED)}
+    assert counts["access", AGREED] > 100
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def test_no_proof_of_a_shipped_kernel_has_a_counterexample(kernel: Shipped) -> N
     ],
 )
 def test_a_prover_that_calls_a_mistake_proved_is_noticed(found: str, planted: str) -> None:
-    kernel = next(shipped(("sm_80",)))
+    kernel = next(shipped((TARGET,)))
     text = kernel.text()
     assert found in text
     answers = opinion(text.replace(found, planted), blind(text.replace(found, planted)))
