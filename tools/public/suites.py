@@ -82,7 +82,7 @@ TRITON: Final = Suite(
             "the test counts instructions in the text; Triton 3.9 prints a second loop for 16 bits",
         ),
         Explained(
-            r"test_tensor_atomic_add_access_patterns\[.*bfloat16",
+            r"test_(tensor_atomic_add_access_patterns|atomic_rmw)\[.*bfloat16",
             r"wants to read 4 bytes",
             THEIRS,
             "an atomic sum of bf16 on sm_80 is a loop of compare-and-swap on 4 bytes, of which 2 are past an "
