@@ -14,6 +14,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 FRONTENDS := $(VENV)/.frontends
+EARLY := $(VENV)/early
 BROWSER := $(VENV)/.browser
 NOTEBOOK := $(VENV)/.notebook
 PYTHONS := $(VENV)/pythons
@@ -33,7 +34,7 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test slow blas frameworks frontends browser notebook hosts public pythons lint types layers docs-check \
-  mutants analyses coverage nightly release bench gpu clean distclean
+  early mutants analyses coverage nightly release bench gpu clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +59,10 @@ blas: $(READY) ## tests that judge sums of floats, a part with each other BLAS k
 frameworks: $(FRAMEWORKS) ## PyTorch, JAX, transformers and Numba, whose tests skip themselves without them
 
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
+
+early: $(EARLY) ## f32 for GPUs before Turing, assembled by ptxas of CUDA 12, which it installs
+	PTXGEN_PTXAS=$(abspath $(EARLY))/nvidia/cuda_nvcc/bin/ptxas PTXGEN_REQUIRE=early_assembler \
+	  $(PY) -m pytest tests/flash/kernels/test_early_targets.py tests/test_target.py -k early -m "" $(PYTEST_ARGS)
 
 browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
 
@@ -141,6 +146,9 @@ $(FRAMEWORKS): pyproject.toml | $(READY)
 $(TYPES): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[types]'
 	@touch $@
+
+$(EARLY): | $(READY)
+	$(PY) -m pip install --quiet --target $@ nvidia-cuda-nvcc-cu12==12.9.86
 
 $(FRONTENDS): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frontends]'

@@ -7,7 +7,8 @@ Sources:
 * f32, special functions, integers: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native
   Arithmetic Instructions" (`Target.fp32_lanes_per_sm` has the first);
 * shared memory: CUDA C++ Programming Guide 13.0, section "Shared Memory": 32 banks of 32 bits a clock; but on
-  sm_75 64 bytes a clock (NVIDIA's white paper on GA102, which compares it with 128 bytes of sm_86);
+  sm_75 64 bytes a clock (NVIDIA's white paper on GA102, which compares it with 128 bytes of sm_86, and Jia et
+  al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019: a bank takes two clocks);
 * tensor cores and devices: NVIDIA's white papers on the TU102 (with the T4, 65 TFLOP/s; GeForce devices of
   sm_75 sum in f32 at half of that rate), A100, GA102, AD102, H100 and RTX Blackwell
   architectures, dense rates of f16 with f32 sums; multiply-adds of a clock are the published rate

@@ -5,6 +5,7 @@ Sources of the numbers in `TARGETS`:
 * first PTX version: PTX ISA 9.1, section "PTX Module Directives: .target", "PTX ISA Notes";
 * limits of a block and of a multiprocessor: CUDA C++ Programming Guide 13.0, section "Compute
   Capabilities", table "Technical Specifications per Compute Capability" (10.3 is as 10.0, 12.1 as 12.0);
+  those of `EARLY_TARGETS`: the guide of 12.9;
 * reserved shared memory: CUDA C++ Programming Guide 12.9, sections "Compute Capability 8.x" and
   "Compute Capability 9.0", "Shared Memory": the system reserves 1 KB of it for each block;
 * f32 lanes: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native Arithmetic
@@ -34,8 +35,10 @@ MAX_THREADS: Final = 1024  # threads of a block
 TENSOR_COLUMNS: Final = 512  # columns of the tensor memory of a CTA
 TENSOR_ALLOCATIONS: Final = (32, 64, 128, 256, 512)  # columns that `tcgen05.alloc` takes
 
-# A multiprocessor has four schedulers, each with a quarter of the registers and of the warps.
+# A multiprocessor has four schedulers, or as many as said here by target, each with an equal part of the
+# registers and of the warps.
 _SCHEDULERS_PER_SM: Final = 4
+_FEWER_SCHEDULERS: Final[Mapping[int, int]] = {60: 2}
 # The registers of a warp are allocated in multiples of this count.
 _REGISTER_UNIT: Final = 256
 # The shared memory of a block is allocated in multiples of these sizes, in bytes.
@@ -130,10 +133,10 @@ class Target:
         if registers_per_thread == 0:
             return self.blocks_per_sm
         per_warp = _round_up(registers_per_thread * WARP_SIZE, _REGISTER_UNIT)
-        # The registers of a warp come from the quarter of its scheduler. On all targets here one
+        # The registers of a warp come from the part of its scheduler. On all targets here one
         # block may use all registers of a multiprocessor, so no other limit applies to a block.
-        warps_per_scheduler = self.registers_per_sm // _SCHEDULERS_PER_SM // per_warp
-        return warps_per_scheduler * _SCHEDULERS_PER_SM // warps
+        schedulers = _FEWER_SCHEDULERS.get(self.sm, _SCHEDULERS_PER_SM)
+        return self.registers_per_sm // schedulers // per_warp * schedulers // warps
 
     def _blocks_by_shared(self, shared_bytes: int) -> int:
         unit = _SHARED_UNIT if self.sm >= _FIRST_AMPERE else _SHARED_UNIT_TURING
@@ -151,7 +154,7 @@ def target(name: str | Target) -> Target:
     if isinstance(name, Target):
         return name
     try:
-        return TARGETS[name]
+        return TARGETS.get(name) or EARLY_TARGETS[name]
     except (KeyError, TypeError):  # TypeError: `name` cannot be hashed
         text: object = name
         nearest = _nearest(text if isinstance(text, str) else shown(text))
@@ -176,9 +179,9 @@ def _nearest(name: str) -> str | None:
 def target_for_device(major: int, minor: int) -> Target:
     """The target to compile for on a GPU of compute capability `major.minor`.
 
-    It is the GPU's own target if `TARGETS` has it, with the suffix `a` where there is one; else the
-    newest target that the GPU runs, with the suffix `f` where the GPU is of that family. Raises
-    `UnsupportedTargetError` for a GPU older than sm_75, and for a `major` or `minor` that is no integer
+    It is the GPU's own target if `TARGETS` or `EARLY_TARGETS` has it, with the suffix `a` where there is one;
+    else the newest target that the GPU runs, with the suffix `f` where the GPU is of that family. Raises
+    `UnsupportedTargetError` for a GPU older than sm_52, and for a `major` or `minor` that is no integer
     from 0 to 99.
     """
     for name, value in (("major", major), ("minor", minor)):
@@ -190,13 +193,13 @@ def target_for_device(major: int, minor: int) -> Target:
     device = _sm_number(major, minor)
     runnable = [
         t
-        for t in TARGETS.values()
+        for t in (*EARLY_TARGETS.values(), *TARGETS.values())
         if t.runs_on(major, minor) and (t.sm not in _LARGER_THAN_ITS_SUCCESSORS or t.sm == device)
     ]
     if not runnable:
         raise UnsupportedTargetError(
             f"a GPU of compute capability {major}.{minor} is too old: "
-            "7.5 (sm_75) or later is needed; use backend='cpu'"
+            "5.2 (sm_52) or later is needed; use backend='cpu'"
         )
     return max(runnable, key=lambda t: (t.sm, _SUFFIXES.index(t.suffix)))
 
@@ -248,9 +251,18 @@ def _check_kernel(threads: int, registers_per_thread: int, shared_bytes: int) ->
 
 
 def _row(
-    name: str, ptx: tuple[int, int], *, shared_kib: int, threads: int, blocks: int, lanes: int
+    name: str,
+    ptx: tuple[int, int],
+    *,
+    shared_kib: int,
+    threads: int,
+    blocks: int,
+    lanes: int,
+    block_kib: int | None = None,
 ) -> Target:
-    """One column of the guide's table; KiB, threads, blocks and lanes are per multiprocessor."""
+    """One column of the guide's table; KiB, threads, blocks and lanes are per multiprocessor, `block_kib` is
+    what a block may have, by default all but what is reserved.
+    """
     sm = target_number(name)
     reserved = KIB if sm >= _FIRST_AMPERE else 0
     return Target(
@@ -259,8 +271,8 @@ def _row(
         suffix=name[-1] if name.endswith(_SUFFIXES[1:]) else "",
         ptx=ptx,
         shared_per_block=48 * KIB,
-        # The guide lists 64, 163, 99 and 227 KiB: shared_kib without the reserved 1 KiB.
-        shared_per_block_optin=shared_kib * KIB - reserved,
+        # The guide lists 96, 64, 163, 99 and 227 KiB: shared_kib without the reserved 1 KiB.
+        shared_per_block_optin=(block_kib or shared_kib) * KIB - reserved,
         shared_per_sm=shared_kib * KIB,
         shared_reserved_per_block=reserved,
         registers_per_sm=64 * KIB,
@@ -278,6 +290,12 @@ def _row(
 # for the limits of sm_87 may not fit a later GPU.
 _LARGER_THAN_ITS_SUCCESSORS: Final = frozenset({87})
 
+_EARLY: Final = (
+    _row("sm_52", (4, 1), shared_kib=96, block_kib=48, threads=2048, blocks=32, lanes=128),
+    _row("sm_60", (5, 0), shared_kib=64, block_kib=48, threads=2048, blocks=32, lanes=64),
+    _row("sm_61", (5, 0), shared_kib=96, block_kib=48, threads=2048, blocks=32, lanes=128),
+    _row("sm_70", (6, 0), shared_kib=96, threads=2048, blocks=32, lanes=64),
+)
 _ROWS: Final = (
     _row("sm_75", (6, 3), shared_kib=64, threads=1024, blocks=16, lanes=64),
     _row("sm_80", (7, 0), shared_kib=164, threads=2048, blocks=32, lanes=64),
@@ -303,5 +321,7 @@ _ROWS: Final = (
     _row("sm_121f", (8, 8), shared_kib=100, threads=1536, blocks=24, lanes=128),
 )
 
+# Targets that the assemblers of CUDA 12 are the last to know, and their drivers (R580).
+EARLY_TARGETS: Final[Mapping[str, Target]] = MappingProxyType({t.name: t for t in _EARLY})
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType({t.name: t for t in _ROWS})
 _KNOWN: Final = f"Known targets: {', '.join(TARGETS)}"

@@ -2,7 +2,8 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `disassembler`, `matplotlib`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`,
+(`assembler`, `early_assembler`, `disassembler`, `matplotlib`, `browser`, `tensor_core_data`, `torch`,
+`onnx`, `jax`,
 `transformers`, `compiled`, `nvrtc`, `triton`, `numba`, `cute`, `notebook`, `flash_attn_4`, `cc`,
 `rustc`). Nothing is looked for before a selected test asks for it.
 """
@@ -31,9 +32,9 @@ from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.sass import Disassembler, find_disassembler
 
 
-def _no_assembler() -> str:
+def _no_assembler(target: str | None = None) -> str:
     try:
-        find_assembler()
+        find_assembler(target=target)
     except BackendError as error:
         return str(error)
     return ""
@@ -111,9 +112,12 @@ def _no_recordings() -> str:
     return "recorded tensor cores are not beside the checkout, in ../shared/data/tensor_cores"
 
 
+EARLY = "sm_70"  # which assemblers of CUDA 13 do not know
+
 # What may be required: its name, and what tells why it is missing ("" if it is there).
 WHY_MISSING: dict[str, Callable[[], str]] = {
     "assembler": functools.cache(_no_assembler),
+    "early_assembler": functools.cache(lambda: _no_assembler(EARLY)),
     "disassembler": _no_disassembler,
     "matplotlib": functools.cache(lambda: _no_module("matplotlib")),
     "browser": functools.cache(_no_browser),
@@ -245,6 +249,13 @@ def assembler(pytestconfig: pytest.Config) -> Assembler:
     """The assembler that the package itself would use."""
     need("assembler", pytestconfig.stash[REQUIRED])
     return find_assembler()
+
+
+@pytest.fixture(scope="session")
+def early_assembler(pytestconfig: pytest.Config) -> Assembler:
+    """An assembler that knows GPUs before Turing (`make early`)."""
+    need("early_assembler", pytestconfig.stash[REQUIRED])
+    return find_assembler(target=EARLY)
 
 
 @pytest.fixture

@@ -29,7 +29,11 @@ KINDS: dict[str, dict[str, Any]] = {  # settings of the kinds of products
     "ieee": {"dtype": "f32", "precision": "ieee"},
     "wgmma_f16": {"dtype": "f16", "target": "sm_90a"},
     "wgmma_bf16": {"dtype": "bf16", "target": "sm_90a"},
+    "f16 sm_75": {"dtype": "f16", "target": "sm_75"},
+    "ieee sm_75": {"dtype": "f32", "precision": "ieee", "target": "sm_75"},
 }
+# Those whose products round in different ways.
+ROUNDED = {kind: settings for kind, settings in KINDS.items() if settings.get("target") != "sm_75"}
 
 
 SWEEPS = {"two": True, "one": False}  # by number: whether they are deterministic

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ptxgen.errors import AssemblerError, ConfigError, UnsupportedTargetError
 from ptxgen.runtime.assembler import Assembler
-from ptxgen.target import TARGETS, Target, target, target_for_device, target_number
+from ptxgen.target import EARLY_TARGETS, TARGETS, Target, target, target_for_device, target_number
 
 NAMES = tuple(TARGETS)
 KNOWN = (
@@ -39,6 +39,15 @@ GUIDE = {
 }
 
 
+# The same, of the guide of CUDA 12.9, whose ptxas is the last that knows them.
+EARLY = {
+    52: (32, 64, 2048, 96, 48),
+    60: (32, 64, 2048, 64, 48),
+    61: (32, 64, 2048, 96, 48),
+    70: (32, 64, 2048, 96, 96),
+}
+
+
 def module(name: str, version: tuple[int, int]) -> str:
     major, minor = version
     return (
@@ -54,15 +63,15 @@ def one_version_below(version: tuple[int, int]) -> tuple[int, int]:
     return (major, minor - 1) if minor else (major - 1, last_minor[major - 1])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*EARLY_TARGETS, *NAMES])
 def test_limits_are_those_of_the_programming_guide(name: str) -> None:
-    t = TARGETS[name]
+    t = target(name)
     per_sm = (t.blocks_per_sm, t.warps_per_sm, t.threads_per_sm)
     shared_kib = (t.shared_per_sm / 1024, t.shared_per_block_optin / 1024)
-    assert (*per_sm, *shared_kib) == GUIDE[t.sm]
+    assert (*per_sm, *shared_kib) == (EARLY | GUIDE)[t.sm]
     assert (t.registers_per_sm, t.registers_per_block, t.registers_per_thread) == (65536, 65536, 255)
     assert (t.threads_per_block, t.shared_per_block) == (1024, 49152)
-    assert t.shared_reserved_per_block == (0 if t.sm == 75 else 1024)
+    assert t.shared_reserved_per_block == (0 if t.sm <= 75 else 1024)
 
 
 def test_f32_lanes_are_those_of_the_throughput_table() -> None:
@@ -79,6 +88,22 @@ def test_a_name_is_its_number_and_its_suffix() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_assembler_accepts_a_target_at_its_first_ptx_version(assembler: Assembler, name: str) -> None:
     assembler.assemble(module(name, TARGETS[name].ptx), name)
+
+
+@pytest.mark.parametrize("name", EARLY_TARGETS)
+def test_an_assembler_of_cuda_12_accepts_an_early_target_from_its_first_ptx_version_on(
+    early_assembler: Assembler, name: str
+) -> None:
+    first = EARLY_TARGETS[name].ptx
+    early_assembler.assemble(module(name, first), name)
+    below = {(4, 1): (4, 0), (5, 0): (4, 3), (6, 0): (5, 0)}[first]
+    with pytest.raises(AssemblerError, match=rf"does not support \.target {name}\b"):
+        early_assembler.assemble(module(name, below), name)
+
+
+def test_a_multiprocessor_of_sm_60_has_two_schedulers() -> None:
+    # A warp takes 2,816 registers: a half of 65,536 holds 11 warps, a quarter 5.
+    assert [target(name).blocks_per_sm_for(32, 88, 0) for name in ("sm_60", "sm_61")] == [22, 20]
 
 
 @pytest.mark.ptxas
@@ -103,7 +128,7 @@ def test_a_misspelt_target_is_refused_with_the_nearest_one_and_the_list() -> Non
 @pytest.mark.parametrize(
     ("wrong", "nearest"),
     [
-        *(("sm_91", "sm_90"), ("sm_88", "sm_87"), ("sm_70", "sm_75"), ("sm_109", "sm_103")),  # what it runs
+        *(("sm_91", "sm_90"), ("sm_88", "sm_87"), ("sm_72", "sm_75"), ("sm_109", "sm_103")),  # what it runs
         *(("sm_90f", "sm_90"), ("sm_104f", "sm_103f"), ("sm_89a", "sm_89"), ("sm_122a", "sm_121")),
         *(("compute_80", "sm_80"), ("9.0", "sm_90"), ("SM-86", "sm_86"), ("hopper", None)),
         *(("sm_9", "sm_90"), (90, "sm_90")),
@@ -142,6 +167,7 @@ def test_the_table_and_its_rows_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("major", "minor", "name"),
     [
+        *((5, 2, "sm_52"), (5, 3, "sm_52"), (6, 0, "sm_60"), (6, 1, "sm_61"), (7, 2, "sm_70")),
         (7, 5, "sm_75"),
         (8, 0, "sm_80"),
         (8, 6, "sm_86"),
@@ -164,12 +190,12 @@ def test_a_device_gets_the_newest_target_that_it_runs(major: int, minor: int, na
     assert target_for_device(major, minor).name == name
 
 
-@pytest.mark.parametrize(("major", "minor"), [(7, 0), (6, 1), (7, 2)])
+@pytest.mark.parametrize(("major", "minor"), [(5, 0), (3, 7)])
 def test_a_device_older_than_all_targets_is_refused(major: int, minor: int) -> None:
     with refused(
         UnsupportedTargetError,
         f"a GPU of compute capability {major}.{minor} is too old: "
-        "7.5 (sm_75) or later is needed; use backend='cpu'",
+        "5.2 (sm_52) or later is needed; use backend='cpu'",
     ):
         target_for_device(major, minor)
 

@@ -184,7 +184,7 @@ def _busy_of_roles(text: str, threads: int) -> Busy:
     """
     clocks = RoleReading.of(text).clocks
     of_warp = clocks.of_iteration / (threads / WARP_SIZE / SCHEDULERS)
-    return Busy({Unit.TENSOR: clocks.tensor}, of_warp, {})
+    return Busy({Unit.TENSOR: clocks.tensor}, of_warp, ())
 
 
 def _entry(

@@ -134,7 +134,7 @@ class Reading:
             raise BackendError(assembly.why_no_loop)
         busy = modelled(assembly.loop, target, subject.threads, max(assembly.ctas_per_sm, 1))
         shares = 100 * busy.tensor, 100 * busy.shares[Unit.MEMORY]
-        return cls(assembly, assembly.loop.path, *shares, busy.clocks_of_iteration, busy.waits)
+        return cls(assembly, assembly.loop.path, *shares, busy.clocks_of_iteration, busy.waited)
 
     @property
     def instructions(self) -> float:
@@ -213,7 +213,8 @@ def figures(problem: _Problem, reading: Reading) -> list[float | str]:
         *(a.registers, a.spilled_bytes, a.ctas_per_sm, reading.instructions, 100 * a.loop_share),
         *(f"{near}/{count}", longest_without_products(reading.path), reading.tensor, reading.memory),
         reading.tflops(problem),
-        *(100 * reading.waits[wait] for wait in (Wait.STALL, Wait.MEMORY, Wait.TENSOR)),
+        100 * (reading.waits[Wait.ISSUE] + reading.waits[Wait.STALL]),
+        *(100 * reading.waits[wait] for wait in (Wait.MEMORY, Wait.TENSOR)),
     ]
 
 

@@ -19,7 +19,7 @@ from ptxgen.report import Launch, Subject
 
 ATTENTION: Final = "attention"
 _COMMAND: Final = "ptxgen report"
-_NOT_OF_KERNEL: Final = ("json", "output", "target", "assemble", "against")
+_NOT_OF_KERNEL: Final = ("json", "stalls", "walk", "walk_cta", "output", "target", "assemble", "against")
 
 
 def subject(words: Sequence[str]) -> tuple[argparse.Namespace, Subject]:

@@ -121,6 +121,13 @@ class PanelLoader:
                         words = self._stored(self._held[panel.first, first])
                         self.k.store(Pointer(at.value, "shared", u32, at.offset), words)
 
+    def fill(self, first_row: Value) -> None:
+        """Copy the rows from `first_row` on into the only stage of the tile: on targets without asynchronous
+        copies at once, so that nothing waits in registers.
+        """
+        self.start(first_row)
+        self.land()
+
     def forget(self) -> None:
         """Clear the registers where `start` has a condition, so that they are free until the next one."""
         for words in self._held.values():

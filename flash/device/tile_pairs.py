@@ -5,26 +5,40 @@ The copies of a pair are one group (`cp.async.commit_group`). With `stages` stag
 next stages - 1 pairs are under way while a pair is used; the barrier after each wait also says that
 nobody still reads the stage that is filled next. With one stage a second barrier does, and with more
 stages one before each further run over tiles. Where the warps meet after their last read of each
-pair, neither is needed.
+pair, neither is needed. On targets without asynchronous copies there is one stage, and copies pass through
+registers, in which the next pair may wait while a pair is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from flash.device.panel_loader import PanelLoader
+from flash.device.tiles import await_copies, commit_copies
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.dsl.source_regions import marked
 
-Copies = Callable[[Value, Value | None], None]
+
+class Copies(Protocol):
+    """Copies of rows of one or more arrays to stages; the methods are those of `PanelLoader`."""
+
+    def start(self, first_row: Value, *, stage: Value | None = None) -> None:
+        """Begin copying the rows from `first_row` on into the stage at byte `stage`."""
+
+    def land(self, stage: Value | None = None) -> None:
+        """Write what waits in registers into the stage at byte `stage`."""
+
+    def forget(self) -> None:
+        """Clear the registers in which nothing waits."""
 
 
 class TilePairs:
-    """Feeds a CTA pairs of tiles, from tile `first` up to `end`, exclusive. `also(first_row, stage)`
-    starts what else is copied with the pair that begins with row `first_row`, into the stage at byte
-    `stage` (None: 0) of `also_bytes` each. `warps_meet`: all warps pass a barrier of the user's between
-    their last read of a pair and `await_next` or `begin`.
+    """Feeds a CTA pairs of tiles, from tile `first` up to `end`, exclusive. `also` copies what else comes
+    with a pair, into stages of `also_bytes` each. `warps_meet`: all warps pass a barrier of the user's
+    between their last read of a pair and `await_next` or `begin`. `prefetches`: the next pair waits in
+    registers, if the loaders can have it there.
     """
 
     def __init__(
@@ -35,13 +49,15 @@ class TilePairs:
         also_bytes: int = 0,
         *,
         warps_meet: bool = False,
+        prefetches: bool = False,
     ) -> None:
         self.k = k
+        self._prefetches = prefetches and all(loader.prefetches for loader in loaders)
         self._warps_meet = warps_meet
         self.loaders = loaders
         self.stages = loaders[0].tile.stages
         self.rows = loaders[0].tile.rows
-        self._also = also
+        self._copies: list[Copies] = [*loaders, *([also] if also else [])]
         self._sizes = [*(loader.tile.stage_bytes for loader in loaders), *([also_bytes] if also else [])]
         self._used, self._filled = (
             {size: StageRing(k, self.stages, size) for size in self._sizes} for _ in range(2)
@@ -54,24 +70,32 @@ class TilePairs:
         """
         if again and self.stages > 1 and not self._warps_meet:
             self.k.barrier()  # the tiles of the run before have been read by all
-        for ahead in range(self.stages - 1):
+        for ahead in range(self._ahead):
             self._start_ahead(first + ahead if ahead else first, end)
+
+    @property
+    def _ahead(self) -> int:
+        """Pairs whose copies are under way while a pair is used."""
+        return 1 if self._prefetches else self.stages - 1
 
     @marked("tile pairs: wait")
     def await_next(self, tile: Value, end: Value, on_arrival: Callable[[], None]) -> None:
-        """Wait for tile `tile`, and start the copies of the pair that is stages - 1 tiles further.
+        """Wait for tile `tile`, and start the copies of the next pair that is not under way yet.
         `on_arrival` emits what a thread does to its own parts of the tiles before others read them.
         """
         k = self.k
         if self.stages == 1:
             if not self._warps_meet:
                 k.barrier()
-            self._start(tile)  # it exists: the user asks for it
-        k.cp_async_wait_group(max(self.stages - 2, 0))
+            if not self._prefetches:
+                self._start(tile)  # it exists: the user asks for it
+        await_copies(k, max(self.stages - 2, 0))
+        for copies, size in zip(self._copies, self._sizes, strict=True):
+            copies.land(self._used[size].at)
         on_arrival()
         k.barrier()
-        if self.stages > 1:
-            self._start_ahead(tile + (self.stages - 1), end)
+        if self._ahead:
+            self._start_ahead(tile + self._ahead, end)
 
     def stage(self, n: int) -> Value | None:
         """The byte at which the current tile of loader n begins, or, with n after the last loader, that of
@@ -89,6 +113,10 @@ class TilePairs:
         """Start the copies of a pair that is not used yet, if it exists: its group may be empty."""
         with self.k.when(tile < end, uniform=True):
             self._copy(tile)
+        if self._prefetches:
+            with self.k.otherwise():
+                for copies in self._copies:
+                    copies.forget()
         self._close_group()
 
     def _start(self, tile: Value) -> None:
@@ -97,13 +125,11 @@ class TilePairs:
 
     def _copy(self, tile: Value) -> None:
         first_row = tile * self.rows
-        for loader, size in zip(self.loaders, self._sizes, strict=False):
-            loader.start(first_row, stage=self._filled[size].at)
-        if self._also is not None:
-            self._also(first_row, self._filled[self._sizes[-1]].at)
+        for copies, size in zip(self._copies, self._sizes, strict=True):
+            copies.start(first_row, stage=self._filled[size].at)
 
     @marked("tile pairs: group")
     def _close_group(self) -> None:
-        self.k.cp_async_commit_group()
+        commit_copies(self.k)
         for ring in self._filled.values():
             ring.advance()

@@ -241,10 +241,17 @@ def commit_copies(k: KernelBuilder) -> None:
 
 
 @marked("copies: wait")
-def await_copies(k: KernelBuilder) -> None:
-    """Wait until this thread's copies of all groups have arrived."""
+def await_copies(k: KernelBuilder, in_flight: int = 0) -> None:
+    """Wait until this thread's copies of all groups but the last `in_flight` have arrived."""
     if copies_are_asynchronous(k):
-        k.cp_async_wait_group(0)
+        k.cp_async_wait_group(in_flight)
+
+
+@marked("copies: wait for unread ones")
+def await_every_copy(k: KernelBuilder) -> None:
+    """Wait until all of this thread's copies have arrived, those that belong to no group, too."""
+    if copies_are_asynchronous(k):
+        k.cp_async_wait_all()
 
 
 @marked("tile: padding")

@@ -66,10 +66,11 @@ class AnyTarget(Family[T]):
             largest, block_q = max([pair for pair in sizes if pair[1] in blocks] or sizes)
             cure = f"the largest tile that fits is {largest}, with block_q={block_q}"
         else:
-            # One tile fits with 1 stage.
             fewer = range(request.stages - 1, 0, -1)
-            stages = next(n for n in fewer if offered(replace(request, stages=n)))
-            cure = f"no tile fits with stages={request.stages}; use stages={stages}"
+            stages = next((n for n in fewer if offered(replace(request, stages=n))), None)
+            cure = "no tile fits; use a target with more shared memory, or backend='cpu'"
+            if stages is not None:
+                cure = f"no tile fits with stages={request.stages}; use stages={stages}"
         return f"{self.against(request, target, aligned)}; {cure}"
 
     def _last(self, request: TileRequest, target: Target, alignment: int) -> Sizes:

@@ -25,6 +25,7 @@ MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
 MMA_KEYS: Final = 8  # N of both
 MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
 FIRST_ASYNCHRONOUS: Final = 80  # cp.async
+FIRST_WITH_MMA: Final = 75  # m16n8k8 and ldmatrix
 FIRST_WITH_DEEP_MMA: Final = 80  # m16n8k16, bf16 and tf32; before it there is m16n8k8 of f16 alone
 # The default tile and block_q of 16-bit types; keys as in `DEFAULT_TILES`.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
@@ -305,19 +306,24 @@ class MmaFamily(AnyTarget[MmaTiling]):
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
-        return self._lacking(request, target) or super().against(request, target, alignment)
+        return self.lacking(request, target) or super().against(request, target, alignment)
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:
         """See `Family`."""
-        return self._lacking(request, target) or super().refusal(request, target, alignment, offered)
+        return self.lacking(request, target) or super().refusal(request, target, alignment, offered)
 
-    def _lacking(self, request: TileRequest, target: Target) -> str:
+    def lacking(self, request: TileRequest, target: Target) -> str:
         """What a target lacks for any kernel of a request, with a cure; the empty string if nothing."""
         if target.sm >= FIRST_ASYNCHRONOUS:
             return ""
         if request.dtype is F32:
             what, cure = f"precision={request.precision!r}", f"precision={IEEE!r}"
             for_what = "whose tensor cores and asynchronous copies the kernel uses"
+        elif target.sm < FIRST_WITH_MMA:
+            return (
+                f"dtype={request.dtype.name!r} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores the "
+                f"kernel uses, got {target.name}; use dtype={F32.name!r}"
+            )
         elif request.dtype is not F16:
             what, cure = f"dtype={request.dtype.name!r}", f"dtype={F16.name!r} or {F32.name!r}"
             for_what = f"before which tensor cores multiply {F16.name} alone"

@@ -46,6 +46,7 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     163 * KIB: {64: (32, 128), 128: (32, 64), 256: (16, 64)},
     99 * KIB: {64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32)},
     64 * KIB: {96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16)},
+    48 * KIB: {64: (32, 64), 112: (32, 32), 160: (16, 32), 256: (16, 16)},
 }
 # The largest default tile where rows or mask columns are looked up and a CTA has at least _ROWS_LOOKED_UP
 # rows: larger tiles leave no registers for what is looked up.

@@ -9,6 +9,7 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.forward import CAUSAL
 from flash.contract.gradients import GradientBuild, WideBuild
 from flash.contract.resources import size_text
+from flash.families.mma import FIRST_WITH_DEEP_MMA, MMA
 from flash.families.precision import FMA
 from flash.gradients.checks import WRITTEN
 from flash.gradients.resources import GradientResources
@@ -116,6 +117,8 @@ def _tiles(config: GradientConfig) -> str:
     if not t.tile:
         return f"{t.block} rows, {t.threads} threads, {aligned}"
     stages = f", {t.stages} stages" if t.stages > 1 else ""
+    if not config.has_wgmma and config.mma.prefetches:
+        stages = ", the next in registers"
     slices = f", in {t.slices} slices of the columns" if t.slices > 1 else ""
     return f"{t.block} {owned} by {t.tile} {walked}{stages}{slices}, {t.threads} threads, {aligned}"
 
@@ -124,7 +127,9 @@ def _products(config: GradientConfig, call: GradientCall, target: Target) -> str
     """A text with the instructions that multiply matrices, and why these are not `wgmma`."""
     if config.has_wgmma:
         return "by wgmma, of tiles that TMA copies"
-    instruction = "fma" if config.tiling.operands is FMA else "mma.sync"
+    instruction = "fma"
+    if config.tiling.operands is not FMA:
+        instruction = MMA.products if target.sm >= FIRST_WITH_DEEP_MMA else f"{MMA.products} of m16n8k8"
     return f"by {instruction}, because {why_without_wgmma(call, config.owner, target)}"
 
 

@@ -66,15 +66,16 @@ class AttentionGradient:
     Kernels are made by the first call that needs them, and kept. `cuda` is the GPU backend and
     `cache` keeps compiled kernels; by default those of the process. Any thread may use it. `copy`
     returns the object itself; unpickling makes a new one from the config, with the backend and cache
-    of its process. Tiles are those of `GRADIENT_TILES` and `WGMMA_GRADIENT_TILES` in
-    `flash/problem/gradient_choice.py`: `block_q`, `tile` and the like in the config, and pack_gqa, are of the
-    forward pass alone.
+    of its process. Tiles are those of `GRADIENT_TILES`, `SYNCHRONOUS_GRADIENT_TILES` and
+    `WGMMA_GRADIENT_TILES` in `flash/problem/gradient_tiles.py`: `block_q`, `tile` and the like in the
+    config, and pack_gqa, are of the forward pass alone.
 
     With Q, K and V of fp8, dO is of fp8, too, and has scales; the kernels, for Hopper, make two sweeps after
     launches that write Q, K and dO in bf16, and dq, dk and dv have the type of out.
 
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
-    and summed in f32. They need sm_80 or later. On a Hopper GPU those of f16 and bf16 use `wgmma`, in one
+    and summed in f32. Those of bf16 and of f32 with another precision need
+    sm_80 or later. On a Hopper GPU those of f16 and bf16 use `wgmma`, in one
     sweep for some sizes and features, and not for strides that no tensor map takes (docs/backward.md).
 
     Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages, and for `sweeps` of 1 if there

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 from flash.device.gradient_parts import RowNumbers, RowsPart, Terms
 from flash.device.gradient_tiles import begun
+from flash.device.rounded_pair import rounded_pair
 from flash.device.row_sums import sum_rows
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig
@@ -79,7 +80,6 @@ def _store(k: KernelBuilder, to: Value, values: list[Value], dtype: ScalarType) 
         return
     pair = bf16x2 if dtype is bf16 else f16x2
     words = [
-        k.cvt(high, low, rnd="rn", dtype=pair).as_(u32)
-        for low, high in zip(values[::2], values[1::2], strict=True)
+        rounded_pair(k, low, high, pair).as_(u32) for low, high in zip(values[::2], values[1::2], strict=True)
     ]
     k.store(Pointer(to, "global", u32), words)

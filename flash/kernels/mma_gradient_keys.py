@@ -24,13 +24,13 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.query_sums import QuerySums
 from flash.device.shared_weights import SharedWeights
 from flash.device.tile_pairs import TilePairs
-from flash.device.tiles import Matrix
+from flash.device.tiles import Matrix, await_copies, await_every_copy, commit_copies, copies_are_asynchronous
 from flash.families.mma import MMA_KEYS, MmaTiling
 from flash.families.precision import PANEL_BYTES
 from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -83,12 +83,12 @@ class _Cta:
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), owned, strict=True)]
         for loader in loaders:
-            loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
+            loader.fill(part.first_key)  # in the group of the first pair, unless they are awaited here
         self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
         self.hides_keys = self.first_scores.mask().hides_keys
         if self.hides_keys or t.resident:
-            k.cp_async_commit_group()
-            k.cp_async_wait_group(0)
+            commit_copies(k)
+            await_copies(k)
         if self.hides_keys:  # NaN in V, and in K where it is a factor of dQ: 0 * NaN is NaN
             for loader in loaders if t.adds_queries else loaders[1:]:
                 clear(k, config.dtype.scalar, loader, None)
@@ -132,7 +132,7 @@ class _Cta:
         dK, dV = (part.parameters.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
         k.note("dK, dV")
         if not (self.hides_keys or t.resident):
-            k.cp_async_wait_all()  # of rows that no tile sees
+            await_every_copy(k)  # of rows that no tile sees
         if t.resident < 2 or t.stages == 1:  # else they were read before the barrier of the first head
             k.barrier()  # K and V have been read by all, or only copied
         scores = self.config.features.scores
@@ -190,9 +190,10 @@ class _Head:
         self.pairs = TilePairs(
             k,
             (PanelLoader(k, Q, cta.Q_tile), PanelLoader(k, dO, cta.dO_tile)),
-            lambda first, stage: _copy_numbers(k, numbers_of, cta.of_rows, first, stage, of_head.seq_q),
+            _NumberCopies(k, numbers_of, cta.of_rows, of_head.seq_q),
             2 * config.mma.tile * f32.nbytes,
             warps_meet=adds,  # where dS passes through shared memory, after all other products
+            prefetches=config.mma.prefetches,
         )
         self._key_terms = KeyTerms(k, config, self.gradients, cta.keys)
         self._head, self._longest = head, longest
@@ -302,23 +303,59 @@ def _local_numbers(
             yield first, to if stage is None else to.moved(to.value + stage)
 
 
-def _copy_numbers(
-    k: KernelBuilder,
-    of_rows: dict[str, RowNumbers],
-    saved: SharedTile,
-    first_row: Value,
-    stage: Value | None,
-    rows: Value,
-) -> None:
-    """Start copying LSE and D of the rows from `first_row` on. Those of rows that do not exist become
-    0; their Q and dO are 0.
+class _NumberCopies:
+    """Copies of LSE and D of the `rows` rows of a head to the tile `saved`; see `TilePairs`. Those of rows
+    that do not exist become 0; their Q and dO are 0.
     """
-    thread = k.signed(k.thread_id())
-    for first, to in _local_numbers(k, saved, stage):
-        row = first_row + thread + first
-        valid = k.selp(f32.nbytes, 0, row < rows, type=u32)
-        for n, name in ((_SHIFTS, "LSE"), (_DELTAS, "D")):
-            k.copy_async(to.step(rows=n), of_rows[name].at(k, row), f32.nbytes, valid)
+
+    def __init__(
+        self, k: KernelBuilder, of_rows: dict[str, RowNumbers], saved: SharedTile, rows: Value
+    ) -> None:
+        self.k, self._saved, self._rows = k, saved, rows
+        self._sources = [(_SHIFTS, of_rows["LSE"]), (_DELTAS, of_rows["D"])]
+        # Numbers on their way to the tile, by the distance of their row from the thread's first one.
+        self._held: dict[int, list[Var]] = {}
+        if not copies_are_asynchronous(k):
+            firsts = range(0, saved.columns, k.threads)
+            self._held = {first: [k.var(f32, 0.0) for _ in self._sources] for first in firsts}
+
+    def start(self, first_row: Value, *, stage: Value | None = None) -> None:
+        """Begin copying the numbers of the rows from `first_row` on into the stage at byte `stage`."""
+        k = self.k
+        thread = k.signed(k.thread_id())
+        if self._held:
+            self._load(first_row + thread)
+            return
+        for first, to in _local_numbers(k, self._saved, stage):
+            row = first_row + thread + first
+            valid = k.selp(f32.nbytes, 0, row < self._rows, type=u32)
+            for n, numbers in self._sources:
+                k.copy_async(to.step(rows=n), numbers.at(k, row), f32.nbytes, valid)
+
+    def _load(self, my_row: Value) -> None:
+        k = self.k
+        for first, held in self._held.items():
+            row = my_row + first
+            exists = (row < self._rows) & (k.thread_id() < self._saved.columns - first)
+            for value, (_, numbers) in zip(held, self._sources, strict=True):
+                at = numbers.at(k, row)
+                value.set(0.0)
+                with k.only_if(exists):
+                    k.load(at, into=value)
+
+    def land(self, stage: Value | None = None) -> None:
+        """Write what waits in registers into the stage at byte `stage`; nothing where copies are
+        asynchronous.
+        """
+        for first, to in _local_numbers(self.k, self._saved, stage) if self._held else ():
+            for value, (n, _) in zip(self._held[first], self._sources, strict=True):
+                self.k.store(to.step(rows=n), value)
+
+    def forget(self) -> None:
+        """Clear the registers where `start` has a condition."""
+        for held in self._held.values():
+            for value in held:
+                value.set(0.0)
 
 
 def _numbers(

@@ -16,6 +16,7 @@ from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
 from flash.device.row_sums import sum_rows
 from flash.device.tile_pairs import TilePairs
+from flash.device.tiles import await_copies, await_every_copy, commit_copies
 from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
@@ -63,10 +64,11 @@ class _Cta:
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         of_dO = PanelLoader(k, dO, dO_tile)
         for loader in (PanelLoader(k, Q, self.Q_tile), of_dO):
-            loader.start(part.first_row)  # in the group of the first pair, unless they are awaited here
-        self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
+            loader.fill(part.first_row)  # in the group of the first pair, unless they are awaited here
+        loaders = PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)
+        self.pairs = TilePairs(k, loaders, prefetches=t.prefetches)
         if part.mask.hides_keys or t.resident:
-            k.cp_async_commit_group()
+            commit_copies(k)
         if not t.resident:
             self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
@@ -74,7 +76,7 @@ class _Cta:
         where = part.first_row, t.block, of_rows, row_deltas
         sum_rows(k, O, dO, config.dtype.scalar, *where, self._write_first)
         if part.mask.hides_keys or t.resident:
-            k.cp_async_wait_group(0 if t.resident else t.stages - 1)
+            await_copies(k, 0 if t.resident else t.stages - 1)
         if part.mask.hides_keys:
             clear(k, config.dtype.scalar, of_dO, None)
         k.barrier()  # D has been written by all
@@ -147,7 +149,7 @@ class _Cta:
         part = QueriesPart.of(k, self.config, parameters, again=True)
         k.note("dQ")
         if not (part.mask.hides_keys or t.resident):
-            k.cp_async_wait_all()  # of rows that see no tile
+            await_every_copy(k)  # of rows that see no tile
         k.barrier()  # Q has been read by all
         where = part.parameters.rows(k, "dQ", part.batch, part.head), part.first_row
         store(

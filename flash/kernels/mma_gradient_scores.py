@@ -17,6 +17,7 @@ from flash.device.head_scores import HeadScores
 from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
+from flash.device.tiles import await_copies, commit_copies
 from flash.problem.gradients import GradientConfig
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
@@ -83,9 +84,9 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         ]
         k.barrier()  # the tiles of the head before have been read by all
         for loader, first in zip(loaders, [part.first_row] * 2 + [part.first_key] * 2, strict=True):
-            loader.start(first)
-        k.cp_async_commit_group()
-        k.cp_async_wait_group(0)
+            loader.fill(first)
+        commit_copies(k)
+        await_copies(k)
         scores = HeadScores.of(k, config, parameters, (batch, head, batch * parameters.heads + head), None)
         mask = scores.mask()
         for loader in loaders[1::2]:  # NaN in dO and V, of what may not see or be seen

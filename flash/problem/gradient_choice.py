@@ -1,17 +1,27 @@
-"""The tiles of kernels of gradients, and which of them a problem gets."""
+"""Which of the tiles of `flash/problem/gradient_tiles.py` the kernels of gradients of a problem get."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from flash.families.mma import FIRST_ASYNCHRONOUS
+from flash.families.mma import FIRST_ASYNCHRONOUS, MMA
 from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
 from flash.families.request import MAX_HEAD_DIM
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
 from flash.operands.dtypes import DType
 from flash.problem.config import AttentionConfig
+from flash.problem.gradient_tiles import (
+    ADDING_KEYS,
+    CLOCKS_OF_ONE_SWEEP,
+    GRADIENT_TILES,
+    SYNCHRONOUS_GRADIENT_TILES,
+    WGMMA_ADDING_TILES,
+    WGMMA_CLOCKS_OF_ONE_SWEEP,
+    WGMMA_GRADIENT_TILES,
+    Clocks,
+)
 from flash.problem.gradients import (
     DELTAS,
     KEYS,
@@ -27,142 +37,6 @@ from ptxgen.errors import ConfigError, shown
 from ptxgen.rates import DEVICES
 from ptxgen.target import Target
 
-
-class Tiles(NamedTuple):
-    """Tiles that kernels of gradients may have (`GradientTiling`), if registers hold in addition to sums no
-    more than `load`: 0, nothing; 1, packed sequences, features that hide keys or, by keys, top-left
-    causality; 2, features that change scores; 3, dropout; 4, dropout and packed sequences or these features.
-    """
-
-    block: int
-    tile: int
-    warps: int
-    stages: int
-    step: int = 0
-    resident: int = 0
-    load: int = 4
-    across: int = 1
-
-
-ADDING_KEYS: Final = "keys, adding to dQ"
-# Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
-# (at most the key), among those that were seen not to spill; those of 16 bits and two sweeps in the order
-# of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
-# warp halve the reads of shared memory, which limit these kernels; what the registers without the sums do
-# not hold is left to smaller tiles. Where a warp's registers do not hold the sums of its rows, warps
-# across share rows and deal out columns, and pass weights on.
-GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
-    (QUERIES, HALF.name): {
-        64: (
-            Tiles(128, 128, 4, 2, step=32, resident=1, load=0),
-            Tiles(128, 64, 4, 2, step=32, resident=1, load=0),
-            Tiles(128, 64, 4, 1, step=32, resident=1, load=0),
-            Tiles(128, 32, 4, 2, resident=1, load=3),
-            Tiles(64, 64, 4, 2, step=32),
-        ),
-        96: (Tiles(128, 32, 4, 2, load=3), Tiles(64, 32, 4, 2)),
-        128: (
-            Tiles(128, 32, 4, 2, load=0),
-            Tiles(128, 32, 4, 1, load=0),
-            Tiles(64, 64, 4, 1, step=32, resident=1, load=3),
-            Tiles(64, 32, 4, 2),
-            Tiles(64, 32, 4, 1),
-        ),
-        256: (Tiles(64, 32, 4, 1),),
-    },
-    (KEYS, HALF.name): {
-        64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, resident=2)),
-        96: (Tiles(64, 64, 4, 2, step=32, load=2), Tiles(64, 32, 4, 2)),
-        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1, load=3), Tiles(64, 16, 4, 2)),
-        256: (Tiles(64, 64, 8, 2, across=4), Tiles(64, 64, 8, 1, across=4), Tiles(32, 32, 4, 1, across=2)),
-    },
-    (QUERIES, TF32.name): {
-        64: (Tiles(64, 32, 4, 2),),
-        128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1),),
-    },
-    (KEYS, TF32.name): {64: (Tiles(64, 32, 4, 2),), 128: (Tiles(64, 16, 4, 1),), 256: (Tiles(32, 16, 2, 1),)},
-    (QUERIES, F32_GRADE.name): {
-        64: (Tiles(64, 16, 4, 2),),
-        128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1),),
-    },
-    (KEYS, F32_GRADE.name): {
-        64: (Tiles(64, 16, 4, 2),),
-        128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1),),
-    },
-    (QUERIES, FMA.name): {
-        64: (Tiles(128, 16, 4, 1),),
-        128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1, load=3), Tiles(32, 8, 2, 1)),
-    },
-    (KEYS, FMA.name): {
-        64: (Tiles(128, 16, 4, 1, load=1), Tiles(64, 32, 4, 1)),
-        128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1),),
-    },
-    (ADDING_KEYS, HALF.name): {
-        64: (Tiles(64, 64, 4, 2, load=1), Tiles(64, 32, 4, 2)),
-        128: (Tiles(64, 32, 4, 2, load=1), Tiles(64, 16, 4, 2)),
-        256: (Tiles(64, 32, 4, 1, load=1), Tiles(64, 16, 4, 1)),
-    },
-    (ADDING_KEYS, TF32.name): {
-        64: (Tiles(64, 32, 4, 2),),
-        128: (Tiles(64, 16, 4, 1),),
-        192: (Tiles(32, 16, 2, 1),),
-    },
-    (ADDING_KEYS, F32_GRADE.name): {64: (Tiles(64, 16, 4, 2),), 128: (Tiles(64, 16, 4, 1),)},
-}
-
-
-# Tiles of kernels with `wgmma` by owner and by the columns of Q or V, whichever are more (at most the key):
-# the widest that were seen not to spill. By keys the producer also works on tiles, for which it has 40
-# registers where the consumers need no more than the others.
-WGMMA_GRADIENT_TILES: Final[dict[str, dict[int, tuple[WgmmaTiles, ...]]]] = {
-    QUERIES: {
-        64: (WgmmaTiles(128, 1), WgmmaTiles(96, 3), WgmmaTiles(48)),
-        96: (WgmmaTiles(128, 0), WgmmaTiles(96, 1), WgmmaTiles(80, 3), WgmmaTiles(48)),
-        128: (WgmmaTiles(128, 0), WgmmaTiles(96, 1), WgmmaTiles(80, 3), WgmmaTiles(32)),
-        192: (WgmmaTiles(80, 0), WgmmaTiles(64, 1), WgmmaTiles(48, 3), WgmmaTiles(32)),
-        256: (WgmmaTiles(48, 2), WgmmaTiles(32, 3), WgmmaTiles(16)),
-    },
-    KEYS: {
-        64: (WgmmaTiles(96, 0, 40), WgmmaTiles(64, 1, 40), WgmmaTiles(48, 2, 40), WgmmaTiles(32, 4, 40)),
-        96: (WgmmaTiles(64, 0, 40), WgmmaTiles(48, 1, 40), WgmmaTiles(32, 3, 40), WgmmaTiles(16, 4, 40)),
-        128: (WgmmaTiles(64, 0), WgmmaTiles(32, 2, 40), WgmmaTiles(32, 3), WgmmaTiles(16)),
-        192: (WgmmaTiles(64, 0, 40), WgmmaTiles(48, 1, 40), WgmmaTiles(32, 3, 40), WgmmaTiles(16, 4, 40)),
-        256: (WgmmaTiles(48, 0, 40), WgmmaTiles(32, 2, 40), WgmmaTiles(16, 4, 40)),
-    },
-}
-
-
-# Tiles of kernels of one sweep by keys with `wgmma`, which have the 64 queries of a product of dQ.
-WGMMA_ADDING_TILES: Final[dict[int, tuple[WgmmaTiles, ...]]] = {
-    64: (WgmmaTiles(64, 1, 40),),
-    128: (WgmmaTiles(64, 0),),
-}
-
-
-class Clocks(NamedTuple):
-    """The clocks of one sweep as a fraction of the clocks of two sweeps, by the model in
-    `benchmarks/gradient_sweeps.py`, as in `benchmarks/results/gradient-sweeps.txt`: with fast tensor cores,
-    as of sm_80 and sm_90, which wait for shared memory, and with slow ones, as of sm_86, sm_89 and sm_120.
-    """
-
-    fast: float
-    slow: float
-
-
-# By how elements are multiplied, and the columns as in GRADIENT_TILES. Warps of one sweep own 16 keys, those
-# of two 32 where registers hold the sums, or share the products of scores: they read less of shared memory.
-CLOCKS_OF_ONE_SWEEP: Final[dict[str, dict[int, Clocks]]] = {
-    HALF.name: {64: Clocks(1.16, 0.75), 128: Clocks(0.88, 0.74), 256: Clocks(1.13, 1.03)},
-    TF32.name: {64: Clocks(0.73, 0.73), 128: Clocks(0.69, 0.69), 192: Clocks(0.76, 0.76)},
-    F32_GRADE.name: {64: Clocks(0.67, 0.72), 128: Clocks(0.76, 0.78)},
-}
-# The clocks of one sweep as a fraction of those of two, for kernels with `wgmma`, by their columns.
-WGMMA_CLOCKS_OF_ONE_SWEEP: Final[dict[int, float]] = {64: 0.96, 128: 0.95}
 _FAST: Final = 1024  # f16 multiply-adds in a clock, from which on tensor cores count as fast
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
 _OTHER_BYTES: Final = 1024  # of shared memory of a CTA besides tiles, at most: LSE and D of rows
@@ -213,10 +87,17 @@ def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, det
             return Sweeps(2, "because only two sweeps have kernels with wgmma for these columns and features")
         clocks = WGMMA_CLOCKS_OF_ONE_SWEEP[width_of(config.head_dim)]
     else:
-        device = DEVICES.get(target.sm)
-        clocks = both.fast if device is None or device.macs >= _FAST else both.slow
+        clocks = _clocks_on(both, target)
     why = f"because by the model one takes {clocks:.2f} times the clocks of two on {target}"
     return Sweeps(1 if clocks < 1 else 2, why)
+
+
+def _clocks_on(clocks: Clocks, target: Target) -> float:
+    """The clocks of one sweep on a target, as a fraction of those of two."""
+    if target.sm < FIRST_ASYNCHRONOUS and clocks.synchronous is not None:
+        return clocks.synchronous
+    device = DEVICES.get(target.sm)
+    return clocks.fast if device is None or device.macs >= _FAST else clocks.slow
 
 
 def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: bool, caller: str) -> None:
@@ -271,11 +152,6 @@ def gradient_config(
     """
     require_differentiable(config, caller)
     operands = operands_of(config.element, config.precision) or FMA
-    if target.sm < FIRST_ASYNCHRONOUS:
-        raise ConfigError(
-            f"{caller}: kernels of gradients copy asynchronously, which needs sm_{FIRST_ASYNCHRONOUS} or "
-            f"later, got {target.name}; only backend 'cpu' computes gradients without such a GPU"
-        )
     if config.value_dim > MAX_HEAD_DIM:
         raise ConfigError(
             f"{caller}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
@@ -285,6 +161,9 @@ def gradient_config(
         return _of_fp8(
             config, owner, target, alignment, (with_dlse, wanted), caller, without_wgmma, dout_dtype
         )
+    against = MMA.lacking(replace(config.tile_request, stages=1), target)
+    if operands is not FMA and against:
+        raise ConfigError(f"{caller}: {against}")
     by_wgmma = None
     if not (without_wgmma or against_wgmma(config, owner, target, alignment, one_sweep=one_sweep)):
         by_wgmma = _wgmma_tiling(config, owner, one_sweep=one_sweep, in_order=in_order)
@@ -299,7 +178,8 @@ def gradient_config(
     adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
-    by_columns = GRADIENT_TILES[of_tiles, operands.name]
+    is_early = target.sm < FIRST_ASYNCHRONOUS
+    by_columns = (SYNCHRONOUS_GRADIENT_TILES if is_early else GRADIENT_TILES)[of_tiles, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
     load = _load(config, owner)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1  # of warps that own rows alone
@@ -307,23 +187,25 @@ def gradient_config(
         GradientTiling(
             *(config.head_dim, config.value_dim, of.block, of.tile, of.warps, of.stages),
             *(slices if of.across == 1 else 1, operands, adds, of.step, of.resident, of.across),
+            prefetches=of.prefetches,
         )
         for of in offered
         if of.load >= load
     ]
     if owner == SCORES:  # which has one tile of each matrix at a time
-        tilings = [replace(t, stages=1, step=0, resident=0) for t in tilings]
-    fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
+        tilings = [replace(t, stages=1, step=0, resident=0, prefetches=False) for t in tilings]
+    fitting = [t for t in tilings if t.shared_bytes + _OTHER_BYTES <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
             f"{caller}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
-            f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
+            f"{tilings[-1].shared_bytes + _OTHER_BYTES} bytes of shared memory, but {target.name} allows "
             f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
         )
     together = [
         t
         for t in fitting
-        if t.warps * target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES)
+        if is_early  # whose order is that of a multiprocessor with as much shared memory
+        or t.warps * target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES)
         >= _WANTED_WARPS
     ]
     return GradientConfig(owner, target, (together or fitting)[0], *of_problem)

@@ -104,7 +104,8 @@ class GradientTiling:
     registers of a CTA do not hold more. A CTA of keys that `adds_queries` also adds to sums of dQ in
     global memory, and has room for a tile of gradients of scores. A kernel that walks over nothing
     has `tile` 0. Registers hold the scores of `step` rows of a tile at once, or with 0 of all of them,
-    and with `resident` 1 what the CTA owns of Q or K, with 2 also of dO or V.
+    and with `resident` 1 what the CTA owns of Q or K, with 2 also of dO or V. With `prefetches` the next
+    tiles wait in registers, because the target does not copy asynchronously.
 
     Of keys, `across` warps own the same rows: a tile and the columns have as many parts, of which
     each computes the scores of one and makes one; P and dS pass through shared memory. Such warps
@@ -123,6 +124,7 @@ class GradientTiling:
     step: int = 0
     resident: int = 0
     across: int = 1
+    prefetches: bool = False
 
     @property
     def warps_meet(self) -> bool:

@@ -21,6 +21,7 @@ from ptxgen.commands.parts.progress import progress
 from ptxgen.commands.parts.report_options import add_output, report_parser
 from ptxgen.commands.parts.report_subjects import of_function, of_text
 from ptxgen.commands.parts.run_arguments import argument_text, extents
+from ptxgen.commands.parts.stall_table import stall_table
 from ptxgen.commands.parts.standard_output import tell
 from ptxgen.commands.parts.static_parameters import static
 from ptxgen.commands.registry import REPORT, ReportKernels, registered
@@ -44,9 +45,9 @@ what is reported on (KERNEL):
 {kernels}
 what the page has: source, PTX and machine code side by side; proofs and what the sanitizers found;
 live registers; the map of shared memory with bank conflicts; what the warps of the first CTA do over
-time; the instruction mix; occupancy, an issue model and a roofline. Without --grid there is no run,
-without ptxas and nvdisasm no machine code: the page says so. It needs no network, and the same input
-gives the same bytes.
+time, and by line what warps wait for in an issue model; the instruction mix; occupancy and a roofline;
+with --walk the steps of a warp, with its registers. Without --grid there is no run, without ptxas and
+nvdisasm no machine code: the page says so. It needs no network, and the same input gives the same bytes.
 
 with --against there is a page on what differs: instructions, registers, conflicts, proofs, findings,
 and the texts side by side.
@@ -62,6 +63,8 @@ examples:
       --arg f32:0.5 --static tile=32 -o report.html
 {examples}  ptxgen report triton.ptx --block 128 --source kernel.py -o report.html
   ptxgen report file.ptx --json | jq .findings
+  ptxgen report kernels.py:softmax --example kernels.py:example --stalls
+  ptxgen report kernels.py:softmax --example kernels.py:example --walk 37 -o report.html
   ptxgen report new.py:scale --example new.py:example --against 'old.py:scale --example old.py:example'
   ptxgen report new.ptx --against old.ptx -o comparison.html
 
@@ -84,14 +87,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments, subject = _subject(words)
         subjects = [subject]
         if arguments.against is not None:
+            for name in ("stalls", "walk"):
+                if getattr(arguments, name):
+                    raise LaunchError(f"--{name} is of one kernel; leave out --against")
             subjects.insert(0, _subject(_other_words(words, arguments))[1])
         if arguments.output != STDOUT:
             check_writable([Path(arguments.output)])
         with progress(STEPS * len(subjects)) as step:
             *before, result = (collect(replace(s, assemble=arguments.assemble), step) for s in subjects)
+        if arguments.walk is not None:
+            recorded_walk = importlib.import_module("ptxgen.debugger.walk").recorded_walk
+            result = replace(result, walk=recorded_walk(subject, arguments.walk, arguments.walk_cta))
         compared = compare(before[0], result) if before else None
-        shown = page(result) if compared is None else comparison_page(compared)
-        deliver(_json(compared or result) if arguments.json else shown, arguments.output)
+        deliver(_shown(arguments, result, compared), arguments.output)
     except LaunchError as error:
         return _fail(USAGE, error)
     except (ConfigError, UnsupportedTargetError) as error:
@@ -180,6 +188,15 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
     elif arguments.entry or arguments.source:
         parser.error("--entry and --source are for PTX text")
     return arguments
+
+
+def _shown(arguments: argparse.Namespace, result: Report, compared: Comparison | None) -> str:
+    """What is written: a page, JSON or a table."""
+    if arguments.json:
+        return _json(compared or result)
+    if arguments.stalls:
+        return "\n".join([*stall_table(result), ""])
+    return page(result) if compared is None else comparison_page(compared)
 
 
 def _json(result: Report | Comparison) -> str:

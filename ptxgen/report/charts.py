@@ -7,12 +7,24 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen.interpreter.traffic import BANKS
-from ptxgen.report.data import Bound, Lane, Pipeline, PtxLine, Report, Roofline, SharedAccess, SharedMap
+from ptxgen.report.data import (
+    Bound,
+    Lane,
+    Pipeline,
+    PtxLine,
+    Report,
+    Roofline,
+    SassRow,
+    SharedAccess,
+    SharedMap,
+)
 
 WIDTH: Final = 1200
 LEFT: Final = 150  # where the axis of a chart with labelled rows begins
@@ -63,28 +75,39 @@ def ticks(most: float, count: int = 5) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Lines of a listing that are laid out together; `spark` is the outline of a bar for each line, in
-    a box of 100 by the number of lines.
+    a box of 100 by the number of lines. `heat` is that of most of its lines, `loop` says that all its
+    instructions are in the main loop.
     """
 
     rows: Sequence[Any]
     spark: str = ""
+    heat: int = 0
+    loop: bool = False
 
 
-def chunks(rows: Sequence[Any]) -> Iterator[Chunk]:
-    """The lines of a listing in chunks of CHUNK lines."""
+def _chunks(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(rows), CHUNK):
-        yield Chunk(rows[start : start + CHUNK])
+        yield rows[start : start + CHUNK]
 
 
-def ptx_chunks(lines: Sequence[PtxLine], most: int) -> Iterator[Chunk]:
-    """The PTX in chunks, with the live registers as sparklines; a bar of full width is `most` registers."""
-    for chunk in chunks(lines):
+def sass_chunks(rows: Sequence[SassRow]) -> Iterator[Chunk]:
+    """Machine code in chunks."""
+    for chunk in _chunks(rows):
+        yield Chunk(chunk, loop=all(row.loop for row in chunk if row.address >= 0))
+
+
+def ptx_chunks(lines: Sequence[PtxLine], most: int, most_warps: int) -> Iterator[Chunk]:
+    """The PTX in chunks, with the live registers as sparklines; a bar of full width is `most` registers. The
+    heat is that of `most_warps` for a line.
+    """
+    for chunk in _chunks(lines):
         path, last = ["M0 0"], 0
-        for n, line in enumerate(chunk.rows):
+        for n, line in enumerate(chunk):
             width = last if line.registers is None else round(100 * line.registers / max(most, 1))
             last = width if line.kind not in ("directive",) else 0
             path.append(f"H{last}V{n + 1}")
-        yield Chunk(chunk.rows, "".join([*path, "H0Z"]))
+        heats = Counter(heat(line.warps, most_warps) for line in chunk if line.warps is not None)
+        yield Chunk(chunk, "".join([*path, "H0Z"]), max(heats, key=lambda h: heats[h], default=0))
 
 
 # ---------------------------------------------------------------------------------------- registers
@@ -204,6 +227,7 @@ class LaneBox:
 
 
 _LANE: Final = 46
+_PLACE: Final = re.compile(r"^\S*:(\d+ )")  # the file and the line of a stage that is a line of the source
 _TOP: Final = 58
 
 
@@ -231,7 +255,8 @@ def timeline(pipeline: Pipeline) -> dict[str, Any]:
         left, right = x(stage.start), x(stage.start + stage.slots)
         if stage.start < pipeline.shown:
             room = int((right - left) / _CHARACTER) - 1
-            stages.append((stage, left, round(right - left, 1), _fit(stage.name, room), number % 2))
+            name = stage.name if len(stage.name) <= room else _PLACE.sub(r"\1", stage.name)
+            stages.append((stage, left, round(right - left, 1), _fit(name, room), number % 2))
     used = {value for lane in pipeline.lanes for value in class_slots(lane) if value >= 0}
     return {
         "width": WIDTH, "height": _TOP + _LANE * len(boxes) + 18, "left": LEFT, "lanes": boxes,

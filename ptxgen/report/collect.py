@@ -27,11 +27,12 @@ from ptxgen.report.data import ERROR, LINT, UNPROVED, Finding, Report
 from ptxgen.report.findings import counted, of_problem, of_traffic, of_verdicts, without_kernel
 from ptxgen.report.instructions import instructions
 from ptxgen.report.limits import limits
-from ptxgen.report.machine_code import machine_code
+from ptxgen.report.machine_code import Path, machine_code
 from ptxgen.report.origins import Origins, loc_origins, python_origins
 from ptxgen.report.pipeline import pipeline
 from ptxgen.report.shared_map import shared_map
-from ptxgen.target import Target
+from ptxgen.report.stalls import stalls, warps_on
+from ptxgen.target import WARP_SIZE, Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import TensorMap
 from ptxgen.text import render
@@ -105,22 +106,22 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
     say("reading")
     text = subject.module if isinstance(subject.module, str) else render(subject.module)
     module = parse(text)
-    kernel = _kernel(module, subject.entry)
+    kernel = kernel_of(module, subject.entry)
     target = find_target(module.target)
-    block = _block(kernel, subject.block)
+    block = block_of(kernel, subject.block)
     findings = [of_problem(p) for p in verify(module)]
     missing: dict[str, str] = {}
     instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
     if findings:
         missing = dict.fromkeys(("proofs", "code", "run", "limits"), "the verifier refuses the module")
     proved: list[data.Proved] = []
-    code, ran = None, _Ran(why_not=missing.get("run", "no launch was given"))
+    code, path, ran = None, None, _Ran(why_not=missing.get("run", "no launch was given"))
     if not missing:
         say("proving")
         proved = list(_prove(subject, module, kernel, block, instrs, findings))
         say("assembling")
         if subject.assemble:
-            code = _assembled(text, module, kernel, findings, missing)
+            code, path = _assembled(text, module, kernel, findings, missing)
         else:
             missing["code"] = "no assembler was asked"
         say("running with all sanitizers")
@@ -136,6 +137,8 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
     if ran.counters is None:
         missing["run"] = ran.why_not
     live = live_registers(kernel)
+    within = None if "limits" in missing else _limits(subject, target, block, shared_bytes, needs, code, ran)
+    stalled = _stalls(target, block, path, within, ran, origins, missing)
     return Report(
         kernel=kernel.name,
         target=module.target,
@@ -156,9 +159,8 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
         shared=shared,
         run=_run_data(kernel, subject.launch, block, ran, findings),
         pipeline=timeline,
-        limits=None
-        if "limits" in missing
-        else _limits(subject, target, block, shared_bytes, needs, code, ran),
+        limits=within,
+        stalls=stalled,
         missing=tuple(missing.items()),
     )
 
@@ -190,7 +192,33 @@ def _limits(
     return limits(target, threads, registers, shared_bytes, ctas, ran.counters, bulk_bytes)
 
 
-def _kernel(module: ir.Module, entry: str | None) -> ir.Kernel:
+def _stalls(
+    target: Target,
+    block: tuple[int, int, int],
+    path: Path | None,
+    within: data.Limits | None,
+    ran: _Ran,
+    origins: Origins,
+    missing: dict[str, str],
+) -> data.Stalls | None:
+    """What warps wait for, by line; None with a reason in `missing`."""
+    if path is None or within is None or not path.instrs:
+        missing["stalls"] = missing.get("code", "there is no disassembler")
+        return None
+    warps = -(-math.prod(block) // WARP_SIZE)
+    if ran.recording is not None:
+        warps = warps_on(set(path.lines) - {0}, ran.recording, warps)
+    try:
+        return stalls(path, target, warps, max(within.ctas_per_sm, 1), origins.ids)
+    except ValueError as error:
+        missing["stalls"] = str(error)
+        return None
+
+
+def kernel_of(module: ir.Module, entry: str | None) -> ir.Kernel:
+    """The kernel `entry` of a module, None for its only one. Raises `LaunchError` if it has none of this
+    name, or several.
+    """
     names = [k.name for k in module.kernels]
     if entry is None and len(names) == 1:
         return module.kernels[0]
@@ -202,7 +230,10 @@ def _kernel(module: ir.Module, entry: str | None) -> ir.Kernel:
     return module.kernels[names.index(entry)]
 
 
-def _block(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, int, int]:
+def block_of(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, int, int]:
+    """The threads of a CTA along x, y and z: those that are asked for, else what the kernel says. Raises
+    `LaunchError` if neither does.
+    """
     block = asked or kernel.reqntid or ((kernel.threads,) if kernel.threads else ())
     if not block:
         raise LaunchError(f"report: {kernel.name} does not say how many threads a block has; give block=")
@@ -273,23 +304,23 @@ def _prove(
 
 def _assembled(
     text: str, module: ir.Module, kernel: ir.Kernel, findings: list[Finding], missing: dict[str, str]
-) -> data.MachineCode | None:
+) -> tuple[data.MachineCode | None, Path | None]:
     try:
-        code = machine_code(text, module, kernel.name)
+        code, path = machine_code(text, module, kernel.name)
     except AssemblerError as error:
         findings.append(Finding(ERROR, "assembler", str(error), error.line))
         missing["code"] = "the assembler refuses the text"
-        return None
+        return None, None
     except BackendError as error:
         missing["code"] = str(error)
-        return None
+        return None, None
     spilled = code.spill_store_bytes + code.spill_load_bytes
     if spilled:
         message = (
             f"registers are spilled: {code.spill_store_bytes} bytes stored, {code.spill_load_bytes} loaded"
         )
         findings.append(Finding(LINT, "assembler", message))
-    return code
+    return code, path
 
 
 def _run(

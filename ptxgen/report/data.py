@@ -8,6 +8,8 @@ TENSOR_COLUMNS = "tensor memory columns"  # the counter of a run that allocates 
 ERROR = "error"
 UNPROVED = "unproved"
 LINT = "lint"
+LOOP = "main loop"  # what stalls are of
+WHOLE = "kernel without a loop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,57 @@ class MachineCode:
     mix: tuple[tuple[str, int], ...]
     loop_mix: tuple[tuple[str, int], ...]
     why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StallLine:
+    """The clocks of a warp at a line of PTX in an iteration: `clocks` by what it does in them, in the order
+    of `Stalls.reasons`, from the instruction before up to each of the line's `instructions` of machine code.
+    """
+
+    line: int
+    source: int
+    instructions: int
+    clocks: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """All clocks."""
+        return sum(self.clocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """What a warp waits for in the main loop, or in a whole kernel without a loop, in the issue model of a
+    scheduler with `warps` warps: `clocks` for an iteration of a warp, which `lines` divide, the costliest
+    first. `reasons` are what a warp does in its clocks, the first that it issues.
+    """
+
+    of: str
+    warps: int
+    clocks: float
+    reasons: tuple[str, ...]
+    lines: tuple[StallLine, ...]
+
+    @property
+    def of_iteration(self) -> str:
+        """What the clocks are of, in words."""
+        return f"an iteration of the {self.of}" if self.of == LOOP else f"the {self.of}"
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """The clocks of all lines, by reason."""
+        return tuple(map(sum, zip(*(line.clocks for line in self.lines), strict=True)))
+
+    @property
+    def by_source(self) -> dict[int, tuple[float, ...]]:
+        """The clocks of each source line by its id, by reason; the costliest first."""
+        sums: dict[int, tuple[float, ...]] = {}
+        for line in self.lines:
+            if line.source:
+                before = sums.get(line.source, (0.0,) * len(line.clocks))
+                sums[line.source] = tuple(a + b for a, b in zip(before, line.clocks, strict=True))
+        return dict(sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +325,49 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class WalkRegister:
+    """A register of a walk: its name with the %, its dtype in numpy's letters without the byte order, and its
+    number.
+    """
+
+    name: str
+    dtype: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """The state of a warp before it executes an instruction at a `line` of PTX, 0 after its end; `active` has
+    a bit for each lane that is about to. `registers` and `shared` are what changed since the step before: a
+    register's number, or the first byte in the CTA's shared memory, and values (`ptxgen.debugger.walk`).
+    `barriers` is the number of the words for the barriers and mbarriers of the CTA; `reports` are what the
+    sanitizers have reported of any warp since the step before.
+    """
+
+    line: int
+    active: int
+    registers: tuple[tuple[int, str], ...]
+    shared: tuple[tuple[int, str], ...]
+    barriers: int
+    reports: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The recorded steps of a warp, by its number in a CTA; `lane` is that of the thread for which it was
+    recorded; `ended` says how it ended, in words.
+    """
+
+    cta: tuple[int, int, int]
+    warp: int
+    lane: int
+    registers: tuple[WalkRegister, ...]
+    barriers: tuple[str, ...]
+    steps: tuple[WalkStep, ...]
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All that a report says about one kernel. A part is None if there is nothing to say; `missing` has
     the reason, by the part's name.
@@ -297,7 +393,9 @@ class Report:
     run: Run | None
     pipeline: Pipeline | None
     limits: Limits | None
+    stalls: Stalls | None
     missing: tuple[tuple[str, str], ...]
+    walk: Walk | None = None
 
     @property
     def wrong(self) -> bool:

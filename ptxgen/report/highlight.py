@@ -1,7 +1,8 @@
 """Syntax colours of listings: the HTML of lines whose tokens are marked, by Pygments.
 
-A token has an element whose style is in the page: `b` a keyword of a language or an opcode of PTX, `i` with a
-class from `_CLASSES` the rest that has a colour. Registers have none, because nearly every operand is one.
+A token has an element whose style is in the page: `b` a keyword of a language or an opcode of PTX, `i` a
+number or a special register, and `i` with a class from `_CLASSES` the rest that has a colour. Registers have
+none, because nearly every operand is one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _KEYWORDS: Final = (Keyword, Operator.Word)
 _CLASSES: Final[tuple[tuple[Any, str], ...]] = (
     (Comment, "q"),
     (String, "s"),
-    (Number, "n"),
-    (Name.Builtin, "n"),
+    (Number, ""),
+    (Name.Builtin, ""),
     (Name.Label, "f"),
     (Name.Function, "f"),
     (Name.Class, "f"),
@@ -113,5 +114,7 @@ def _marked(opened: str, words: str, closed: str) -> str:
 def _element(kind: Any) -> tuple[str, str]:
     if any(kind in group for group in _KEYWORDS):
         return "<b>", "</b>"
-    name = next((name for group, name in _CLASSES if kind in group), "")
-    return (f"<i class={name}>", "</i>") if name else ("", "")
+    name = next((name for group, name in _CLASSES if kind in group), None)
+    if name is None:
+        return "", ""
+    return (f"<i class={name}>" if name else "<i>"), "</i>"

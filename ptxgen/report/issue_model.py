@@ -43,7 +43,7 @@ import enum
 import random
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
@@ -76,20 +76,38 @@ _WRITE_CLOCKS: Final = 1.0  # by which a register that is written delays a produ
 
 
 class Wait(enum.Enum):
-    """The reasons for which a warp waits between two of its instructions; of several at once the first here
-    counts.
+    """What a warp does in the clocks between two of its instructions: it issues, or waits for a result of a
+    unit or for the unit, also while others use it. Of several reasons at once the first here counts.
     """
 
-    STALL = "its own stall counts"
-    MEMORY = "shared and global memory, also while others use it"
-    TENSOR = "tensor cores, likewise"
-    OTHER = "other units, copies, barriers and warps that issue"
+    ISSUE = "issues"
+    STALL = "stall counts"
+    MEMORY = "shared memory"
+    GLOBAL = "global memory"
+    TENSOR = "tensor cores"
+    SPECIAL = "special functions"
+    TENSOR_MEMORY = "tensor memory"
+    ARITHMETIC = "f32 and integers"
+    OTHER = "other results"
+    BARRIER = "barrier"
+    NOT_SELECTED = "another warp issues"
 
 
+_OF_UNITS: Final = {
+    Unit.TENSOR: Wait.TENSOR,
+    Unit.F32: Wait.ARITHMETIC,
+    Unit.INTEGER: Wait.ARITHMETIC,
+    Unit.SPECIAL: Wait.SPECIAL,
+    Unit.MEMORY: Wait.MEMORY,
+    Unit.TENSOR_MEMORY: Wait.TENSOR_MEMORY,
+    Unit.NONE: Wait.OTHER,
+}
 _RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0, Unit.TENSOR_MEMORY: 30.0}
 _MOVE_MANY: Final = (Unit.MEMORY, Unit.TENSOR_MEMORY)  # units that move a register of a warp after another
 _OTHER_CLOCKS: Final = 12.0
-_COPY_CLOCKS: Final = 260.0
+_FROM_GLOBAL_MEMORY: Final = ("LDG", "ATOMG")
+_OF_GLOBAL_MEMORY: Final = (*_FROM_GLOBAL_MEMORY, "LDGSTS", "STG", "REDG", "RED")
+_GLOBAL_CLOCKS: Final = 260.0
 _TENSOR_CLOCKS: Final = {75: 25.0, 80: 25.0, 86: 25.0, 89: 25.0}
 _LATER_TENSOR_CLOCKS: Final = 33.0
 WARPGROUP_CLOCKS: Final = 49.0
@@ -101,12 +119,19 @@ _PENDING: Final = re.compile(r"(?:SB|gsb)\d, (0x[0-9a-f]+)")
 @dataclass(frozen=True, slots=True)
 class Busy:
     """The modelled loop: for each unit of a scheduler the share of clocks in which it is busy, 0 to 1; the
-    clocks of a scheduler for an iteration of one warp; and the shares of a warp's clocks by reason to wait.
+    clocks of a scheduler for an iteration of one warp; and for each instruction the clocks of a warp from its
+    instruction before up to this one, by what it does in them.
     """
 
     shares: Mapping[Unit, float]
     clocks_of_iteration: float
-    waits: Mapping[Wait, float]
+    waits: Sequence[Mapping[Wait, float]]
+
+    @property
+    def waited(self) -> Mapping[Wait, float]:
+        """The shares of a warp's clocks in the loop, 0 to 1."""
+        sums = {wait: sum(of_step[wait] for of_step in self.waits) for wait in Wait}
+        return {wait: clocks / sum(sums.values()) for wait, clocks in sums.items()}
 
     @property
     def tensor(self) -> float:
@@ -152,6 +177,8 @@ class Step:
             )
         known = Unit.MEMORY if instr.name == _OF_MBARRIERS else unit
         result = _RESULT_CLOCKS.get(known, _OTHER_CLOCKS)
+        if instr.name in _FROM_GLOBAL_MEMORY:
+            result = _GLOBAL_CLOCKS
         registers = [int(n) for n in _REGISTER.findall(instr.operands)]
         writes = range(0)
         if instr.name in OF_WARPGROUPS:
@@ -178,6 +205,11 @@ class Step:
             sum(rows_read(instr)),
             writes_register(instr),
         )
+
+    @property
+    def awaited(self) -> Wait:
+        """What a warp waits for that waits for the step's scoreboards."""
+        return Wait.GLOBAL if self.instr.name in _OF_GLOBAL_MEMORY else _OF_UNITS[self.unit]
 
     @property
     def waits_for_products(self) -> bool:
@@ -268,8 +300,8 @@ class Warp:
     iterations: int = 0
     issued: float = 0.0
     scoreboards: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)
-    memory: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)  # those that memory sets
-    waits: dict[Wait, float] = field(default_factory=lambda: dict.fromkeys(Wait, 0.0))
+    # For each scoreboard, until when the results that set it keep it, by what a warp then waits for.
+    set_by: list[dict[Wait, float]] = field(default_factory=lambda: [{} for _ in range(_SCOREBOARDS)])
     results: dict[int, float] = field(default_factory=dict)
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
@@ -281,29 +313,39 @@ class Warp:
         """Iterations that the warp has completed, and the index of its next step."""
         return self.iterations, self.at
 
-    def note_waits(self, step: Step, clock: float, shared: Shared) -> None:
-        """Count the clocks that the warp has waited since its last instruction, by reason, before it issues
-        the next one.
+    def waits(self, step: Step, when: float, clock: float, shared: Shared) -> Iterator[tuple[Wait, float]]:
+        """The clocks since the warp's last instruction, by what it does in them, before it issues the next
+        one at `clock`; `when` is the clock from which it might.
         """
-        free = shared.free
-        memory = [self.memory[n] for n in step.waits]
-        if step.unit is Unit.MEMORY:
-            memory.append(free[step.unit])
-        tensor = [self.results.get(r, 0.0) for r in step.registers]
-        if step.unit is Unit.TENSOR:
-            tensor.append(shared.queued[0].done if step.is_product_of_warpgroup else free[step.unit])
-        tensor += self._ends_of_groups(step)
-        ends = {
-            Wait.STALL: self.ready,
-            Wait.MEMORY: max(memory, default=0.0),
-            Wait.TENSOR: max(tensor, default=0.0),
-            Wait.OTHER: clock,
-        }
+        ends = dict.fromkeys(Wait, 0.0)
+
+        def wait_for(wait: Wait, *until: float) -> None:
+            ends[wait] = max(ends[wait], *until)
+
+        for n in step.waits:
+            for wait, done in self.set_by[n].items():
+                wait_for(wait, done)
+        if step.is_product_of_warpgroup:
+            wait_for(Wait.TENSOR, shared.queued[0].done)
+        elif step.unit is not Unit.NONE:
+            wait_for(_OF_UNITS[step.unit], shared.free[step.unit])
+        wait_for(Wait.TENSOR, 0.0, *(self.results.get(r, 0.0) for r in step.registers))
+        wait_for(Wait.TENSOR, 0.0, *self._ends_of_groups(step))
+        wait_for(Wait.GLOBAL, 0.0, *self._ends_of_copies(step))
+        ends |= {Wait.ISSUE: self.issued + 1, Wait.STALL: self.ready, Wait.NOT_SELECTED: clock}
+        if step.instr.name == "BAR":
+            ends[Wait.BARRIER] = when
         begin = self.issued
         for wait, end in ends.items():
             until = max(begin, min(end, clock))
-            self.waits[wait] += until - begin
+            yield wait, until - begin
             begin = until
+
+    def _ends_of_copies(self, step: Step) -> list[float]:
+        """When the groups of copies that the step waits for have arrived."""
+        if step.instr.name != "DEPBAR":
+            return []
+        return self.groups[: max(len(self.groups) - step.pending, 0)]
 
     def _ends_of_groups(self, step: Step) -> list[float]:
         """When the groups of products that the step waits for have their results."""
@@ -317,9 +359,7 @@ class Warp:
         when = max([self.ready, *(self.scoreboards[n] for n in step.waits)])
         if self.results:
             when = max([when, *(self.results.get(r, 0.0) for r in step.registers)])
-        if step.instr.name == "DEPBAR" and len(self.groups) > step.pending:
-            when = max(when, *self.groups[: len(self.groups) - step.pending])
-        when = max([when, *self._ends_of_groups(step)])
+        when = max([when, *self._ends_of_copies(step), *self._ends_of_groups(step)])
         if step.is_product_of_warpgroup:
             return max(when, shared.queued[0].done)
         return when if step.unit is Unit.NONE else max(when, shared.free[step.unit])
@@ -342,7 +382,10 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int, copied: float 
         warps = [Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]
         runs.append(_run(steps, warps, Shared(passing)))
     shares = {unit: mean(busy.shares[unit] for busy in runs) for unit in Unit}
-    waits = {wait: mean(busy.waits[wait] for busy in runs) for wait in Wait}
+    waits = [
+        {wait: mean(of_step[wait] for of_step in of_runs) for wait in Wait}
+        for of_runs in zip(*(busy.waits for busy in runs), strict=True)
+    ]
     return Busy(shares, mean(busy.clocks_of_iteration for busy in runs), waits)
 
 
@@ -352,7 +395,9 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
     for warp, before in zip(warps, [None, *warps], strict=False):
         if before is None or before.cta != warp.cta:
             warp.ping_pong_since = warp.ready  # the first of a CTA begins
-    clock, since, count = 0.0, -1.0, 0
+    clock, since = 0.0, -1.0
+    waited = [dict.fromkeys(Wait, 0.0) for _ in steps]
+    counts = [0] * len(steps)
     left = dict.fromkeys(Unit, 0.0)  # that units have to do when the first counted clock begins
     while min(warp.iterations for warp in warps) < _ITERATIONS:
         when = [_when(warp, steps, shared, warps, ping_pong) for warp in warps]
@@ -364,8 +409,9 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
             left = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
             shared.busy = dict.fromkeys(Unit, 0.0)
         if since >= 0:
-            warp.note_waits(step, clock, shared)
-            count += 1
+            counts[warp.at] += 1
+            for wait, clocks in warp.waits(step, when[nth], clock, shared):
+                waited[warp.at][wait] += clocks
         if ping_pong and step.instr.name == "BAR":
             pass_ping_pong(warp, step, clock, warps)
         issue(warp, step, clock, shared)
@@ -374,12 +420,13 @@ def _run(steps: Sequence[Step], warps: list[Warp], shared: Shared) -> Busy:
     clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
     after = {unit: max(until - clock, 0.0) for unit, until in shared.free.items()}
     shares = {unit: (used + left[unit] - after[unit]) / clocks for unit, used in shared.busy.items()}
-    waited = {wait: sum(warp.waits[wait] for warp in warps) for wait in Wait}
-    all_clocks = sum(waited.values())
     return Busy(
         shares,
-        clocks * len(steps) / (count - 1),
-        {wait: of_wait / all_clocks for wait, of_wait in waited.items()},
+        clocks * len(steps) / (sum(counts) - 1),
+        [
+            {wait: of_wait / count for wait, of_wait in of_step.items()}
+            for of_step, count in zip(waited, counts, strict=True)
+        ],
     )
 
 
@@ -430,16 +477,14 @@ def _note_result(warp: Warp, step: Step, clock: float) -> None:
     done = clock + step.result
     if step.unit in _MOVE_MANY:
         done += step.clocks
-    if step.on_write is not None:
-        warp.scoreboards[step.on_write] = max(warp.scoreboards[step.on_write], done)
-        if step.unit is Unit.MEMORY:
-            warp.memory[step.on_write] = max(warp.memory[step.on_write], done)
-    if step.on_read is not None:
-        at = clock + _READ_CLOCKS
-        warp.scoreboards[step.on_read] = max(warp.scoreboards[step.on_read], at)
+    ends = {step.on_write: done, step.on_read: clock + _READ_CLOCKS}
+    for scoreboard, end in ends.items():
+        if scoreboard is not None:
+            warp.scoreboards[scoreboard] = max(warp.scoreboards[scoreboard], end)
+            warp.set_by[scoreboard][step.awaited] = max(warp.set_by[scoreboard].get(step.awaited, 0.0), end)
     if step.unit is Unit.TENSOR:
         warp.results.update(dict.fromkeys(step.writes, done))
     if step.instr.name == "LDGSTS":
-        warp.copies = max(warp.copies, clock + _COPY_CLOCKS)
+        warp.copies = max(warp.copies, clock + _GLOBAL_CLOCKS)
     elif step.instr.name == "LDGDEPBAR":
         warp.groups = [*warp.groups[-_SCOREBOARDS:], warp.copies]

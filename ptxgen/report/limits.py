@@ -20,6 +20,7 @@ from ptxgen.rates import (
     OF_TENSOR_MEMORY,
     SOURCES,
     SPECIAL_LANES,
+    WAVEFRONT_CLOCKS,
     WAVEFRONTS,
     Device,
     tensor_factor,
@@ -107,7 +108,8 @@ def _bounds(
         _bound("integers", by_class[INTEGER], "instructions", INTEGER_LANES / WARP_SIZE, "of a warp a clock"),
     ]
     wavefronts = counters.shared_wavefronts or 0
-    bounds.append(_bound("shared memory", wavefronts / ctas, "wavefronts", WAVEFRONTS, "a clock"))
+    rate = WAVEFRONTS / WAVEFRONT_CLOCKS.get(target.sm, 1)
+    bounds.append(_bound("shared memory", wavefronts / ctas, "wavefronts", rate, "a clock"))
     if device is not None:
         macs = _equal_macs(counters, target.sm) / ctas
         bounds.append(_bound("tensor cores", macs, "multiply-adds of f16", device.macs, "a clock"))

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from ptxgen.report import charts, highlight
 from ptxgen.report.data import Report, SourceFile
+from ptxgen.report.stall_chart import wait_heats
 
 _SHORTEST: Final = 40  # characters of text for which a column is laid out at least
 _LONGEST: Final = 60  # and at most
@@ -33,6 +34,8 @@ class Listing:
     """The listings, as the templates print them. `columns` are the tracks of a grid with all of them side by
     side; `code` has the lines of PTX, from 0, and `source_code` those of the sources by id; `worst` has
     the worst finding of each line of PTX that has one; `files` have the most warps that executed one line.
+    `ptx_sources` are the source lines of the lines of PTX, `sass_lines` the lines of PTX of machine code, as
+    `_numbers` writes them; `waits` and `source_waits` the heat of lines where warps wait, by number and id.
     """
 
     title: str
@@ -45,6 +48,10 @@ class Listing:
     source_digits: int
     most_warps: int
     worst: Mapping[int, Marked]
+    ptx_sources: str
+    sass_lines: str
+    waits: Mapping[int, int]
+    source_waits: Mapping[int, int]
 
 
 def listing_of(report: Report) -> Listing:
@@ -64,18 +71,29 @@ def listing_of(report: Report) -> Listing:
     for number, finding in enumerate(report.findings, 1):  # the worst ones come first
         if finding.line:
             worst.setdefault(finding.line, Marked(number, finding.severity))
+    most_warps = max((line.warps or 0 for line in report.ptx), default=0)
+    stalls = report.stalls
     return Listing(
         title=" and ".join(filter(None, [", ".join(names[:-1]), names[-1]])),
         columns=" ".join(columns),
-        ptx=list(charts.ptx_chunks(report.ptx, report.live_registers)),
+        ptx=list(charts.ptx_chunks(report.ptx, report.live_registers, most_warps)),
         code=highlight.ptx("\n".join(text)),
-        sass=list(charts.chunks(rows)),
+        sass=list(charts.sass_chunks(rows)),
         files=[(file, max((line.warps for line in file.lines), default=0)) for file in report.sources],
         source_code=dict(_source_code(report.sources)),
         source_digits=max((len(str(line.number)) for line in sources), default=1),
-        most_warps=max((line.warps or 0 for line in report.ptx), default=0),
+        most_warps=most_warps,
         worst=worst,
+        ptx_sources=_numbers([line.source for line in report.ptx]),
+        sass_lines=_numbers([row.line for row in rows]),
+        waits={} if stalls is None else wait_heats(stalls, by_source=False),
+        source_waits={} if stalls is None else wait_heats(stalls, by_source=True),
     )
+
+
+def _numbers(values: Sequence[int]) -> str:
+    """Numbers with commas between them, nothing for one that is the same as the one before."""
+    return ",".join(str(n) if n != before else "" for before, n in itertools.pairwise([-1, *values]))
 
 
 def linked(message: str, lines: int) -> Markup:

@@ -8,22 +8,42 @@ directives change no instruction.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
 
 from ptxgen import ir
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.report.data import MachineCode, SassRow
 from ptxgen.runtime.assembler import find_assembler
-from ptxgen.runtime.sass import CLASSES, SassInstr, SassLine, find_disassembler, loops, mix
+from ptxgen.runtime.sass import (
+    CLASSES,
+    SassInstr,
+    SassLine,
+    basic_blocks,
+    best_paths,
+    find_disassembler,
+    loops,
+    mix,
+)
 
 _DEBUG: Final = re.compile(r"^\s*\.(file|loc)\b|^\s*\.section\s+\.debug")
 _MOST_FILES: Final = 1
 
 
-def machine_code(text: str, module: ir.Module, entry: str) -> MachineCode:
-    """Assemble and disassemble a text. Raises `BackendError` if no assembler is installed, and
-    `AssemblerError` if it refuses the text.
+class Path(NamedTuple):
+    """What a warp executes again and again: the main loop, or a whole kernel without a loop. `lines` has the
+    lines of PTX of the instructions, 0 for none.
+    """
+
+    is_loop: bool
+    instrs: Sequence[SassInstr]
+    lines: Sequence[int]
+
+
+def machine_code(text: str, module: ir.Module, entry: str) -> tuple[MachineCode, Path]:
+    """Assemble and disassemble a text; gives also the path whose instructions a model may issue, empty
+    without a disassembler. Raises `BackendError` if no assembler is installed, and `AssemblerError` if it
+    refuses the text.
     """
     lines = {
         s.origin.line
@@ -45,7 +65,9 @@ def machine_code(text: str, module: ir.Module, entry: str) -> MachineCode:
     instrs = [line.instr for line in listing if line.instr is not None]
     loop = _main_loop(instrs)
     inside = {id(instr) for instr in loop}
-    return MachineCode(
+    source = {id(line.instr): line.source for line in listing}
+    path = loop or _straight(instrs)
+    code = MachineCode(
         f"{assembly.assembler} {assembly.version}",
         usage.registers,
         usage.stack_bytes,
@@ -56,6 +78,7 @@ def machine_code(text: str, module: ir.Module, entry: str) -> MachineCode:
         tuple(mix(loop).items()),
         why_not,
     )
+    return code, Path(bool(loop), path, [source[id(instr)] for instr in path])
 
 
 def with_lines(text: str, lines: Collection[int]) -> str:
@@ -85,3 +108,12 @@ def _main_loop(instrs: list[SassInstr]) -> tuple[SassInstr, ...]:
         default=None,
     )
     return best.path if best is not None else ()
+
+
+def _straight(instrs: Sequence[SassInstr]) -> tuple[SassInstr, ...]:
+    """The longest path through a kernel without a loop; empty if there are no instructions."""
+    blocks = basic_blocks(instrs) if instrs else {}
+    best = best_paths(blocks, 0, lambda block: (blocks[block].end - block,)) if blocks else {}
+    ends = [of for block, of in best.items() if instrs[blocks[block].end - 1].name == "EXIT"]
+    _, path = max(ends, default=((), []))
+    return tuple(instr for block in path for instr in instrs[block : blocks[block].end])

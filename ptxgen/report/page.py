@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,14 +15,18 @@ from ptxgen.report.classes import NAMES
 from ptxgen.report.comparison import MACHINE_CODE, PTX, Comparison
 from ptxgen.report.data import TENSOR_COLUMNS, Report
 from ptxgen.report.listing import linked, listing_of
+from ptxgen.report.stall_chart import stall_tables
 
 _MOST_LINES: Final = 20  # in the table of register pressure
+_WALK: Final = "walk"
 _SECTIONS: Final = (
     ("listing", "Listings"),
+    (_WALK, "Walk"),
     ("findings", "Findings"),
     ("registers", "Registers"),
     ("shared", "Shared memory"),
     ("pipeline", "Timeline"),
+    ("stalls", "Stalls"),
     ("mix", "Mix"),
     ("limits", "Limits"),
     ("about", "About"),
@@ -43,7 +48,8 @@ def page(report: Report) -> str:
     return load_template("report.html.j2").render(
         r=report,
         tiles=_tiles(report),
-        sections=_SECTIONS,
+        sections=[(id, name) for id, name in _SECTIONS if id != _WALK or report.walk is not None],
+        walk=_walk(report),
         missing=dict(report.missing),
         about=_about(report),
         listing=listing_of(report),
@@ -58,6 +64,7 @@ def page(report: Report) -> str:
         degree=charts.degree_class,
         timeline=_timeline(report),
         class_slots=charts.class_slots,
+        stalls=stall_tables(report, charts.named(report)),
         mixes=_mixes(report),
         busy=charts.busy(report.limits.bounds) if report.limits is not None else [],
         roofline=_roofline(report),
@@ -141,6 +148,21 @@ def _tiles(report: Report) -> list[_Tile]:
     return tiles
 
 
+def _walk(report: Report) -> Markup:
+    """A recorded walk as JSON that may be in a script element: lists in the order of the data's fields."""
+    if report.walk is None:
+        return Markup()
+    walk = {
+        "registers": [(register.name, register.dtype) for register in report.walk.registers],
+        "barriers": report.walk.barriers,
+        "steps": [
+            (s.line, s.active, s.registers, s.shared, s.barriers, s.reports) for s in report.walk.steps
+        ],
+    }
+    text = json.dumps(walk, separators=(",", ":"), ensure_ascii=False)
+    return Markup(text.replace("<", "\\u003c"))  # JSON has no other use of the character
+
+
 def _about(report: Report) -> list[tuple[str, str]]:
     rows = [
         ("kernel", report.kernel),
@@ -189,7 +211,7 @@ def _mixes(report: Report) -> list[dict[str, Any]]:
         rows.append(("PTX in the run", about, parts))
     for name, where, mix in (
         ("Machine code", "each counted once", report.code.mix if report.code else ()),
-        ("Main loop of the machine code", "in a turn", report.code.loop_mix if report.code else ()),
+        ("Main loop of the machine code", "in one iteration", report.code.loop_mix if report.code else ()),
     ):
         if mix:
             about = f"{sum(count for _, count in mix):,} instructions, {where}."

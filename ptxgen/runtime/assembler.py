@@ -20,11 +20,11 @@ from typing import Any, Final, Protocol
 
 from ptxgen.errors import AssemblerError, BackendError, ConfigError, did_you_mean
 from ptxgen.runtime.assembler_log import (
-    INSTALL,
     Advisory,
     KernelUsage,
     advisories_of,
     gives_reason,
+    installation,
     kernels_of,
     log_at_end,
     refusal_error,
@@ -252,7 +252,7 @@ def _find(kind: str | None, target: str | None, named: Path | None) -> Assembler
     wanted = kind or "PTX assembler"
     knowing = f" that knows {target}" if target else ""
     reasons = "".join(f"\n  {reason}" for reason in refused)
-    raise BackendError(f"no {wanted}{knowing} found:{reasons}\nto get one: {INSTALL}")
+    raise BackendError(f"no {wanted}{knowing} found:{reasons}\nto get one: {installation(target)}")
 
 
 def _probes(named: Path | None) -> Iterator[tuple[str, Callable[[], Assembler]]]:

@@ -10,10 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ptxgen.errors import AssemblerError
+from ptxgen.target import EARLY_TARGETS
 
 INSTALL: Final = (
     "pip install 'ptxgen[test]' (or: pip install nvidia-cuda-nvcc; Linux and Windows), "
     "or name a ptxas in PTXGEN_PTXAS"
+)
+
+# How to get an assembler for `EARLY_TARGETS`.
+INSTALL_EARLY: Final = (
+    "pip install nvidia-cuda-nvcc-cu12, since CUDA 13 no longer knows these GPUs, and name its ptxas in "
+    "PTXGEN_PTXAS"
 )
 
 # The assembler reports these codes as mere information and exits with 0, but its kernel is
@@ -207,10 +214,15 @@ def _error(error: _Remark, ptx: str, target: str) -> str:
     return f"\n\n{where}{error.text}{hint}{_excerpt(ptx, error.line, token)}"
 
 
+def installation(target: str | None) -> str:
+    """How to get an assembler that knows `target`; None: any."""
+    return INSTALL_EARLY if target in EARLY_TARGETS else INSTALL
+
+
 def _hint(text: str, ptx: str, target: str) -> str:
     """Advice on an error text of the assembler that gives none, or the empty string."""
     if "is not defined for option 'gpu-name'" in text or "ERROR_UNSUPPORTED_ARCH" in text:
-        return f"\n  this assembler does not know {target}; to get another: {INSTALL}"
+        return f"\n  this assembler does not know {target}; to get another: {installation(target)}"
     if "Unsupported .version" in text:
         return f"\n  the assembler is older than the text; to get another: {INSTALL}"
     if "SM version specified by .target is higher" in text:

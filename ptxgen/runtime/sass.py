@@ -184,7 +184,7 @@ class Disassembler:
         """The lines of the kernel `entry` of a cubin, with the source lines in its line table (of
         `ptxas -lineinfo`). Raises `BackendError` if nvdisasm fails.
         """
-        return parse_listing(self._output(cubin, "-c", "-g"), entry)
+        return parse_listing(self._output(cubin, "-c", "-g", "-hex"), entry)
 
     def _output(self, cubin: bytes, *options: str) -> str:
         with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
@@ -391,10 +391,10 @@ def _best_path(
         end = body[block].end
         return sum(i.name in counted or i.announces for i in instrs[block:end]), block - end
 
-    return _best_paths(body, head, worth).get(last, ((), []))[1]
+    return best_paths(body, head, worth).get(last, ((), []))[1]
 
 
-def _best_paths(
+def best_paths(
     body: Mapping[int, BasicBlock], head: int, worth: Callable[[int], tuple[int, ...]]
 ) -> dict[int, tuple[tuple[int, ...], list[int]]]:
     """The path from `head` to each block, forward only, whose blocks are worth the most together, and what
@@ -452,7 +452,7 @@ def block_of(instrs: Sequence[SassInstr]) -> Block | None:
         weighed = 0 if block in main else sum(i.name in _WEIGHS for i in inside)
         return work, weighed, -len(inside)
 
-    best = _best_paths(blocks, 0, worth)
+    best = best_paths(blocks, 0, worth)
     _, path = max(best[b] for b in best if instrs[blocks[b].end - 1].name == "EXIT")
 
     def of(parts: Iterable[int]) -> tuple[SassInstr, ...]:

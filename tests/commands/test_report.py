@@ -13,6 +13,7 @@ from command_line import Command
 from report.kernels import CONFLICTS, RACE
 
 from ptxgen.commands import report as tool
+from ptxgen.commands.parts.named_objects import named
 
 PROGRAM = "ptxgen report"
 
@@ -221,3 +222,59 @@ def test_help_has_examples_and_exit_codes(call: Command) -> None:
     said = call.help()
     assert "examples:" in said
     assert "exit codes:" in said
+
+
+# ------------------------------------------------------------------------------- stalls, and a walk
+
+
+@pytest.mark.ptxas
+@pytest.mark.usefixtures("disassembler")
+def test_what_warps_wait_for_is_a_table(call: Command) -> None:
+    text = call.out("kernels.py:scale", "--example", "kernels.py:example", "--stalls")
+    head, of, *rows = text.splitlines()
+    assert head == "scale for sm_80: clocks of the issue model, none of them measured"
+    match = re.fullmatch(r"the kernel without a loop, 16 warps of a scheduler: ([\d,]+) clocks of a warp", of)
+    assert match is not None
+    by_source = rows[rows.index("   clocks    share  by line of Python") :]
+    number = 1 + KERNELS.splitlines().index("            X[i] = X[i] * factor")
+    place = next(n for n, row in enumerate(by_source) if f"kernels.py:{number}  X[i] = X[i] * factor" in row)
+    assert "global memory" in by_source[place + 1]
+    parts = [row.split() for row in rows[1 : rows.index("   clocks    share  by line of Python") - 1]]
+    total = int(match[1].replace(",", ""))
+    assert sum(int(clocks.replace(",", "")) for clocks, *_ in parts) == pytest.approx(total, abs=len(parts))
+
+
+def test_without_an_assembler_the_table_says_why_it_is_missing(call: Command) -> None:
+    words = "error: what warps wait for is not known: no assembler was asked\n"
+    assert call("good.ptx", *RUN, "--stalls").err.endswith(words)
+
+
+def test_a_walk_is_recorded_for_a_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    walk = document(
+        capsys, "kernels.py:scale", "--example", "kernels.py:example", "--walk", "37", "--walk-cta", "1"
+    )
+    walk = walk["walk"]
+    assert (walk["cta"], walk["warp"], walk["lane"]) == ([1, 0, 0], 1, 5)
+    # Of 100 elements, this warp has those from 96 on.
+    assert 0b1111 in {step["active"] for step in walk["steps"]}
+
+
+@pytest.mark.parametrize("option", ["--walk", "--stalls"])
+def test_a_comparison_has_no_walk_and_no_stalls(call: Command, option: str) -> None:
+    said = call("good.ptx", "--against", "race.ptx", option, "--no-assemble")
+    words = f"ptxgen report: error: {option} is of one kernel; leave out --against\n"
+    assert (said.code, said.err) == (tool.USAGE, words)
+
+
+def test_files_of_the_same_name_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, factor in (("old", "2.0"), ("new", "3.0")):
+        Path(name).mkdir()
+        Path(name, "k.py").write_text(KERNELS.replace("factor=2.0", f"factor={factor}"))
+    words = "old/k.py:scale --example old/k.py:example"
+    both = document(capsys, "new/k.py:scale", "--example", "new/k.py:example", "--against", words)
+    assert [both[side]["config"][0] for side in ("before", "after")] == [
+        ["function", "old/k.py:scale"],
+        ["function", "new/k.py:scale"],
+    ]
+    modules = [named(f"{name}/k.py:scale").__module__ for name in ("new", "old", "new")]
+    assert modules[0] == modules[2] != modules[1]

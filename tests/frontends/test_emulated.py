@@ -231,11 +231,67 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
 UNANSWERED: dict[str, Callable[[Any], Any]] = {
     "torch.cuda.memory_summary": lambda t: t.cuda.memory_summary(),
     "torch.cuda.graph": lambda t: t.cuda.graph(None),
-    "torch.autocast('cuda')": lambda t: t.autocast("cuda", t.float16).__enter__(),
+    "torch.autocast('cuda') within torch.autocast('cpu')": lambda t: _nested(t, "cpu", "cuda"),
+    "torch.autocast('cpu') within torch.autocast('cuda')": lambda t: _nested(t, "cuda", "cpu"),
     "a tensor of layout torch.sparse_coo on CUDA": lambda t: t.eye(3, device="cuda").to_sparse(),
     "Tensor.__dlpack__": lambda t: t.ones(3, device="cuda").__dlpack__(),
     "Tensor.type('torch.cuda.FloatTensor')": lambda t: t.ones(3).type("torch.cuda.FloatTensor"),
 }
+
+
+def _nested(t: Any, outer: str, inner: str) -> None:
+    with t.autocast(outer, t.bfloat16), t.autocast(inner, t.bfloat16):
+        pass
+
+
+def test_autocast_gives_operators_the_types_that_a_gpu_gives_them(t: Any) -> None:
+    x = t.randn(4, 4, device="cuda", requires_grad=True)
+    layer, host = t.nn.Linear(4, 4).cuda(), t.randn(4, 4)
+    labels = t.arange(4, device="cuda")
+    with t.autocast("cuda", t.float16):
+        y = layer(x)
+        types = {
+            "linear": y,
+            "einsum": t.einsum("ij,jk", x, x),
+            "softmax": y.softmax(-1),
+            "sum, of a type": y.sum(dtype=t.float16),
+            "sum": y.sum(),
+            "cross_entropy": t.nn.functional.cross_entropy(y, labels),
+            "layer_norm": t.nn.functional.layer_norm(y, (4,)),
+            "addcmul": t.addcmul(x, y, y),
+            "dot": t.dot(y[0], y[1]),
+            "cat": t.cat([y, y]),
+            "abs": y.abs(),
+            "f64": x.double() @ x.double(),
+            "host": host @ host,
+        }
+        with t.autocast("cuda", enabled=False):
+            types["disabled"] = x @ x
+        with pytest.raises(RuntimeError, match="are unsafe to autocast"):
+            t.nn.functional.binary_cross_entropy(y.sigmoid(), y.sigmoid())
+    assert {name: str(value.dtype).removeprefix("torch.") for name, value in types.items()} == {
+        **dict.fromkeys(("linear", "einsum", "sum, of a type", "dot", "cat", "abs"), "float16"),
+        **dict.fromkeys(("softmax", "sum", "cross_entropy", "layer_norm", "addcmul"), "float32"),
+        "f64": "float64",
+        "host": "float32",
+        "disabled": "float32",
+    }
+    t.testing.assert_close(y, (x.half() @ layer.weight.half().T + layer.bias.half()), rtol=1e-3, atol=1e-3)
+    types["softmax"].sum().backward()
+    assert (x.grad.dtype, layer.weight.grad.device) == (t.float32, t.device("cuda", 0))
+    assert (x @ x).dtype == t.float32
+    with t.autocast("cpu", t.bfloat16):
+        assert (host @ host).dtype == t.bfloat16
+
+
+def test_autocast_knows_the_operators_that_pytorch_casts_on_cuda(torch: Any) -> None:
+    from ptxgen.frontends.emulated.autocast import casts
+
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    registered = {name.removeprefix("aten::") for name in names if has(name, "AutocastCUDA")}
+    of_libraries = {name for name in registered if name.startswith("cudnn_")}
+    assert set(casts()) & {name.removeprefix("aten::") for name in names} == registered - of_libraries
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from ptxgen.report import Launch, Report, Subject, collect
-from ptxgen.report.data import MachineCode, SassRow
+from ptxgen.report.data import LOOP, MachineCode, SassRow, StallLine, Stalls
+from ptxgen.report.issue_model import Wait
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -126,7 +127,18 @@ def layout_report() -> Report:
     mix = (("shared", 2), ("copies", 2), ("f32", 1), ("control", 6), ("integers, moves", 14))
     loop_mix = (("shared", 2), ("copies", 1), ("f32", 1), ("control", 3), ("integers, moves", 2))
     code = MachineCode("an assembler", 18, 0, 0, 0, rows, mix, loop_mix)
-    return dataclasses.replace(result, code=code, missing=())
+    waits = [(n + 1, 0, 0, 9.0 * (n % 3), *[0] * 5, 2.0 * n, 3) for n in range(len(loop))]
+    stalls = Stalls(
+        LOOP,
+        4,
+        sum(map(sum, waits)),
+        tuple(wait.value for wait in Wait),
+        tuple(
+            StallLine(lines[n].number, lines[n].source, 1, clocks)
+            for n, clocks in sorted(zip(loop, waits, strict=True), key=lambda pair: -sum(pair[1]))
+        ),
+    )
+    return dataclasses.replace(result, code=code, stalls=stalls, missing=())
 
 
 def style(characters: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from report.kernels import RACE, report_on, softmax_report
 from report.layout import difference, layout_report, picture, save, style
+from report.test_walk import walk_on
 
 from ptxgen.report import compare, comparison_page, page
 
@@ -57,6 +59,7 @@ def driver(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     result = {"softmax": softmax_report(), "race": report_on(RACE), "layout": layout_report()}
+    result["walk"] = replace(report_on(RACE), walk=walk_on(RACE, 40))
     texts = {name: page(report) for name, report in result.items()}
     texts["comparison"] = comparison_page(compare(softmax_report(), report_on(RACE)))
     for name, text in texts.items():
@@ -129,7 +132,7 @@ def press(driver: Any, *keys: str) -> None:
 LAYOUTS = [(width, theme) for width in (NARROW, WIDE) for theme in ("light", "dark")]
 
 
-@pytest.mark.parametrize("name", ["softmax", "race", "comparison"])
+@pytest.mark.parametrize("name", ["softmax", "walk", "comparison"])
 @pytest.mark.parametrize(("width", "theme"), LAYOUTS)
 def test_the_layout_fits_the_screen(
     shown: Shown, name: str, width: int, theme: str, tmp_path_factory: pytest.TempPathFactory
@@ -198,12 +201,12 @@ return found;
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["softmax", "race", "comparison"])
+@pytest.mark.parametrize("name", ["softmax", "walk", "comparison"])
 def test_text_has_the_contrast_of_wcag_aa(shown: Shown, name: str, theme: str) -> None:
     driver = shown(name, WIDE, theme)
     assert driver.execute_script(CONTRAST) == []
     # Also while lines are marked.
-    driver.execute_script("document.querySelector('.ptx .k > div:nth-last-child(4)')?.click()")
+    driver.execute_script("document.querySelector('.ptx .k > p:nth-last-child(4)')?.click()")
     assert driver.execute_script(CONTRAST) == []
 
 
@@ -253,7 +256,7 @@ ACTIVE = "return [document.activeElement.id, document.activeElement.closest('.pa
 def test_the_keyboard_moves_in_and_between_listings(shown: Shown) -> None:
     driver = shown("softmax")
     first = driver.execute_script(
-        "const row = document.querySelector('.ptx .k > div'); row.focus(); return row.id"
+        "const row = document.querySelector('.ptx .k > p'); row.focus(); return row.id"
     )
     assert first == "p1"
     press(driver, "ArrowDown", "ArrowDown")
@@ -350,6 +353,42 @@ def test_a_listing_can_be_hidden_but_not_the_last_one(shown: Shown) -> None:
         "return [...document.querySelectorAll('.pane')].map((one) => one.hidden)"
     ) == [True, False, True]
     assert boxes(driver, ".ptx")[0]["right"] - boxes(driver, ".ptx")[0]["left"] > 2 * width
+
+
+def test_a_walk_goes_forth_and_back_and_lights_its_lines_up(shown: Shown) -> None:
+    driver = shown("walk")
+    text = "return document.getElementById(arguments[0]).innerText"
+    assert driver.execute_script(text, "walk-step").startswith("Step 1 of 12: line ")
+    lines = RACE.splitlines()
+    store = next(n for n, line in enumerate(lines, 1) if "st.shared" in line)
+    load = next(n for n, line in enumerate(lines, 1) if "ld.shared" in line)
+    steps = walk_on(RACE, 40).steps
+    while f"line {store}," not in driver.execute_script(text, "walk-step"):
+        press(driver, "]")
+    assert driver.execute_script("return document.querySelector('[aria-selected=true]').id") == f"p{store}"
+    table = driver.execute_script(text, "walk-warp").splitlines()
+    rows = {name: values for name, *values in (row.split() for row in table)}
+    assert rows["%r0"] == [str(n) for n in range(32, 64)]
+    assert rows["%r2"] == [str(128 * n) for n in range(32, 64)]
+    registers = driver.execute_script(text, "walk-all").split()
+    assert registers[registers.index("%r0") + 1] == "40"
+    press(driver, "]")
+    assert "word" in driver.execute_script(text, "walk-shared-note")
+    assert ["128", "0x00000001", "1e-45"] in [
+        row.split() for row in driver.execute_script(text, "walk-shared").splitlines()
+    ]
+    # The report comes with the step after the load; its button, and the one back, go there and before it.
+    reports = "return document.querySelectorAll('#walk-reports li').length"
+    driver.execute_script(f"document.getElementById('p{load}').click()")
+    driver.execute_script("document.getElementById('walk-line').click()")
+    assert f"line {load}," in driver.execute_script(text, "walk-step")
+    assert driver.execute_script(reports) == 0
+    driver.execute_script("document.getElementById('walk-on').click()")
+    assert driver.execute_script(reports) == sum(len(step.reports) for step in steps)
+    assert "race" in driver.execute_script(text, "walk-reports")
+    press(driver, "[", "[")
+    assert driver.execute_script(reports) == 0
+    assert driver.execute_script("return document.getElementById('walk-none').hidden") is False
 
 
 def test_the_button_changes_the_theme(shown: Shown) -> None:

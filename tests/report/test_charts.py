@@ -77,7 +77,7 @@ def test_a_sparkline_has_a_bar_for_each_line() -> None:
         PtxLine(2, "a;", "instruction", registers=5),
         PtxLine(3, "l:", "label"),
     ]
-    (chunk,) = charts.ptx_chunks(lines, 10)
+    (chunk,) = charts.ptx_chunks(lines, 10, 0)
     assert chunk.spark == "M0 0H0V1H50V2H50V3H0Z"
 
 

@@ -39,6 +39,12 @@ def test_lanes_of_a_target_say_how_long_f32_takes() -> None:
     assert cycles(counted(**{"ex2.approx.f32": 8}))["exp2 and others"] == 8 / 0.5
 
 
+def test_shared_memory_of_turing_takes_two_clocks_for_a_wavefront() -> None:
+    counters = counted()
+    counters.memory_by_instruction = {0: MemoryTraffic("ld", shared_wavefronts=30)}
+    assert [cycles(counters, name)["shared memory"] for name in ("sm_75", "sm_80")] == [60, 30]
+
+
 def test_the_busiest_unit_is_the_first() -> None:
     result = limits(target("sm_80"), 128, 32, 0, 2, counted(**{"ex2.approx.f32": 8, "add.s32": 4}))
     assert [bound.unit for bound in result.bounds] == ["exp2 and others", "issue", "integers"]

@@ -19,6 +19,7 @@ from ptxgen.report import Launch, Report, Subject, collect, highlight, page
 from ptxgen.report.listing import linked, listing_of
 
 VOID = {"col", "meta", "br", "hr", "img", "input", "link"}
+ENDS_A_LINE = {"p", "h6"}  # begin where a line of a listing ends, which has no end tag
 SVG_LEAVES = {"path", "rect", "circle", "line"}  # self-closed in the templates
 
 
@@ -36,6 +37,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag in ENDS_A_LINE and self.open and self.open[-1] == "p":
+            self.open.pop()
         if tag not in VOID:
             self.open.append(tag)
 
@@ -45,6 +48,8 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open, f"</{tag}> closes nothing"
+        if tag == "div" and self.open[-1] == "p":
+            self.open.pop()
         # A table's parts and items of lists may be left open in HTML; the templates close all.
         assert self.open.pop() == tag, f"</{tag}> at line {self.getpos()[0]}"
 
@@ -144,8 +149,8 @@ def test_lines_that_a_message_names_are_links() -> None:
 def test_tokens_of_ptx_and_of_sources_have_colours() -> None:
     ptx = "@%p1 bra $L<2>;\n\tmad.lo.u32 %r4, %tid.x, 0x80, add; /* <a\nb> */\n.visible .entry ret("
     assert highlight.ptx(ptx) == [
-        "<i class=f>@%p1</i> <b>bra</b> <i class=f>$L</i>&lt;<i class=n>2</i>&gt;;",
-        "\t<b>mad.lo.u32</b> %r4, <i class=n>%tid.x</i>, <i class=n>0x80</i>, add; <i class=q>/* &lt;a</i>",
+        "<i class=f>@%p1</i> <b>bra</b> <i class=f>$L</i>&lt;<i>2</i>&gt;;",
+        "\t<b>mad.lo.u32</b> %r4, <i>%tid.x</i>, <i>0x80</i>, add; <i class=q>/* &lt;a</i>",
         "<i class=q>b&gt; */</i>",
         ".visible .entry ret(",
     ]
@@ -153,13 +158,13 @@ def test_tokens_of_ptx_and_of_sources_have_colours() -> None:
     assert highlight.source("kernel.py", lines) == [
         "<i class=s>    of a string.</i>",
         '<i class=s>    """</i>',
-        "    <b>return</b> x &lt; <i class=n>1</i>",
+        "    <b>return</b> x &lt; <i>1</i>",
         "",
     ]
     whole = ['    """Whole."""', "    x"]
     assert highlight.source("kernel.py", whole) == ['    <i class=s>"""Whole."""</i>', "    x"]
     assert highlight.source("kernel.unknown", ["return 1 < 2"]) == ["return 1 &lt; 2"]
-    assert highlight.source("kernel.cu", ["return 1;"]) == ["<b>return</b> <i class=n>1</i>;"]
+    assert highlight.source("kernel.cu", ["return 1;"]) == ["<b>return</b> <i>1</i>;"]
 
 
 def test_every_opcode_of_the_text_is_explained(report: Report) -> None:
@@ -255,11 +260,11 @@ def test_no_clock_path_or_hash_reaches_the_page(tmp_path: Path) -> None:
     assert str(root) not in page(softmax_report())
 
 
-def test_a_kernel_of_6000_lines_is_a_page_of_a_few_megabytes() -> None:
+def test_a_kernel_of_6000_lines_is_a_page_of_half_a_megabyte() -> None:
     more = "\n".join(["\tmad.lo.u32 %r2, %r0, 128, %r1;"] * 6000)
     text = CONFLICTS.replace("\tbar.sync 0;", f"{more}\n\tbar.sync 0;")
     result = page(collect(Subject(text, assemble=False)))
-    assert 0.5e6 < len(result.encode()) < 4e6
+    assert len(result.encode()) < 0.5e6
     assert result.count('class="k"') >= 60
 
 
@@ -276,4 +281,4 @@ def test_a_finding_links_to_its_line_of_the_source() -> None:
     location = r"kernel\.cu:[79]"
     link = rf'<td class="nw"><a href="#y{id}" title="{location}">{location}</a></td>'
     assert re.search(rf'<a href="#p{race}">line {race}</a></td>{link}', findings)
-    assert f"<div id=y{id}>" in shown
+    assert f"<p id=y{id}>" in shown

@@ -18,7 +18,7 @@ PRODUCT, EXP2, ADD = SassInstr("HMMA.16816.F32"), SassInstr("MUFU.EX2"), SassIns
 # 256 scores of 128 multiply-adds each are 16 products.
 PATH = (PRODUCT,) * 16 + (EXP2,) + (ADD,) * 23
 MADE = Assembled(200, 0, 4096, 2, 0.125, 128, Loop(PATH, len(PATH)))
-WAITS = {Wait.STALL: 0.5, Wait.MEMORY: 0.25, Wait.TENSOR: 0.125, Wait.OTHER: 0.125}
+WAITS = {Wait.ISSUE: 0.25, Wait.STALL: 0.25, Wait.MEMORY: 0.25, Wait.TENSOR: 0.125, Wait.BARRIER: 0.125}
 SMALL = AttentionConfig(64, dtype="f16", target="sm_80")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgen.report.issue_model import Wait, modelled
+from ptxgen.report import issue_model
+from ptxgen.report.issue_model import Shared, Step, Wait, Warp, modelled
 from ptxgen.report.issue_units import Unit, clocks_of, copied_bytes, rows_read, unit_of, writes_register
 from ptxgen.runtime.sass import Control, Loop, SassInstr
 from ptxgen.target import target
@@ -105,13 +106,14 @@ def test_warps_of_other_ctas_issue_while_one_waits() -> None:
 def test_what_a_warp_waits_for_is_told_apart() -> None:
     read = SassInstr("LDSM.16.M88.4", operands="R0, [R8]", control=Control(2, (), 2, None))
     use = add(Control(14, (2,), None, None))
-    waits = modelled(Loop((read, use, hmma(), hmma()), 1), target("sm_80"), 128, 1).waits
+    waits = modelled(Loop((read, use, hmma(), hmma()), 1), target("sm_80"), 128, 1).waited
     # The read takes 16 clocks and 30 more, of which two are its stall count; then 14 and two of the others.
     clocks = 2 + 44 + 14 + 1 + 24 + 1
-    assert waits[Wait.STALL] == approx(18 / clocks)
+    assert waits[Wait.ISSUE] == approx(4 / clocks)
+    assert waits[Wait.STALL] == approx(14 / clocks)
     assert waits[Wait.MEMORY] == approx(44 / clocks)
     assert waits[Wait.TENSOR] == approx(24 / clocks)
-    assert waits[Wait.OTHER] == pytest.approx(0, abs=0.02)
+    assert waits[Wait.NOT_SELECTED] == pytest.approx(0, abs=0.02)
 
 
 def test_a_warp_stalls_for_the_clocks_that_the_assembler_wrote() -> None:
@@ -302,3 +304,35 @@ def test_a_barrier_of_one_warpgroup_is_waited_for_by_no_other() -> None:
 def test_control_words_are_needed() -> None:
     with pytest.raises(ValueError, match="control words"):
         share(SassInstr("HMMA.16816.F32", operands="R0, R4, R8, R0"))
+
+
+@pytest.mark.parametrize("ctas", [1, 3])
+def test_what_warps_do_adds_up_to_the_clocks_between_their_instructions(
+    monkeypatch: pytest.MonkeyPatch, ctas: int
+) -> None:
+    real = issue_model.issue
+    log: list[tuple[int, int, float, float]] = []  # warp, step, its clock, that of the step before
+
+    def issue(warp: Warp, step: Step, clock: float, shared: Shared) -> None:
+        log.append((id(warp), warp.at, clock, warp.issued))
+        real(warp, step, clock, shared)
+
+    monkeypatch.setattr(issue_model, "issue", issue)
+    monkeypatch.setattr(issue_model, "_STARTS", 1)
+    read = SassInstr("LDG.E", operands="R12, [R2.64]", control=Control(1, (), 0, None))
+    use = SassInstr("MUFU.EX2", operands="R13, R12", control=Control(4, (0,), 1, None))
+    meet = SassInstr("BAR.SYNC", operands="0x0", control=Control(5, (1,), None, None))
+    path = read, hmma(), use, hmma(), meet, *[add()] * 7
+    busy = modelled(Loop(path, len(path)), target("sm_80"), 256, ctas)
+    warps = 2 * ctas  # of a scheduler
+    # The model counts from where the last of the warps has completed an iteration.
+    ends = {warp: n for n, (warp, at, _, _) in reversed([*enumerate(log)]) if at == len(path) - 1}
+    assert len(ends) == warps
+    for at, of_step in enumerate(busy.waits):
+        clocks = [clock - before for _, n, clock, before in log[max(ends.values()) + 1 :] if n == at]
+        assert sum(of_step.values()) == pytest.approx(sum(clocks) / len(clocks))
+    of_warp = sum(sum(of_step.values()) for of_step in busy.waits)
+    assert of_warp == pytest.approx(busy.clocks_of_iteration * warps, rel=0.05)
+    assert sum(busy.waited.values()) == pytest.approx(1)
+    for n, wait, least in ((2, Wait.GLOBAL, 200), (4, Wait.SPECIAL, 10)):
+        assert busy.waits[n][wait] > least

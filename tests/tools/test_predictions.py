@@ -30,7 +30,7 @@ from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.report.issue_block import BlockClocks, Walk
-from ptxgen.report.issue_model import Busy, Wait
+from ptxgen.report.issue_model import Busy
 from ptxgen.report.issue_units import Unit
 from ptxgen.report.role_model import WEIGHTS_ALONE, RoleClocks
 from ptxgen.runtime.sass import find_disassembler
@@ -54,7 +54,7 @@ def tools() -> None:
 def busy(tensor: float = 0.5, clocks: float = 1000.0) -> Busy:
     """A loop whose iteration takes a warp of a scheduler so many clocks."""
     shares = {unit: tensor if unit is Unit.TENSOR else 0.0 for unit in Unit}
-    return Busy(shares, clocks, dict.fromkeys(Wait, 0.0))
+    return Busy(shares, clocks, ())
 
 
 # A block with one tile takes 4000 clocks, a further one 2000, and 3000 where a mask cuts it.

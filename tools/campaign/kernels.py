@@ -157,6 +157,8 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     # One tf32 product or three of f16, whose rows fill a panel, and tiles that a window cuts on either side.
     "tf32-sm_80-window-sink": _TF32 | {"precision": "tf32", "head_dim_v": 4, "sink": True},
     "f32_grade-sm_80-window": _TF32 | {"precision": "f32_grade", "head_dim": 32},
+    # Turing: a tile waits in registers while the one before is computed.
+    "f16-sm_75-causal": _F16 | {"target": "sm_75", "head_dim": 24, "causal": "bottom_right"},
     # Kernels with masks: any key may be hidden, in every tile.
     "f16-sm_80-features": _F16 | {"softcap": 3.0, "alibi": True, "bias": "f16", "mask": True, "dropout": 0.3},
     "f16-sm_80-causal-key-bias": _F16 | {"causal": "top_left", "key_bias": "f32", "pack_gqa": True},
@@ -256,6 +258,7 @@ _WINDOW: Final = {
     "window": (20, 9),
 }
 _HALF: Final = {"dtype": "f16", "head_dim": 16}
+_TURING: Final = _HALF | {"target": "sm_75"}
 _HOPPER_HALF: Final = {"target": "sm_90a", "dtype": "f16", "head_dim": 64}
 _HOPPER_FP8: Final = {"target": "sm_90a", "dtype": "e4m3", "head_dim": 64, "tile": 64}
 _HOPPER_FEATURES: Final = {
@@ -319,6 +322,9 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     "f16-sm_80-dkv-parts": {"owner": KEYS, "in_parts": True, "attention": _HALF},
     # One sweep, which also adds to sums of dQ.
     "f16-sm_80-dkv-adds": {"owner": KEYS, "one_sweep": True, "attention": _HALF | {"causal": "bottom_right"}},
+    # Pairs of tiles that wait in registers.
+    "f16-sm_75-dq": {"owner": QUERIES, "stages": 1, "attention": _TURING | {"causal": "bottom_right"}},
+    "f16-sm_75-dkv": {"owner": KEYS, "stages": 1, "attention": _TURING | {"window": (20, 9)}},
     # Exact products of f32.
     "f32-sm_80-dq": {"owner": QUERIES, "stages": 1, "attention": _EXACT},
     "f32-sm_80-dkv": {"owner": KEYS, "stages": 1, "attention": _EXACT},

@@ -43,9 +43,10 @@ They take Q, K, V, O and LSE of the forward kernel, emitted with --return-lse, a
 With --wanted they also write terms of the gradients of arrays of scores, in f32: the kernel of ptxgen
 emit sum adds these up. --dlse is for a result that depends on LSE, too.
 
-Targets are sm_80 and later. Tiles are those of a table. With --target sm_90a, kernels of f16 and bf16
-multiply by wgmma, with tiles that TMA copies: the contract says which tensor maps a host encodes. That takes
-rows of multiples of 16 bytes; with --alignment 8 or less, and for --owner scores, they multiply by mma.sync.
+Targets are sm_80 and later, and sm_75 for f16, and for f32 of --precision ieee. Tiles are those of a table.
+With --target sm_90a, kernels of f16 and bf16 multiply by wgmma, with tiles that TMA copies: the contract
+says which tensor maps a host encodes. That takes rows of multiples of 16 bytes; with --alignment 8 or less,
+and for --owner scores, they multiply by mma.sync.
 Those of fp8 are for sm_90a, and read Q, K and dO also as ptxgen emit widen wrote them.
 
 {_OUTPUTS}

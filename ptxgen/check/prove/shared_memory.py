@@ -45,7 +45,7 @@ from ptxgen.check.prove.verdicts import UNKNOWN, Proof
 from ptxgen.check.verify.budget import declaration_problems, static_shared_bytes
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.ir import Instr, Kernel, Module
-from ptxgen.target import TARGETS
+from ptxgen.target import EARLY_TARGETS, TARGETS
 from ptxgen.tensormap import TensorMap
 
 # Steps that a kernel and one access may spend, as `Effort` counts them.
@@ -178,7 +178,7 @@ def _ends(bound: object) -> tuple[int, int] | None:
 
 
 def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]:
-    limits = TARGETS.get(module.target)
+    limits = TARGETS.get(module.target) or EARLY_TARGETS.get(module.target)
     yield from (p for p in declaration_problems(kernel, limits) if p.kind == "shared")
     needed = kernel.dynamic_shared_bytes
     if dynamic < needed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,11 +36,15 @@ def named(name: str) -> Any:
 
 
 def _of_file(path: Path) -> Any:
-    """The module of a Python file, which is executed once."""
-    name = f"ptxgen_named_{path.stem}"
-    known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(path.resolve()):
-        return known
+    """The module of a Python file, which is executed once; each of several files of one name has its own."""
+    name = first = f"ptxgen_named_{path.stem}"
+    for number in itertools.count(2):
+        known = sys.modules.get(name)
+        if known is None:
+            break
+        if known.__file__ == str(path.resolve()):
+            return known
+        name = f"{first}_{number}"
     if not path.is_file():
         raise FileError(f"cannot read {path}: there is no such file")
     spec = importlib.util.spec_from_file_location(name, path.resolve())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 
 from ptxgen.commands.parts.command_line import CommandParser
@@ -28,7 +29,33 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="compare with another kernel, which has the same options, or those after its name: "
         "--against 'old.py:scale --grid 4'",
     )
-    parser.add_argument("--json", action="store_true", help="the data of the page as JSON")
+    parser.add_argument(
+        "--walk",
+        type=_index,
+        nargs="?",
+        const=(0,),
+        metavar="X[,Y[,Z]]",
+        help="record the steps of the warp of this thread (default: the first), to go forth and back "
+        "through them on the page",
+    )
+    parser.add_argument(
+        "--walk-cta", type=_index, default=(0,), metavar="X[,Y[,Z]]", help="the CTA of --walk (default: 0)"
+    )
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="the data of the page as JSON")
+    formats.add_argument(
+        "--stalls",
+        action="store_true",
+        help="what warps wait for in the issue model, by line of PTX and its source, as a table",
+    )
     parser.add_argument(
         "-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output"
     )
+
+
+def _index(text: str) -> tuple[int, ...]:
+    """The index of a thread or a CTA. Raises `argparse.ArgumentTypeError`."""
+    words = re.split("[,x]", text)
+    if not 1 <= len(words) <= 3 or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"must be one to three numbers, such as 37 or 4,2, got {text!r}")
+    return tuple(map(int, words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from ptxgen.commands.parts.files import FileError
@@ -47,9 +48,10 @@ def of_function(arguments: argparse.Namespace) -> Subject:
         if len(arguments.block) > 1:
             raise LaunchError("the block of a kernel function has one extent, its threads")
         threads = arguments.block[0]
-    return subject_of_function(
+    subject = subject_of_function(
         function, grid, values, target=arguments.target, threads=threads, statics=statics
     )
+    return replace(subject, config=(("function", arguments.kernel), *subject.config[1:]))
 
 
 def _lines(path: Path) -> tuple[str, ...]:

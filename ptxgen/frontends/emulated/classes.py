@@ -11,7 +11,6 @@ from ptxgen.frontends.emulated.placement import CPU, CUDA, marked, wants_cuda
 from ptxgen.frontends.emulated.refusal import refusal
 
 _GENERATOR: Final[Any] = torch.Generator
-_ENTER: Final = torch.amp.autocast_mode.autocast.__enter__
 _IS_CUDA: Final = torch.UntypedStorage.is_cuda
 _DEVICE: Final = torch.UntypedStorage.device
 
@@ -41,13 +40,6 @@ class Generator(_GENERATOR, metaclass=_Generators):  # type: ignore[misc]
 def eager(model: Callable[..., Any] | None = None, **_: Any) -> Any:
     """`torch.compile`: the function itself."""
     return model if model is not None else lambda function: function
-
-
-def enter_autocast(context: Any) -> Any:
-    """Enter an autocast, unless it is one of CUDA that changes types."""
-    if context.device == "cuda" and context._enabled:
-        raise refusal("torch.autocast('cuda')", "PyTorch lowers the types of operators of a GPU alone")
-    return _ENTER(context)
 
 
 def _device(storage: Any) -> torch.device:

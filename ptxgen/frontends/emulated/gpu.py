@@ -62,7 +62,7 @@ def emulated_gpu(*, target: str = DEFAULT_TARGET, **how: Any) -> Iterator[list[O
 @contextmanager
 def _torch_answers(torch: Any, gpu: Target, modes: Any) -> Iterator[None]:
     """PyTorch's queries and classes that its modes do not see."""
-    from ptxgen.frontends.emulated import answers, classes
+    from ptxgen.frontends.emulated import answers, autocast, classes
 
     cuda, accelerator = answers.of_cuda(gpu), answers.of_accelerator(gpu)
     of_modules = {
@@ -70,7 +70,7 @@ def _torch_answers(torch: Any, gpu: Target, modes: Any) -> Iterator[None]:
         torch.accelerator: accelerator | answers.refused(torch.accelerator, accelerator),
         torch.cuda.nvtx: dict.fromkeys(("range_push", "range_pop", "mark"), lambda *_, **__: 0),
         torch: {"Generator": classes.Generator, "compile": classes.eager},
-        torch.amp.autocast_mode.autocast: {"__enter__": classes.enter_autocast},
+        torch.amp.autocast_mode.autocast: autocast.IN_CLASS,
         torch.UntypedStorage: classes.OF_STORAGE,
         torch.version: {"cuda": torch.version.cuda or _CUDA_VERSION},
         torch.autograd.Variable: {
@@ -83,6 +83,7 @@ def _torch_answers(torch: Any, gpu: Target, modes: Any) -> Iterator[None]:
             name: value for name, value in of_modules[torch.cuda].items() if hasattr(part, name)
         }
     with ExitStack() as stack:
+        stack.callback(autocast.KERNELS.drop)
         for module, values in of_modules.items():
             stack.enter_context(patch.multiple(module, create=True, **values))
         stack.enter_context(patch.multiple(torch._C, create=True, _cuda_getCurrentRawStream=lambda device: 0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gradient_rule import assert_at_most_twice
 from gradient_runs import HARD as CHANGED
-from gradient_runs import KINDS, Case, case
+from gradient_runs import ROUNDED, Case, case
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
 
@@ -42,7 +42,7 @@ def normal(*shape: int) -> Array:
 
 def _lengths() -> Iterable[tuple[str, int, int, Any]]:
     """The pairs of lengths of each kind, with each causality in turn; the long ones of two kinds."""
-    for n, kind in enumerate(KINDS):
+    for n, kind in enumerate(ROUNDED):
         pairs = [
             *_SHORT,
             *(_LONG if kind in ("f16", "f32_grade") else []),
@@ -57,28 +57,28 @@ def _lengths() -> Iterable[tuple[str, int, int, Any]]:
     ("kind", "seq_q", "seq_k", "causal"), mostly_nightly(_lengths(), [("f16", 64, 128, False)])
 )
 def test_every_length(kind: str, seq_q: int, seq_k: int, causal: Any, torch: ModuleType) -> None:
-    assert_at_most_twice(torch, case(seq_q, seq_k, 32, causal=causal, with_dlse=True, **KINDS[kind]))
+    assert_at_most_twice(torch, case(seq_q, seq_k, 32, causal=causal, with_dlse=True, **ROUNDED[kind]))
 
 
 _HEAD_DIMS = [32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ROUNDED)
 @pytest.mark.parametrize("head_dim", _HEAD_DIMS)
 @pytest.mark.parametrize("values", ["equal", "half", "double"])
 def test_every_head_dim(kind: str, head_dim: int, values: str, torch: ModuleType) -> None:
     head_dim_v = {"equal": head_dim, "half": head_dim // 2, "double": min(2 * head_dim, 256)}[values]
-    assert_at_most_twice(torch, case(37, 75, head_dim, head_dim_v, causal=True, **KINDS[kind]))
+    assert_at_most_twice(torch, case(37, 75, head_dim, head_dim_v, causal=True, **ROUNDED[kind]))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ROUNDED)
 @pytest.mark.parametrize(
     ("heads", "kv_heads"), [(4, 4), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (16, 1), (12, 2)]
 )
 def test_heads_that_share_keys(kind: str, heads: int, kv_heads: int, torch: ModuleType) -> None:
-    of = case(40, 50, 16, batch=2, heads=heads, kv_heads=kv_heads, causal=True, **KINDS[kind])
+    of = case(40, 50, 16, batch=2, heads=heads, kv_heads=kv_heads, causal=True, **ROUNDED[kind])
     assert_at_most_twice(torch, of)
 
 
@@ -91,13 +91,13 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ROUNDED)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("softcap", [None, 15.0])
 def test_masks_with_and_without_a_softcap(
     kind: str, mask: str, softcap: float | None, torch: ModuleType
 ) -> None:
-    of = case(70, 90, 32, heads=2, softcap=softcap, **MASKS[mask], **KINDS[kind])
+    of = case(70, 90, 32, heads=2, softcap=softcap, **MASKS[mask], **ROUNDED[kind])
     assert_at_most_twice(torch, of)
 
 
@@ -114,10 +114,10 @@ ARRAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in ARRAYS], [("bf16", "sink")])
+    ("kind", "name"), mostly_nightly([(k, n) for k in ROUNDED for n in ARRAYS], [("bf16", "sink")])
 )
 def test_arrays_of_scores(kind: str, name: str, torch: ModuleType) -> None:
-    assert_at_most_twice(torch, case(40, 50, 16, heads=4, kv_heads=2, **ARRAYS[name], **KINDS[kind]))
+    assert_at_most_twice(torch, case(40, 50, 16, heads=4, kv_heads=2, **ARRAYS[name], **ROUNDED[kind]))
 
 
 # ------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ _QUICK = [("f16", "one-hot rows"), ("f32_grade", "sink above all")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in HARD], _QUICK))
+@pytest.mark.parametrize(("kind", "name"), mostly_nightly([(k, n) for k in ROUNDED for n in HARD], _QUICK))
 def test_hard_inputs(kind: str, name: str, torch: ModuleType) -> None:
     change, how = HARD[name]
-    settings = {"seq_q": 50, "seq_k": 70, "head_dim": 32, "head_dim_v": 24, **how, **KINDS[kind]}
+    settings = {"seq_q": 50, "seq_k": 70, "head_dim": 32, "head_dim_v": 24, **how, **ROUNDED[kind]}
     assert_at_most_twice(torch, change(case(**settings)))

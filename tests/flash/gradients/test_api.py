@@ -18,10 +18,11 @@ from judge import rounded_normal
 import flash
 from flash.families.precision import HALF
 from flash.operands.dtypes import DTYPES, F16, F32
-from flash.problem.gradient_choice import (
+from flash.problem.gradient_tiles import (
     ADDING_KEYS,
     CLOCKS_OF_ONE_SWEEP,
     GRADIENT_TILES,
+    SYNCHRONOUS_GRADIENT_TILES,
     WGMMA_ADDING_TILES,
     WGMMA_CLOCKS_OF_ONE_SWEEP,
 )
@@ -385,6 +386,18 @@ def test_explain_says_by_which_instructions_a_kernel_for_hopper_multiplies(
     assert [line[10:] for line in text.splitlines() if line.startswith("products:")] == [products] * 2
 
 
+def test_explain_says_how_a_kernel_for_turing_multiplies_and_copies() -> None:
+    config = flash.AttentionConfig(64, dtype="f16", target="sm_75")
+    lines = flash.AttentionGradient(config).explain(**call_of(config), backend="interpreter").splitlines()
+    assert [line[10:] for line in lines if line.startswith("products:")] == [
+        "by mma.sync of m16n8k8, because wgmma is of sm_90a alone"
+    ] * 2
+    assert [line[10:] for line in lines if line.startswith("tiles:")] == [
+        f"64 {owned} by 16 {walked}, the next in registers, 64 threads, 16 bytes at once"
+        for owned, walked in (("queries", "keys"), ("keys", "queries"))
+    ]
+
+
 def test_explain_says_of_which_array_no_tensor_map_is() -> None:
     config = flash.AttentionConfig(16, dtype="f16", target="sm_90a")
     arrays = call_of(config)
@@ -477,6 +490,14 @@ def test_one_sweep_is_refused_where_it_cannot_be() -> None:
 def test_the_tables_of_tiles_and_of_clocks_have_the_same_columns() -> None:
     of_tiles = {kind: [*most] for (owner, kind), most in GRADIENT_TILES.items() if owner == ADDING_KEYS}
     assert of_tiles == {kind: [*most] for kind, most in CLOCKS_OF_ONE_SWEEP.items()}
+    early = {
+        kind: [*most] for (owner, kind), most in SYNCHRONOUS_GRADIENT_TILES.items() if owner == ADDING_KEYS
+    }
+    clocks = {
+        kind: [n for n, each in most.items() if each.synchronous is not None]
+        for kind, most in CLOCKS_OF_ONE_SWEEP.items()
+    }
+    assert early == {kind: most for kind, most in clocks.items() if most}
     assert WGMMA_ADDING_TILES.keys() == WGMMA_CLOCKS_OF_ONE_SWEEP.keys()
 
 

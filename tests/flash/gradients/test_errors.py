@@ -244,13 +244,13 @@ def test_configs_without_gradients() -> None:
     )
 
 
-def test_kernels_for_early_targets_are_refused() -> None:
-    config = flash.AttentionConfig(8, target="sm_75")
+def test_kernels_that_shared_memory_does_not_hold_are_refused() -> None:
+    config = flash.AttentionConfig(200, target="sm_75")
     arrays = call_of(config, seq_q=3, seq_k=4)
     kernel = flash.AttentionGradient(config)
     said = (
-        "kernels of gradients copy asynchronously, which needs sm_80 or later, got sm_75; only backend 'cpu' "
-        "computes gradients without such a GPU"
+        "head_dim=200, head_dim_v=200 needs 72704 bytes of shared memory, but sm_75 allows 65536 bytes per "
+        "block; only backend 'cpu' computes these gradients"
     )
     refused = refusal(kernel.launch, error=ConfigError, **arrays, backend="interpreter")
     assert refused == f"AttentionGradient.launch: {said}"
@@ -367,11 +367,35 @@ def test_a_stream_that_is_none(driver: FakeDriver) -> None:
 
 
 def test_what_no_kernel_computes_is_refused_before_work(driver: FakeDriver) -> None:
-    config = flash.AttentionConfig(8, target="sm_75")
+    config = flash.AttentionConfig(200, target="sm_75")
     said = refused(
         driver, kernel_on(driver, config).launch, **call_of(config, seq_q=3, seq_k=4), backend="cuda"
     )
-    assert said.startswith("AttentionGradient.launch: kernels of gradients copy asynchronously")
+    assert said.startswith("AttentionGradient.launch: head_dim=200, head_dim_v=200 needs 72704 bytes")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"dtype": "bf16"},
+            "dtype='bf16' needs sm_80 or later, before which tensor cores multiply f16 alone, got sm_75; use "
+            "dtype='f16' or 'f32'",
+        ),
+        (
+            {"precision": "tf32"},
+            "precision='tf32' needs sm_80 or later, whose tensor cores and asynchronous copies the kernel "
+            "uses, got sm_75; use precision='ieee'",
+        ),
+    ],
+)
+def test_elements_that_early_tensor_cores_do_not_multiply_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    config = flash.AttentionConfig(8, **settings)
+    driver = FakeDriver(FakeDevice(sm=75))
+    message = refused(driver, kernel_on(driver, config).launch, **call_of(config, seq_q=3, seq_k=4))
+    assert message == f"AttentionGradient.launch: {said}"
 
 
 def test_a_device_that_does_not_hold_a_kernel_for_another(monkeypatch: pytest.MonkeyPatch) -> None:

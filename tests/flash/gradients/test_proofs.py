@@ -20,7 +20,8 @@ from flash.gradients.checks import WRITTEN
 from flash.kernels.sum_terms import SumConfig
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.gradient_choice import GRADIENT_TILES, Tiles, gradient_config, has_one_sweep
+from flash.problem.gradient_choice import gradient_config, has_one_sweep
+from flash.problem.gradient_tiles import GRADIENT_TILES, Tiles
 from flash.problem.gradients import KEYS, SCORES, GradientConfig, owners_of
 from ptxgen import ir
 from ptxgen.errors import TrapError
@@ -66,12 +67,21 @@ _IN_SWEEPS = [
 ]
 
 
+def _runs_on(kind: str, on: str) -> bool:
+    """Whether a target is one of those by which a kind of kernels is judged."""
+    return (on == "sm_75") == (KINDS[kind].get("target") == "sm_75")
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("head_dim", [5, 8, 40, 128, 160, 192, 256])
-@pytest.mark.parametrize(("kind", "sweeps"), _IN_SWEEPS)
-@pytest.mark.parametrize("on", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize(
+    ("kind", "sweeps", "on"),
+    [(*of, on) for of in _IN_SWEEPS for on in ("sm_75", "sm_80", "sm_86", "sm_90") if _runs_on(of[0], on)],
+)
 def test_kernels_of_every_head_dim_are_proved(head_dim: int, kind: str, sweeps: str, on: str) -> None:
     config, is_one = AttentionConfig(head_dim, causal=True, **KINDS[kind]), sweeps == "one"
+    if kind == "ieee sm_75" and head_dim > 192:  # which shared memory does not hold
+        return
     aligned = min(16, head_dim * config.element.nbytes & -(head_dim * config.element.nbytes))
     if not is_one or has_one_sweep(config):
         _assert_proved(config, on, aligned, one_sweep=is_one)
@@ -95,8 +105,9 @@ def test_the_kernel_that_sums_terms_is_proved(dtype: str) -> None:
 # registers
 
 _HEAD_DIMS = [64, 96, 128, 192, 256]
-_TARGETS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"]
+_TARGETS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"]
 _ON_SLOW = [("f16", "two", 128, "sm_90"), ("f16", "two", 128, "sm_90a"), ("f16", "one", 64, "sm_90a")]
+_ON_SLOW += [("f16 sm_75", "two", 64, "sm_75")]
 
 
 @pytest.mark.ptxas
@@ -106,6 +117,7 @@ _ON_SLOW = [("f16", "two", 128, "sm_90"), ("f16", "two", 128, "sm_90a"), ("f16",
         pytest.param(*of, marks=pytest.mark.slow) if of in _ON_SLOW else nightly(*of)
         for of in [(*of, d, on) for of, d, on in itertools.product(_IN_SWEEPS, _HEAD_DIMS, _TARGETS)]
         if not of[0].startswith("wgmma")  # the kinds f16 and bf16 on sm_90a
+        if _runs_on(of[0], of[3]) and not (of[0] == "ieee sm_75" and of[2] > 192)
         if of[1] == "two" or has_one_sweep(AttentionConfig(of[2], **KINDS[of[0]]))
     ],
 )
@@ -200,6 +212,12 @@ WATCHED: dict[str, dict[str, Any]] = {
         "dropout": 0.2,
         "arrays": {"alibi_slopes": np.abs(_normal(1)), "sink": _normal(1, 1), "key_bias": _normal(1, 90)},
     },
+    "sm_75": {"target": "sm_75", "causal": True, "heads": 2},
+    "sm_75, no tile in registers": {"target": "sm_75", "head_dim": 136, "heads": 2, "causal": True},
+    "sm_75, rows without keys": {"target": "sm_75", "seq_q": 150, "seq_k": 20, "causal": True},
+    "sm_75, keys without rows": {"target": "sm_75", "seq_q": 20, "seq_k": 150, "causal": "top_left"},
+    "sm_75, narrow": {"target": "sm_75", "head_dim": 5, "head_dim_v": 7, "with_dlse": True},
+    "sm_75, ieee": {"target": "sm_75", "dtype": "f32", "head_dim": 40, "causal": True, "heads": 2},
     "f32_grade": {"dtype": "f32", "precision": "f32_grade", "causal": True},
     "tf32": {"dtype": "f32", "precision": "tf32", "head_dim": 160, "seq_q": 20, "seq_k": 40},
     "f32_grade, many columns": {
@@ -214,15 +232,22 @@ WATCHED: dict[str, dict[str, Any]] = {
 }
 
 
-_SLOW = [("several", "two"), ("causal", "one"), ("wgmma, causal", "two"), ("wgmma, causal", "one")]
+_QUICK = [("causal", "two"), ("sm_75", "two")]
+_SLOW = [
+    ("several", "two"),
+    ("sm_75", "one"),
+    ("causal", "one"),
+    ("wgmma, causal", "two"),
+    ("wgmma, causal", "one"),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "sweeps"),
     [
-        ("causal", "two"),
+        *_QUICK,
         *(pytest.param(*of, marks=pytest.mark.slow) for of in _SLOW),
-        *(nightly(*of) for of in itertools.product(WATCHED, SWEEPS) if of not in [("causal", "two"), *_SLOW]),
+        *(nightly(*of) for of in itertools.product(WATCHED, SWEEPS) if of not in [*_QUICK, *_SLOW]),
     ],
 )
 def test_the_sanitizers_report_nothing(name: str, sweeps: str) -> None:
@@ -264,7 +289,7 @@ def test_warps_that_pass_weights_on_give_the_bits_of_those_that_do_not(
     assert result[1:] == result[:-1]
 
 
-_MANY_ORDERS = ["causal", "several", "bias", "wgmma, causal", "wgmma, several"]
+_MANY_ORDERS = ["sm_75", "causal", "several", "bias", "wgmma, causal", "wgmma, several"]
 
 
 @pytest.mark.nightly
@@ -427,6 +452,13 @@ FAULTY: dict[str, list[dict[str, Any]]] = {
         {"seq_q": seq_q, "seq_k": seq_k, "heads": 2, "causal": True}
         for seq_q, seq_k in ((200, 200), (150, 20))
     ],
+    **{
+        f"sm_75, head_dim {head_dim}": [
+            {"target": "sm_75", "seq_q": seq_q, "seq_k": seq_k, "head_dim": head_dim, "causal": True}
+            for seq_q, seq_k in ((70, 70), (150, 20), (0, 20))
+        ]
+        for head_dim in (16, 136)  # whose next tiles wait in registers, and do not
+    },
     "no mask": [
         {"seq_q": seq_q, "seq_k": seq_k, "heads": 2} for seq_q, seq_k in ((130, 150), (70, 0), (0, 70))
     ],
