@@ -113,6 +113,7 @@ docs-check: $(READY) ## generated stubs, pages and pictures are up to date
 	$(PY) tools/gen_pipeline_picture.py --check
 	$(PY) tools/gen_barrier_picture.py --check
 	$(PY) tools/gen_public_kernels.py --check
+	$(PY) tools/gen_ledger.py --check
 	$(PY) tools/gen_gpu_page.py --check
 	$(PY) tools/gen_rooms.py --check
 

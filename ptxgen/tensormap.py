@@ -314,7 +314,8 @@ class TensorMap:
         packed = _LAYOUT.pack(
             _MAGIC,
             DTYPES[self.dtype],
-            self.rank,
+            self.rank
+            - 1,  # so that zeros, of which Triton makes maps by `tensormap.replace`, have one dimension
             SWIZZLES[self.swizzle],
             OOB_FILLS[self.oob_fill],
             L2_PROMOTIONS[self.l2_promotion],
@@ -335,7 +336,8 @@ class TensorMap:
         """
         if len(data) != NBYTES or not data.startswith(_MAGIC):
             raise ConfigError("these bytes are no tensor map: give the kernel a TensorMap as its argument")
-        _, dtype, rank, swizzle, fill, promotion, base, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
+        _, dtype, last, swizzle, fill, promotion, base, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
+        rank = last + 1
         dims, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
         return cls(
             base,

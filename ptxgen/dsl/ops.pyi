@@ -264,6 +264,7 @@ class Ops:
             "cvt",
             "cvt_fp4",
             "cvt_from_fp4",
+            "cvt_from_fp4_bf16",
             "cvt_from_ue8m0",
             "cvt_narrow",
             "cvt_pack",
@@ -273,6 +274,7 @@ class Ops:
             "cvt_tf32",
             "cvt_ue8m0",
             "cvt_widen",
+            "cvt_widen_bf16",
             "cvta",
             "cvta_to",
             "div",
@@ -2185,6 +2187,10 @@ class Ops:
         d = a, truncated, or extended by zeros or the sign. `cvt.dtype.atype d:dtype, a:atype` dtype: u32, s32, u64, s64, u16, s16, u8, s8. atype: u32, s32, u64, s64, u16, s16, u8, s8.
 
         d = a. `cvt.dtype.atype d:dtype, a:atype` dtype: bf16. atype: bf16.
+
+        d = a, rounded to nearest even: ptxas makes the instruction of `.rn` of it. `cvt.dtype.atype d:dtype, a:atype` dtype: bf16. atype: f16.
+
+        d = a, rounded to nearest even: ptxas makes the instruction of `.rn` of it. `cvt.dtype.atype d:dtype, a:atype` dtype: f16. atype: bf16.
         """
     @overload
     def cvt(
@@ -2341,6 +2347,15 @@ class Ops:
         relu: bool = False,
     ) -> Value:
         """d = the two numbers of a, exactly; with .relu max(d, 0). `cvt.rn{.relu}.f16x2.e2m1x2 d:f16x2, a:byte`"""
+    def cvt_from_fp4_bf16(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+    ) -> Value:
+        """d = the two numbers of a, exactly; with .relu max(d, 0). `cvt.rn{.relu}.bf16x2.e2m1x2 d:bf16x2, a:byte`"""
     def cvt_from_ue8m0(
         self,
         a: Scalar,
@@ -2508,6 +2523,16 @@ class Ops:
         atype: Literal["e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2"] = "e4m3x2",
     ) -> Value:
         """d = the two numbers of a, exactly; with .relu max(d, 0), where NaN stays NaN. `cvt.rn{.relu}.f16x2.atype d:f16x2, a:b16`"""
+    def cvt_widen_bf16(
+        self,
+        a: Scalar,
+        /,
+        *,
+        into: Var | None = None,
+        relu: bool = False,
+        atype: Literal["e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2"] = "e4m3x2",
+    ) -> Value:
+        """d = the two numbers of a, exactly; with .relu max(d, 0), where NaN stays NaN. `cvt.rn{.relu}.bf16x2.atype d:bf16x2, a:b16`"""
     def cvta(
         self,
         a: Scalar,

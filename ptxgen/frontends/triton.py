@@ -74,20 +74,38 @@ def launch(
     Raises `CompileError` with Triton's message, `LaunchError` for arguments that do not fit, and
     `BackendError` if Triton is not installed.
     """
-    triton = require(_CALLER, "triton", "triton")
     chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas}
     chosen |= {name: how.pop(name) for name in list(how) if name not in _OF_RUNS} | dict(options or {})
-    chosen_options = {name: value for name, value in chosen.items() if value is not None}
-    call = _Call.of(triton, kernel, args, dict(constexprs or {}), config, chosen_options)
-    compiled = _compile(triton, call, target)
+    call, translated = _compiled(kernel, args, constexprs, target, config, chosen)
     sizes = _grid(call, grid)
-    values = compiled.values(call, sizes)
-    clusters = compiled.num_ctas
+    values = translated.values(call, sizes)
+    clusters = translated.num_ctas
     # A CTA of Triton's grid is a cluster of num_ctas CTAs along x.
     whole = (sizes[0] * clusters, *sizes[1:])
-    entry = compiled.program.only()
-    how = {"shared": compiled.shared, "cluster": clusters, **how}
-    return Launch(entry, whole, 32 * compiled.num_warps, values, how)
+    entry = translated.program.only()
+    how = {"shared": translated.shared, "cluster": clusters, **how}
+    return Launch(entry, whole, 32 * translated.num_warps, values, how)
+
+
+def compiled(
+    kernel: Any,
+    args: Sequence[object] | Mapping[str, object],
+    constexprs: Mapping[str, Any] | None = None,
+    *,
+    target: str = DEFAULT_TARGET,
+    options: Mapping[str, Any] | None = None,
+) -> Compiled:
+    """A `@triton.jit` function as `launch` compiles it. Raises what `launch` raises."""
+    return _compiled(kernel, args, constexprs, target, None, options or {})[1]
+
+
+def _compiled(
+    kernel: Any, args: Any, constexprs: Any, target: str, config: Any, options: Mapping[str, Any]
+) -> tuple[_Call, Compiled]:
+    triton = require(_CALLER, "triton", "triton")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    call = _Call.of(triton, kernel, args, dict(constexprs or {}), config, chosen)
+    return call, _compile(triton, call, target)
 
 
 @dataclass(frozen=True)
@@ -224,23 +242,29 @@ class _Elements:
 
 
 @dataclass(frozen=True)
-class _Compiled:
-    """A compiled kernel, with the signature and the metadata that a launch needs."""
+class Compiled:
+    """A compiled kernel, with the signature and the metadata that a launch needs. `asm` has the texts of
+    Triton's stages by name, up to `ptx`.
+    """
 
     program: Program
     signature: dict[str, Any]
     metadata: dict[str, Any]
+    asm: dict[str, str]
 
     @property
     def num_warps(self) -> int:
+        """The warps of a CTA."""
         return int(self.metadata["num_warps"])
 
     @property
     def num_ctas(self) -> int:
+        """The CTAs of a cluster."""
         return int(self.metadata.get("num_ctas") or 1)
 
     @property
     def shared(self) -> int:
+        """The bytes of dynamic shared memory of a CTA."""
         return int(self.metadata["shared"])
 
     def values(self, call: _Call, grid: tuple[int, ...]) -> list[object]:
@@ -267,10 +291,10 @@ class _Compiled:
         return values
 
 
-_cache = BoundedCache[str, _Compiled]()
+_cache = BoundedCache[str, Compiled]()
 
 
-def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
+def _compile(triton: Any, call: _Call, target: str) -> Compiled:
     """The kernel for the types and the values of a call, as far as Triton specialises for them."""
     compiler = require(_CALLER, "triton.compiler.compiler", "triton")
     jit = require(_CALLER, "triton.runtime.jit", "triton")
@@ -291,7 +315,7 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
         options, signature, constants, attributes = function._pack_args(
             backend, options, bound, specialisation, options
         )
-        source = compiler.ASTSource(function, signature, constants, attributes)
+        source = _source(function, compiler)(function, signature, constants, attributes)
     except (KeyError, TypeError, ValueError) as error:
         raise LaunchError(f"{name} cannot be specialised for these arguments: {error}") from error
     key = f"{source.hash()} {options.hash()} {gpu}"
@@ -302,6 +326,13 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
         except triton.CompilationError as error:
             raise CompileError(f"{name} cannot be compiled:\n{error}") from error
     return compiled
+
+
+def _source(function: Any, compiler: Any) -> Any:
+    """The class of a function's source: that of Triton's language, or of Gluon's."""
+    if not function.is_gluon():
+        return compiler.ASTSource
+    return require(_CALLER, "triton.experimental.gluon._runtime", "triton").GluonASTSource
 
 
 def _require_known(caller: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -315,7 +346,7 @@ def _require_known(caller: str, options: Mapping[str, Any], known: Mapping[str, 
             )
 
 
-def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -> _Compiled:
+def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -> Compiled:
     """Run the compiler's stages up to PTX, which need neither a driver nor an assembler."""
     ir = require(_CALLER, "triton._C.libtriton", "triton").ir
     stages: dict[str, Callable[..., Any]] = {}
@@ -326,6 +357,7 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
     generators, modules = backend.get_codegen_implementation(options), backend.get_module_map()
     translated = source.make_ir(gpu, options, generators, modules, context)
     metadata = {"target": gpu, **options.__dict__}
+    asm: dict[str, str] = {}
     for stage, translate in stages.items():
         try:
             translated = translate(translated, metadata)
@@ -334,12 +366,12 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
                 f"{call.function.__name__} cannot be compiled for sm_{gpu.arch}: stage {stage} failed "
                 f"({error}); Triton says why on standard error"
             ) from error
+        asm[stage] = str(translated)
         if stage == "ptx":
             break
-    ptx = str(translated)
     names = _names(call, source.signature, metadata["name"])
-    program = Program(ptx, name=call.function.__name__, sources=sources_of(), names=names)
-    return _Compiled(program, dict(source.signature), metadata)
+    program = Program(asm["ptx"], name=call.function.__name__, sources=sources_of(), names=names)
+    return Compiled(program, dict(source.signature), metadata, asm)
 
 
 def _specialised(caller: str, name: str, value: Any) -> Any:
@@ -349,12 +381,19 @@ def _specialised(caller: str, name: str, value: Any) -> Any:
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return value.item()
+    if _is_reinterpreted(value):
+        return _Elements(str(value.dtype), value.data_ptr())
     if isinstance(value, np.ndarray) or (
         hasattr(value, "__dlpack__") and not hasattr(value, "block_shape") and hasattr(value, "dtype")
     ):
         array = argument(f"{caller}: {name}", value)
         return _Elements(array.dtype.name, array.__array_interface__["data"][0])
     return value
+
+
+def _is_reinterpreted(value: Any) -> bool:
+    """Whether an argument is `triton.reinterpret` of a tensor: the same memory, with a type of Triton."""
+    return isinstance(value, require(_CALLER, "triton.runtime.jit", "triton").TensorWrapper)
 
 
 def _names(call: _Call, signature: Mapping[str, Any], symbol: str) -> Names:
@@ -384,6 +423,8 @@ def _parts(caller: str, type: Any, value: Any, maps: Any) -> list[object]:
         return [part for t, v in zip(type, value, strict=True) for part in _parts(caller, t, v, maps)]
     if isinstance(type, str) and type.startswith("tensordesc"):
         return _described(caller, value, next(maps, None))
+    if _is_reinterpreted(value):
+        return [value.base]
     if isinstance(type, str) and type.startswith("fp") and integer(value, -(1 << 63)) is not None:
         return [float(value)]
     return [value]

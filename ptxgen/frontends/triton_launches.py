@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 
 from ptxgen.frontends import triton as front
@@ -34,17 +35,17 @@ def interpreted(
     outcomes = [] if outcomes is None else outcomes
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> _Launched:
-        launched = _Launched(kernel, args, named)
-        if warmup:
-            return launched
         names = [param.name for param in kernel.params]
         further = {name: named.pop(name) for name in list(named) if name not in names}
+        options = common | further
         positional = dict(zip(names, args, strict=False))
         arguments = args if len(args) > len(names) else positional
+        compiled = front.compiled(kernel, arguments, named, target=target, options=options)
+        launched = _Launched(kernel, positional | named | further, compiled)
+        if warmup:
+            return launched
         try:
-            outcome = front.run(
-                kernel, grid, arguments, named, target=target, options=common | further, **how
-            )
+            outcome = front.run(kernel, grid, arguments, named, target=target, options=options, **how)
         except FoundError as error:
             outcomes.append(error.outcome)
             raise
@@ -80,14 +81,20 @@ def _tuners(tuner: Any) -> Iterator[Any]:
 
 
 class _Launched:
-    """The return value of a launch: the kernel with its constants and options, for libraries that keep it."""
+    """The return value of a launch: the kernel with its constants and options, for libraries that keep it.
 
-    def __init__(self, kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    `asm` has the texts of Triton's stages up to `ptx`, since there is no machine code; `metadata` what Triton
+    says about the kernel, such as `shared` and `num_warps`.
+    """
+
+    def __init__(self, kernel: Any, arguments: dict[str, Any], compiled: front.Compiled) -> None:
         self._kernel = kernel
         self._names = [param.name for param in kernel.params]
         self._variable = [param.name for param in kernel.params if not param.is_constexpr]
-        arguments = dict(zip(self._names, args, strict=False)) | named
         self._fixed = {name: value for name, value in arguments.items() if name not in self._variable}
+        self.asm = compiled.asm
+        self.metadata = SimpleNamespace(**compiled.metadata)
+        self.name = compiled.metadata["name"]
 
     def __getitem__(self, grid: Any) -> Any:
         """A function that launches the kernel; its arguments are all parameters in order, or those that

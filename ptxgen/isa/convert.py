@@ -352,6 +352,18 @@ def cvt_between(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
     return _narrowed(a, dtype, rnd)
 
 
+@inst(
+    "cvt.dtype.atype d:dtype, a:atype",
+    each("dtype atype", ((bf16,), (f16,)), ((f16,), (bf16,))),
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
+def cvt_between_nearest(a: Lanes, *, dtype: ScalarType) -> Lanes:
+    """d = a, rounded to nearest even: ptxas makes the instruction of `.rn` of it."""
+    return _narrowed(a, dtype, "rn")
+
+
 # ---------------------------------------- floats with limits: .relu and .satfinite
 
 # ptxas accepts the two modifiers in either order, so there are rows for both.

@@ -18,6 +18,7 @@ from ptxgen.isa import numeric
 from ptxgen.isa.convert import CVT
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.spec import BLACKWELL, gate
+from ptxgen.isa.undefined import CONVERTED
 from ptxgen.records import dataclass
 from ptxgen.types import bf16, f16, f32, narrow_dtype
 
@@ -100,6 +101,7 @@ def _bytes(high: Lanes, low: Lanes) -> Lanes:
     relu=(True,),
     satfinite=(True,),
     ignores=("satfinite",),
+    undefined=CONVERTED,
     section=CVT,
 )
 def cvt_narrow(a: Lanes, b: Lanes | None = None, *, relu: bool, dtype: str) -> Lanes:
@@ -115,6 +117,27 @@ def cvt_widen(a: Lanes, *, relu: bool, atype: str) -> Lanes:
     """d = the two numbers of a, exactly; with .relu max(d, 0), where NaN stays NaN."""
     low, high = np.bitwise_and(a, np.uint16(0xFF)), np.right_shift(a, np.uint16(8))
     return numeric.join(_decoded(low, atype, relu), _decoded(high, atype, relu))
+
+
+_TO_BF16: Final = gate(ptx=(9, 2), sm=100, only=BLACKWELL)
+
+
+def _bf16_pair(codes: tuple[Lanes, Lanes], dtype: str, relu: bool) -> Lanes:
+    """Two lanes of codes as bfloat16, which holds them exactly, in the halves of a register."""
+    low, high = (numeric.widen(_decoded(code, dtype, relu), f32) for code in codes)
+    return numeric.join(*(numeric.canonical_narrow(x.astype(bf16.dtype)) for x in (low, high)))
+
+
+@inst(
+    "cvt.rn{.relu}.bf16x2.atype d:bf16x2, a:b16",
+    name="cvt_widen_bf16",
+    atype=dict.fromkeys(_ALL, _TO_BF16),
+    section=CVT,
+)
+def cvt_widen_bf16(a: Lanes, *, relu: bool, atype: str) -> Lanes:
+    """d = the two numbers of a, exactly; with .relu max(d, 0), where NaN stays NaN."""
+    codes = np.bitwise_and(a, np.uint16(0xFF)), np.right_shift(a, np.uint16(8))
+    return _bf16_pair(codes, atype, relu)
 
 
 # ---------------------------------------- fp4
@@ -134,6 +157,7 @@ _NIBBLE: Final = np.uint8(4)  # bits
     relu=(True,),
     satfinite=(True,),
     ignores=("satfinite",),
+    undefined=CONVERTED,
     ptx=(8, 6),
     sm=100,
     only=BLACKWELL,
@@ -149,6 +173,12 @@ def cvt_fp4(a: Lanes, b: Lanes | None = None, *, relu: bool) -> Lanes:
     return both
 
 
+def _nibbles(a: Lanes) -> tuple[Lanes, Lanes]:
+    """The lower and the upper code of a byte, as uint16."""
+    both = np.bitwise_and(a, np.uint8(0xF)), np.right_shift(a, _NIBBLE)
+    return both[0].astype(np.uint16), both[1].astype(np.uint16)
+
+
 @inst(
     "cvt.rn{.relu}.f16x2.e2m1x2 d:f16x2, a:byte",
     name="cvt_from_fp4",
@@ -159,8 +189,20 @@ def cvt_fp4(a: Lanes, b: Lanes | None = None, *, relu: bool) -> Lanes:
 )
 def cvt_from_fp4(a: Lanes, *, relu: bool) -> Lanes:
     """d = the two numbers of a, exactly; with .relu max(d, 0)."""
-    low, high = np.bitwise_and(a, np.uint8(0xF)), np.right_shift(a, _NIBBLE)
-    return numeric.join(*(_decoded(x.astype(np.uint16), "e2m1x2", relu) for x in (low, high)))
+    return numeric.join(*(_decoded(code, "e2m1x2", relu) for code in _nibbles(a)))
+
+
+@inst(
+    "cvt.rn{.relu}.bf16x2.e2m1x2 d:bf16x2, a:byte",
+    name="cvt_from_fp4_bf16",
+    ptx=(9, 2),
+    sm=100,
+    only=BLACKWELL,
+    section=CVT,
+)
+def cvt_from_fp4_bf16(a: Lanes, *, relu: bool) -> Lanes:
+    """d = the two numbers of a, exactly; with .relu max(d, 0)."""
+    return _bf16_pair(_nibbles(a), "e2m1x2", relu)
 
 
 # ---------------------------------------- ue8m0
@@ -191,6 +233,7 @@ def _exponent(x: Lanes, rnd: str, satfinite: bool) -> Lanes:
     "cvt.rnd{.satfinite}.ue8m0x2.f32 d:b16, a:f32, b:f32",
     name="cvt_ue8m0",
     rnd=("rz", "rp"),
+    undefined=CONVERTED,
     ptx=(8, 6),
     sm=100,
     only=BLACKWELL,

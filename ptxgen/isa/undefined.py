@@ -231,11 +231,10 @@ def converted(flow: Flow) -> Any:
     assert d is not None
     if a.kind in "us" and d.kind in "us":
         return moved("a")(flow)
-    if "b" in flow.bits and d.bits == 2 * 16 and a.bits == 32:  # a pair of 16 bits; a is the upper half
-        upper, lower = flow.any("a"), flow.any("b")
-        return np.where(upper, np.uint32(0xFFFF0000), np.uint32(0)) | np.where(
-            lower, np.uint32(0xFFFF), np.uint32(0)
-        )
+    if "b" in flow.bits and a.bits == 32:  # a pair of half as many bits as the result; a is the upper half
+        number = np.dtype(f"u{d.nbytes}").type
+        lower = number((1 << d.bits // 2) - 1)
+        return np.where(flow.any("a"), ~lower, number(0)) | np.where(flow.any("b"), lower, number(0))
     return whole(flow)
 
 

@@ -63,9 +63,11 @@ def test_triton_forward_and_backward():
     y.sum().backward()
     assert x.grad.cpu().tolist() == [3] * 100
     assert torch.cuda.get_device_capability() == (9, 0)
+    with pytest.raises(triton.CompilationError):
+        scale_kernel.warmup(x, x, 100, x, 64, True, grid=(1,))  # a product with a pointer
 
 def test_kernel_of_ptxgen():
-    x = torch.ones(64, device=DEVICE)
+    x = torch.ones(64, device=torch.cuda.current_device())
     doubled[2](x)
     assert x.tolist() == [2] * 64
 

@@ -79,6 +79,21 @@ def test_what_a_launch_returns_launches_the_kernel_for_other_arguments(k: Any, i
     assert all(".reqntid 64" in outcome.ptx for outcome in outcomes)
 
 
+def test_a_launch_returns_the_texts_and_metadata_of_the_compiled_kernel(
+    k: Any, interpreted: Any, triton: Any
+) -> None:
+    torch = pytest.importorskip("torch")
+    x, bins = torch.zeros(100, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    with interpreted() as outcomes:
+        launched = k.histogram[(2,)](triton.reinterpret(x, triton.language.uint32), bins, 100, BLOCK=64)
+        warm = k.histogram.warmup(x, bins, 100, BLOCK=64, grid=(2,))
+    assert bins[0] == 100
+    assert launched.asm["ptx"] == outcomes[0].ptx
+    assert list(launched.asm) == ["ttir", "ttgir", "llir", "ptx"]
+    assert (launched.name, launched.metadata.num_warps) == ("histogram", 4)
+    assert warm.asm["ttir"] != launched.asm["ttir"]  # another type of elements
+
+
 def test_tuners_of_libraries_choose_without_a_gpu_and_say_what(k: Any, interpreted: Any, triton: Any) -> None:
     class OwnTuner(triton.runtime.Autotuner):  # type: ignore[misc]
         def run(self, *args: Any, **named: Any) -> None:

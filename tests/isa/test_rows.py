@@ -290,7 +290,9 @@ def test_the_assembler_refuses_the_row_one_step_below_each_of_its_gates(
     one_for_each_gate = {op.gate: op for op in row.all_ops()}
     for op in one_for_each_gate.values():
         for target, ptx in below_the_gate(op):
-            with pytest.raises(AssemblerError, match=r"requires|not supported|introduced"):
+            with pytest.raises(
+                AssemblerError, match=r"requires|not supported|introduced|Unexpected instruction types"
+            ):
                 assembler.assemble(module_of([op], target, ptx), target.name, opt_level=0)
 
 

@@ -279,3 +279,22 @@ def fused_classifier_kernel3(trial: Trial) -> None:
     trial.close("probabilities", probs[:, :v], wanted, 1e-5)
     trial.close("losses", losses, -np.log(wanted[np.arange(b * t), targets]), 1e-5)
     trial.close("gradient", gradient[:, :v], (wanted - hot) / (b * t), 1e-5)
+
+
+@LLM_C.row(
+    REPORTED,
+    "a real race: no barrier is between warp 0's zeros in shared memory, or the reads of the query before, "
+    "and the sums of the warps",
+    says="race: shared",
+)
+def softmax_autoregressive_backward_kernel8(trial: Trial) -> None:
+    """The gradient of a causal softmax, four queries for each block."""
+    heads, t, columns = 2, 70, 64
+    name = "softmax_autoregressive_backward_kernel8<64>"
+    x, gradient, out = random(heads, t, t), random(heads, t, t, seed=2), np.zeros((heads, t, t), np.float32)
+    weights = np.where(np.tri(t, dtype=bool), _softmax(np.where(np.tri(t, dtype=bool), x, -np.inf)), 0.0)
+    program = compiled(_text("attention_backward", "softmax_autoregressive_backward_kernel1"), kernels=[name])
+    arrays = [out, gradient, weights.astype(np.float32)]
+    trial.launch(program[name], (-(-t // 4), heads), 64, [*arrays, 1, t, columns, np.float32(0.5)])
+    sums = (weights * gradient).sum(-1, keepdims=True)
+    trial.close("gradient", out, 0.5 * weights * (gradient - sums), 1e-4)

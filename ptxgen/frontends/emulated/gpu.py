@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from ptxgen.errors import BackendError, LaunchError
+from ptxgen.errors import BackendError, CompileError, LaunchError
 from ptxgen.frontends import dispatch, triton_launches
 from ptxgen.frontends.emulated.refusal import refusal
 from ptxgen.frontends.packages import require
@@ -119,7 +119,10 @@ def _triton_launches(
                 if not modes.here.opaque:
                     _require_on_cuda(args, named)
                 with modes.paused():
-                    return launch(kernel, *args, **named)
+                    try:
+                        return launch(kernel, *args, **named)
+                    except CompileError as error:  # a program that catches one catches Triton's
+                        raise error if error.__cause__ is None else error.__cause__ from None
 
             with patch.object(triton.runtime.JITFunction, "run", run):
                 yield

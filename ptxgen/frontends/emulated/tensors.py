@@ -80,7 +80,8 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
             asked = CPU
         if func is _T.new_tensor and asked is None:
             asked = device_of(args[0])
-        if asked is None or torch.device(asked).type not in ("cuda", "cpu"):
+        elsewhere = not isinstance(asked, int) and torch.device(asked or CPU).type not in ("cuda", "cpu")
+        if asked is None or elsewhere:
             cuda = any(map(on_cuda, operands))
             _require_generator(named, cuda)
             with within(self.here, on_cuda=None, factories=cuda):

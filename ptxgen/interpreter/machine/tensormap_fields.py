@@ -68,9 +68,7 @@ def part_of(field: str, index: int, value: Array) -> tuple[int, int, Array]:
     before, nbytes, count = _FIELDS[field]
     if not 0 <= index < count:
         raise ConfigError(f"{field} of a tensor map has index 0 to {count - 1}, got {index}")
-    if field == "rank":
-        value = value + 1
-    elif field == "elemtype" and value.size:
+    if field == "elemtype" and value.size:
         numbers = np.array([DTYPES[name] for name in _ELEMTYPES])
         if int(value.max()) >= len(numbers):
             raise ConfigError(f"elemtype is from 0 to {len(numbers) - 1}, got {int(value.max())}")
