@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from flash.families.family import Family, Offered, Shape
 from flash.families.request import TileRequest
@@ -19,6 +19,8 @@ class AnyTarget(Family[T]):
     """Kernels of a family with documented default tiles. If a default does not go with the requested sizes,
     the nearest smaller size that does is taken.
     """
+
+    cure: ClassVar[str]  # what to use where no tile fits
 
     def default_sizes(self, request: TileRequest, target: Target) -> Sizes:
         """The documented default (tile, block_q)."""
@@ -66,10 +68,9 @@ class AnyTarget(Family[T]):
             largest, block_q = max([pair for pair in sizes if pair[1] in blocks] or sizes)
             cure = f"the largest tile that fits is {largest}, with block_q={block_q}"
         else:
-            # One tile fits with 1 stage.
             fewer = range(request.stages - 1, 0, -1)
-            stages = next(n for n in fewer if offered(replace(request, stages=n)))
-            cure = f"no tile fits with stages={request.stages}; use stages={stages}"
+            stages = next((n for n in fewer if offered(replace(request, stages=n))), 0)
+            cure = f"no tile fits with stages={request.stages}; use stages={stages}" if stages else self.cure
         return f"{self.against(request, target, aligned)}; {cure}"
 
     def _last(self, request: TileRequest, target: Target, alignment: int) -> Sizes:
