@@ -6,6 +6,7 @@ Functions, which make a kernel for the arrays of a call and keep it:
     attention_varlen(q, k, v, …)     of packed sequences, each of its own length
     attention_backward(dout, …)      gradients of attention, from what it returned
     attention_varlen_backward(…)     those of attention_varlen
+    attention_weights(q, k)          the softmax of the scores, of all queries or a slice of them
     attention_with_kvcache(q, cache) of new queries to the keys of a KVCache, after appending new ones
     merge_partials(outs, lses)       of attentions to parts of the keys
     lse_to_log2, lse_from_log2       the log-sum-exp in base 2, of tokens by heads, and back
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from flash.functions import attention, attention_varlen
     from flash.gradients.functions import attention_backward, attention_varlen_backward
     from flash.gradients.kernel import AttentionGradient
+    from flash.gradients.weights import attention_weights
     from flash.host.log_sums import lse_from_log2, lse_to_log2
     from flash.host.transfer import to_device
     from flash.kernel import AttentionKernel
@@ -62,6 +64,7 @@ __all__ = [
     "attention_backward",
     "attention_varlen",
     "attention_varlen_backward",
+    "attention_weights",
     "attention_with_kvcache",
     "block_table_from_csr",
     "lse_from_log2",
@@ -83,6 +86,7 @@ _HOME: Final = {
     "attention_backward": "gradients.functions",
     "attention_varlen": "functions",
     "attention_varlen_backward": "gradients.functions",
+    "attention_weights": "gradients.weights",
     "attention_with_kvcache": "cache.attention",
     "block_table_from_csr": "pages.csr",
     "lse_from_log2": "host.log_sums",

@@ -230,7 +230,7 @@ def kernel_of_attention(
     if scores:
         require_known(_OfAttention.caller, scores, ScoreArguments, attention)
     of = _OfAttention, _AttentionOfNoColumns
-    return _kernel_of(of, q, v, scores, narrow, causal=causal, precision=precision, splits=splits)
+    return kernel_of(of, q, v, scores, narrow, causal=causal, precision=precision, splits=splits)
 
 
 def kernel_of_varlen(
@@ -251,7 +251,7 @@ def kernel_of_varlen(
     """
     if scores:
         require_known(_OfVarlen.caller, scores, VarlenArguments, attention_varlen)
-    return _kernel_of(
+    return kernel_of(
         (_OfVarlen, _VarlenOfNoColumns),
         q,
         v,
@@ -269,8 +269,8 @@ def kernel_of_varlen(
     )
 
 
-def _kernel_of(
-    of: tuple[type[_OfAttention | _OfVarlen], type[AttentionOfNoColumns]],
+def kernel_of(
+    of: tuple[type[AttentionKernel], type[AttentionOfNoColumns]],
     q: object,
     v: object,
     scores: Any,
@@ -280,7 +280,7 @@ def _kernel_of(
     """The kernel of a call whose config has `fields`, and those that follow from the other arguments: one of
     two classes, of which the second is for values without columns.
     """
-    caller, taken = of[0].caller, DTYPES if narrow is None else INPUT_DTYPES
+    caller, taken = of[0]._caller.name, DTYPES if narrow is None else INPUT_DTYPES
     columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     narrow = narrow or _NO_NARROW
     fields |= {
@@ -327,9 +327,9 @@ class _VarlenOfNoColumns(AttentionOfNoColumns):
 
 
 @functools.lru_cache(maxsize=128, typed=True)
-def _kernel(kind: type[_OfAttention | _OfVarlen], *settings: Any, **fields: Any) -> AttentionKernel:
+def _kernel(kind: type[AttentionKernel], *settings: Any, **fields: Any) -> AttentionKernel:
     """The kernel of a call whose config has `fields` and the `settings` of scores."""
-    return kind(config_of_call(kind.caller, **fields, **named_settings(settings)))
+    return kind(config_of_call(kind._caller.name, **fields, **named_settings(settings)))
 
 
 _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # a config's name of each dtype object

@@ -47,9 +47,9 @@ def attention_gradients_cpu(
     v: Array,
     out: Array,
     lse: Array,
-    dq: Array,
-    dk: Array,
-    dv: Array,
+    dq: Array | None,
+    dk: Array | None,
+    dv: Array | None,
     arrays: Mapping[str, Array],
     *,
     dlse: Array | None = None,
@@ -65,9 +65,10 @@ def attention_gradients_cpu(
 
     `dout` and `out` [batch, heads, seq_q, d_v] and `dlse` and `lse` [batch, heads, seq_q] are the
     gradients of the results and the results; without `dlse` the gradient of LSE is 0. `dq`, `dk`
-    and `dv` have the shapes of q, k and v. `arrays` holds, by the names of their arguments, arrays for the
-    wanted gradients of alibi_slopes, bias, key_bias and sink, in the shapes of these arguments. The caller
-    has checked this, and that the arrays that are written overlap no other array.
+    and `dv` have the shapes of q, k and v; dq, or both dk and dv, are None if they are not needed. `arrays`
+    holds, by the names of their arguments, arrays for the wanted gradients of alibi_slopes, bias, key_bias
+    and sink, in the shapes of these arguments. The caller has checked this, and that the arrays that are
+    written overlap no other array.
     `attention_reference_gradients` says what the gradients are, `attention_cpu` what the other arguments
     mean, and which type the arithmetic has. Any strides. Results are rounded once.
 
@@ -140,6 +141,14 @@ class _Sweep(NamedTuple):
         ends = (*range(first // BLOCK_K * BLOCK_K + BLOCK_K, last, BLOCK_K), last)
         return [slice(*of) for of in itertools.pairwise((first, *ends))] if first < last else []
 
+    def zeros_of_queries(self, job: _Job, space: Workspace, rows: _Rows) -> Array | None:
+        """Zeros, [rows, head_dim], to sum dQ of a block of rows in; None if it is not needed."""
+        if job.dq is None or not self.gives_queries:
+            return None
+        zeros: Array = space.take("dq", *rows.q.shape)
+        zeros.fill(0)
+        return zeros
+
 
 _Task = list[_Sweep]
 
@@ -158,9 +167,9 @@ class _Job:
     out: Array
     lse: Array
     dlse: Array | None
-    dq: Array
-    dk: Array
-    dv: Array
+    dq: Array | None
+    dk: Array | None
+    dv: Array | None
     scale: float
     rules: ScoreRules
     dtype: np.dtype[Any]
@@ -181,20 +190,21 @@ class _Job:
         """The tasks of a call on `threads` threads, and the products of a block of scores in each: those of
         one sweep, or of two, which follow one another, where more threads make them the shorter ones.
         """
+        of_queries = (
+            _Sweep(b, kv, [block], self._keys, gives_keys=False)
+            for b, kv in self._kv_heads()
+            for block in self._rows(kv)
+        )
+        if self.dk is None:
+            yield self._serial(of_queries), 3
+            return
         together = self._serial(_Sweep(b, kv, self._rows(kv), self._keys) for b, kv in self._kv_heads())
         busy = 1 + helpers_for(threads, threads, self.multiplications(_ONE_SWEEP))
         most = -(-len(together) // busy)  # tasks of the busiest thread
         if most * busy * _ONE_SWEEP <= len(together) * _TWO_SWEEPS:
             yield together, _ONE_SWEEP
             return
-        yield (
-            self._serial(
-                _Sweep(b, kv, [block], self._keys, gives_keys=False)
-                for b, kv in self._kv_heads()
-                for block in self._rows(kv)
-            ),
-            3,
-        )
+        yield self._serial(of_queries), 3
         seq_k = self._keys.stop
         yield (
             [
@@ -366,7 +376,8 @@ def _sweep(job: _Job, space: Workspace, sweep: _Sweep) -> None:
     gradients of arrays.
     """
     b, kv, keys = sweep.batch, sweep.kv, sweep.keys
-    into = [(name, of[b, kv, keys]) for name, of in (("dk", job.dk), ("dv", job.dv)) if sweep.gives_keys]
+    of_keys = (("dk", job.dk), ("dv", job.dv)) if sweep.gives_keys else ()
+    into = [(name, of[b, kv, keys]) for name, of in of_keys if of is not None]
     sums = [x if x.dtype == job.dtype else space.take(name, *x.shape) for name, x in into]
     for total in sums:
         total.fill(0)
@@ -384,29 +395,30 @@ def _meet(
     empty.
     """
     b, kv = sweep.batch, sweep.kv
-    blocks = sweep.blocks(job.rules.seen_by_any(index[2]))
+    only_delta = job.dq is None and not job.sums and not sweep.gives_keys
+    blocks = [] if only_delta else sweep.blocks(job.rules.seen_by_any(index[2]))
     if not blocks and not sweep.gives_queries:
         return
     dout = space.copied("dout", job.dout[index])
     if sweep.gives_queries:
         job.delta[index] = _delta(job, space, index, dout)
     rows = _Rows.of(job, space, index, dout)
-    dq = space.take("dq", *rows.q.shape)
-    dq.fill(0)
+    dq = sweep.zeros_of_queries(job, space, rows)
     for keys in blocks:
         k = space.for_blas("k", job.k[b, kv, keys], len(rows.q))
         v = space.for_blas("v", job.v[b, kv, keys], len(rows.q))
         part = _part(job, space, rows, keys, k, v, job.sums if sweep.gives_queries else {})
         if part is None:
             continue
-        if sweep.gives_queries:
+        if dq is not None:
             more = space.take("part", *dq.shape)
             dq += product_of_seen(space, "tame", part.dproduct, k, part.hidden, out=more)
         if of_keys:
             local = slice(keys.start - sweep.keys.start, keys.stop - sweep.keys.start)
             _add_to_keys(job, space, rows, part, *(x[local] for x in of_keys))
-    if sweep.gives_queries:
+    if dq is not None and job.dq is not None:
         job.dq[index] = (dq * job.dtype.type(job.scale)).reshape(job.dq[index].shape)
+    if sweep.gives_queries:
         shape = job.lse[index].shape
         no_keys = Block(job.rules.of, *index, slice(0, 0))
         job.rules.lead_back_to_sinks(rows.lse.reshape(shape), rows.delta.reshape(shape), no_keys, job.sums)

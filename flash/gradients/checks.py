@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -31,6 +31,19 @@ from ptxgen.errors import LaunchError
 MATRICES: Final = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
 WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # what is written, and whose gradient that is
 _OF_ROWS: Final = ("lse", "dlse")
+
+
+def written_for(config: AttentionConfig, needed: Collection[str], wanted: Collection[str]) -> tuple[str, ...]:
+    """The gradients among dq, dk and dv that a call writes where those of the matrices `needed`, of q, k and
+    v, and of the arrays of scores `wanted` are asked for: kernels write dk and dv together, and with either
+    of them, or dq, the gradients of some arrays. Those of fp8 write all.
+    """
+    terms = {f.gradient_of for f in config.scores if f.argument in wanted}
+    if config.is_fp8:
+        return tuple(WRITTEN)
+    of_queries = "q" in needed or "rows" in terms
+    of_keys = not {"k", "v"}.isdisjoint(needed) or "keys" in terms
+    return (*(("dq",) if of_queries else ()), *(("dk", "dv") if of_keys else ()))
 
 
 class Checked(NamedTuple):
@@ -161,4 +174,5 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
 def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:
     """The alignment, in bytes, of the kernels for these arrays: 16, 8, 4 or 2."""
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
-    return math.gcd(natural, *[aligned(views[n], OF_ARRAYS[views[n].dtype].nbytes) for n in MATRICES])
+    matrices = [views[name] for name in MATRICES if name in views]
+    return math.gcd(natural, *[aligned(array, OF_ARRAYS[array.dtype].nbytes) for array in matrices])

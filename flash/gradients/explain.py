@@ -10,6 +10,7 @@ from flash.contract.forward import CAUSAL
 from flash.contract.gradients import GradientBuild, WideBuild
 from flash.contract.resources import size_text
 from flash.families.precision import FMA
+from flash.gradients.checks import WRITTEN
 from flash.gradients.resources import GradientResources
 from flash.gradients.steps import GradientCall, memory_of, why_without_wgmma
 from flash.launch.explain import data_of, proved_text, rows_of, scores_of, silicon_text
@@ -52,12 +53,12 @@ def explain(
         ("causal", CAUSAL[config.causal or ""]),  # type: ignore[index]  # True became "bottom_right"
         *scores_of(config).items(),
         ("data", data_of(backend, call.arrays["q"])),
-        ("wanted", ", ".join(["dq, dk, dv", *call.sums])),
+        ("wanted", ", ".join([*call.written, *call.sums])),
     ]
     if backend in WITHOUT_KERNELS:
         lines.append(("kernel", "none: numpy computes it"))
     else:
-        lines.append(("sweeps", _sweeps(sweeps)))
+        lines.append(("sweeps", _sweeps(sweeps, call)))
         for kernel, ctas in kernels:
             lines += _kernel(kernel, ctas, call, target)
         lines.append(("work", _work(call, kernels)))
@@ -65,8 +66,16 @@ def explain(
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines)
 
 
-def _sweeps(sweeps: Sweeps) -> str:
+def _sweeps(sweeps: Sweeps, call: GradientCall) -> str:
     """A text with the number of sweeps that make dQ, dK and dV, and why."""
+    if not call.written:
+        return "none, because no gradient of a matrix is needed"
+    if len(call.written) < len(WRITTEN):
+        what = "dq is" if call.written == ("dq",) else "dk and dv are"
+        return (
+            f"one, because only {what} needed: {_products_of(call)} products for each tile, and the same "
+            "call gives the same bits"
+        )
     if sweeps.in_order:
         return (
             f"one, {sweeps.why}: five products for each tile, of which dQ is added to f32 sums in a fixed "
@@ -78,6 +87,11 @@ def _sweeps(sweeps: Sweeps) -> str:
             "the last bits of dq may differ from call to call"
         )
     return f"two, {sweeps.why}: seven products for each tile, and the same call gives the same bits"
+
+
+def _products_of(call: GradientCall) -> str:
+    """The number, in words, of matrix products of which the gradients of a call that it writes are made."""
+    return ("two", "three", "four", "five")[len(call.written)]
 
 
 def _kernel(kernel: BuiltKernel, ctas: int, call: GradientCall, target: Target) -> Iterator[tuple[str, str]]:
@@ -133,9 +147,13 @@ def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str
         return "as much as the lengths say, which are on a GPU and not read"
     heads, window = call.checked.geometry.heads, call.config.window
     costs = [GradientResources.of(kernel) for kernel, _ in kernels]
-    needed = max((sum(c.useful_flops(1, heads, *rows, window) for rows in lengths) for c in costs), default=0)
+    written = call.written
+    needed = max(
+        (sum(c.useful_flops(1, heads, *rows, window, written) for rows in lengths) for c in costs), default=0
+    )
     done = sum(c.flops(1, heads, *rows, window) for c in costs for rows in lengths)
-    return f"{needed / 1e9:.3g} GFLOP needed by five products, {done / 1e9:.3g} by the kernels' whole tiles"
+    products = f"{_products_of(call)} products"
+    return f"{needed / 1e9:.3g} GFLOP needed by {products}, {done / 1e9:.3g} by the kernels' whole tiles"
 
 
 def _memory(call: GradientCall, target: Target) -> str:

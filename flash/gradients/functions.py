@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from flash.calls.operation import Result, stream_of
 from flash.functions import dtype_of, last_dimension
-from flash.gradients.kernel import AttentionGradient, Gradients
+from flash.gradients.kernel import NEEDED, AttentionGradient, Gradients
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, readable_views
 from flash.launch.signature import BackwardArguments, GradientNarrowArguments
@@ -45,6 +45,7 @@ class _GradientsOfNoColumns(AttentionGradient):
         lse: AnyArray,
         *,
         dv: AnyArray | None = None,
+        needed: Iterable[str] = NEEDED,
         stream: object = None,
         wanted: Iterable[str] = (),
         **how: Any,
@@ -71,7 +72,11 @@ class _GradientsOfNoColumns(AttentionGradient):
         zeros = [self._empty(like, typed, handle) for typed in of]
         self._gradient.clear([view(array, "dout") for array in zeros], stream_of(like, handle))
         rows: list[Any] = [results.deliver(array, like) for array in zeros]
-        gradients = super().launch(rows[0], q, k, k, rows[-1], lse, stream=stream, wanted=wanted, **how)
+        asked = self._needed(needed, {"dq": how.get("dq"), "dk": how.get("dk"), "dv": dv})
+        how |= {"stream": stream, "wanted": wanted, "needed": [name for name in asked if name != "v"]}
+        gradients = super().launch(rows[0], q, k, k, rows[-1], lse, **how)
+        if "v" not in asked:
+            return gradients
         written: Any = results.deliver(self._empty(views["v"], of[-1], handle), like) if dv is None else dv
         return gradients._replace(dv=written)
 
@@ -118,6 +123,7 @@ def attention_backward(
     dq: AnyArray | None = None,
     dk: AnyArray | None = None,
     dv: AnyArray | None = None,
+    needed: Iterable[str] = NEEDED,
     wanted: Iterable[str] = (),
     causal: Causal = False,
     precision: Precision | None = None,
@@ -132,7 +138,8 @@ def attention_backward(
 
     `out` and `lse` are what `attention(q, k, v, return_lse=True, ...)` returned for the same
     arguments, `dout` and `dlse` the gradients of a number for them. Returns its gradients: dq, dk and
-    dv, and in `arrays` those of the arrays of scores that `wanted` names. `causal`, `window`,
+    dv, None of those matrices that `needed` does not name, and in `arrays` those of the arrays of scores that
+    `wanted` names. `causal`, `window`,
     `softcap`, `score_mod`, `mask_mod` and `dropout` are as in `attention`; all other arguments and the
     exceptions are as in `AttentionGradient.launch`.
 
@@ -157,6 +164,7 @@ def attention_backward(
         (deterministic, causal, precision, ()),
         arguments,
         arrays,
+        needed=needed,
         wanted=wanted,
         stream=stream,
         backend=backend,
@@ -184,6 +192,7 @@ def attention_varlen_backward(
     dq: AnyArray | None = None,
     dk: AnyArray | None = None,
     dv: AnyArray | None = None,
+    needed: Iterable[str] = NEEDED,
     wanted: Iterable[str] = (),
     causal: Causal = False,
     precision: Precision | None = None,
@@ -212,6 +221,7 @@ def attention_varlen_backward(
         (deterministic, causal, precision, (seqused_q is not None, seqused_k is not None)),
         scores,
         arrays,
+        needed=needed,
         wanted=wanted,
         stream=stream,
         backend=backend,

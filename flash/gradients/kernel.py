@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
 
 from flash.calls.gpu import Launcher
@@ -11,7 +11,7 @@ from flash.calls.memory import ALIGNED, PlannedMemory
 from flash.calls.operation import stream_of
 from flash.contract.gradients import GradientBuild, gradient_build
 from flash.families.request import natural_alignment
-from flash.gradients.checks import WRITTEN
+from flash.gradients.checks import WRITTEN, written_for
 from flash.gradients.explain import explain
 from flash.gradients.operation import Gradient
 from flash.gradients.resources import GradientResources
@@ -36,13 +36,15 @@ from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.settings import AUTO, WITHOUT_KERNELS
 from ptxgen.target import target as find_target
 
+NEEDED: Final = ("q", "k", "v")  # the matrices that have gradients
+
 _NAME: Final = "AttentionGradient"
 
 
 class Gradients(NamedTuple, Generic[A]):
-    """The gradients of a call: of q, k and v, in their shapes and types (with fp8 in the type of out), and by
-    the names of their arguments those of the arrays of scores that were wanted, of the types and shapes of
-    these arguments.
+    """The gradients of a call: of q, k and v, in their shapes and types (with fp8 in the type of out), None
+    of those that were not needed; and by the names of their arguments those of the arrays of scores that were
+    wanted, of the types and shapes of these arguments.
     """
 
     dq: A
@@ -182,6 +184,7 @@ class AttentionGradient:
         dq: AnyArray | None = None,
         dk: AnyArray | None = None,
         dv: AnyArray | None = None,
+        needed: Iterable[str] = NEEDED,
         wanted: Iterable[str] = (),
         stream: object = None,
         backend: Backend = AUTO,
@@ -212,6 +215,10 @@ class AttentionGradient:
         whose last dimension is dense; they share no memory with each other or the inputs. With varlen, rows
         of no sequence are 0 in new arrays, and not written in given ones.
 
+        `needed` names the matrices among "q", "k" and "v" whose gradients are computed; the others are None.
+        Without "q", or without both "k" and "v", kernels of their own make the rest: 4 or 3 products for each
+        tile of scores in place of 5 or 7, so that keys and values that are not trained cost less.
+
         Sums run in an order that only the config, the shapes and the device determine: the same call
         gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`
         has the formulas, and what is rounded where.
@@ -240,10 +247,12 @@ class AttentionGradient:
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
         }  # fmt: skip
-        gradient, names = self._gradient, self._wanted(wanted)
-        call, name, _ = self._read(named, arguments, layout, max_seqlen_k, backend, explicit)
+        gradient, names, matrices = self._gradient, self._wanted(wanted), self._needed(needed, named)
+        call, name, _ = self._read(
+            named, arguments, layout, max_seqlen_k, (matrices, names), backend, explicit
+        )
         like = call.arrays["q"]
-        declared = list(gradient.declared(call.arrays, call.operands, names))
+        declared = list(gradient.declared(call.arrays, call.operands, call.written, names))
         arrays, new = gradient.new(declared, explicit)
         sums = {n: new.pop(sum_name(n)) for n in names}
         cleared = [*(new.values() if self.config.varlen else ())]
@@ -254,7 +263,8 @@ class AttentionGradient:
         returned: dict[str, Any] = dict(named)
         returned |= {result.name: results.deliver(arrays[result.name], result.like) for result in declared}
         of_scores = {n: returned[sum_name(n)] for n in names}
-        return Gradients(returned["dq"], returned["dk"], returned["dv"], of_scores)
+        dq, dk, dv = (returned[f"d{matrix}"] if matrix in matrices else None for matrix in NEEDED)
+        return Gradients(dq, dk, dv, of_scores)
 
     @takes(GradientExplainArguments)
     def explain(
@@ -270,6 +280,7 @@ class AttentionGradient:
         dq: AnyArray | None = None,
         dk: AnyArray | None = None,
         dv: AnyArray | None = None,
+        needed: Iterable[str] = NEEDED,
         wanted: Iterable[str] = (),
         backend: Backend = AUTO,
         layout: Layout = "bhsd",
@@ -288,9 +299,10 @@ class AttentionGradient:
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
         }  # fmt: skip
         names, gradient = self._wanted(wanted), self._gradient
-        call, name, why = self._read(named, arguments, layout, max_seqlen_k, backend, None)
+        asked = self._needed(needed, named), names
+        call, name, why = self._read(named, arguments, layout, max_seqlen_k, asked, backend, None)
         ordinal = gradient.ordinal(name, call.arrays)
-        arrays = {**{n: call.arrays[of] for n, of in WRITTEN.items()}, **call.arrays}
+        arrays = {**{n: call.arrays[WRITTEN[n]] for n in call.written}, **call.arrays}
         call = call._replace(arrays=arrays, sums={n: call.operands[n] for n in names})
         kernels = []
         if name not in WITHOUT_KERNELS:
@@ -317,11 +329,12 @@ class AttentionGradient:
         arguments: Any,
         layout: str,
         max_seqlen_k: object,
+        asked: tuple[Collection[str], Collection[str]],
         backend: object,
         stream: int | None,
     ) -> tuple[GradientCall, str, str]:
         """The checked call of arguments, with the config's scale and numbers; its backend, and why that
-        one.
+        one. `asked` are the matrices, and the arrays of scores, whose gradients are asked for.
         """
         caller, gradient, config = self._caller.name, self._gradient, self.config
         longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
@@ -330,17 +343,33 @@ class AttentionGradient:
         name, why = gradient.choose(backend, views["q"], stream)
         sweeps = gradient.require_kernels(name, gradient.ordinal(name, views))
         of_scores = self._numbers, dict[str, ArrayView]()
-        how = sweeps.number == 1, sweeps.in_order
-        call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores, *how)
-        return call, name, why
+        call = GradientCall(config, checked, layout, config.scale, views, operands, *of_scores)
+        written = written_for(config, *asked)
+        if sweeps.number == 1 and len(written) == len(WRITTEN):
+            call = call._replace(one_sweep=True, in_order=sweeps.in_order)
+        return call._replace(written=written), name, why
+
+    def _needed(self, names: Iterable[str], arrays: Mapping[str, object]) -> tuple[str, ...]:
+        """The matrices whose gradients are needed. Raises `LaunchError` for a name that is none of q, k and
+        v, and for an array to write a gradient to that is not needed.
+        """
+        needed = _names(names)
+        caller, among = self._caller.name, ", ".join(NEEDED)
+        for name in needed:
+            if name not in NEEDED:
+                raise LaunchError(f"{caller}: needed must name matrices among {among}, got {shown(name)}")
+        for matrix in NEEDED:
+            if matrix not in needed and arrays[f"d{matrix}"] is not None:
+                raise LaunchError(
+                    f"{caller}: d{matrix} is an array to write to, but needed does not name {matrix}; name "
+                    f"it, or leave d{matrix} out"
+                )
+        return tuple(needed)
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""
         known = [f.argument for f in self.config.scores if f.gradient_of]
-        try:
-            wanted: list[Any] = [names] if isinstance(names, str) else list(names)
-        except TypeError:
-            wanted = [names]
+        wanted = _names(names)
         for name in wanted:
             if not isinstance(name, str) or name not in known:
                 why = "the config asks for no such array" if self._caller.has_config else "none is given"
@@ -350,3 +379,10 @@ class AttentionGradient:
                     f"got {shown(name)}{did_you_mean(name, known)}"
                 )
         return wanted
+
+
+def _names(names: object) -> list[Any]:
+    """The elements of an argument that lists names; a string is one name."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        return [names]
+    return list(names)

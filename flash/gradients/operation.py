@@ -63,10 +63,15 @@ class Gradient(Operation[GradientCall]):
         return {name: read[name] for name in arrays}, {name: read[name] for name in self._operands}
 
     def declared(
-        self, views: Mapping[str, ArrayView], operands: Mapping[str, ArrayView], wanted: Iterable[str]
+        self,
+        views: Mapping[str, ArrayView],
+        operands: Mapping[str, ArrayView],
+        written: Iterable[str],
+        wanted: Iterable[str],
     ) -> Iterator[Result]:
-        """The new arrays for the results of a call."""
-        for name, of in WRITTEN.items():
+        """The new arrays for the results of a call, which writes those `written` of dq, dk and dv."""
+        for name in written:
+            of = WRITTEN[name]
             if name not in views:
                 yield Result(name, views[of], views[of].shape, self.config.output)
         for name in wanted:
@@ -158,13 +163,14 @@ class Gradient(Operation[GradientCall]):
         """See `Operation.written`: rows of no packed sequence keep their contents, and gradients of arrays of
         scores their zeros where no query meets a key.
         """
-        return {**dict.fromkeys(WRITTEN, not self.config.varlen), **{sum_name(n): False for n in call.sums}}
+        rows = dict.fromkeys(call.written, not self.config.varlen)
+        return {**rows, **{sum_name(name): False for name in call.sums}}
 
     def key(self, call: GradientCall, ordinal: int) -> tuple[object, ...]:
         """See `Operation.key`."""
         aligned = alignment(self.config, call.arrays)
         of_features = tuple(call.numbers.items()), tuple(call.sums)
-        return call.checked, aligned, call.scale, *of_features, call.layout, ordinal
+        return call.checked, aligned, call.scale, *of_features, call.layout, call.written, ordinal
 
     def steps(self, call: GradientCall, ordinal: int | None, memory: Memory) -> Iterator[Step]:
         """See `Operation.steps`."""

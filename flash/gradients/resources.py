@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild
 from flash.contract.resources import FLOPS_PER_FMA, reach_of, seen_pairs, size_text, tiles_seen
+from flash.gradients.checks import WRITTEN
 from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
 from flash.scores.window import Sides
 from ptxgen.runtime.assembler_log import KernelUsage
 from ptxgen.target import WARP_SIZE, Target
 
-# Products of which the gradients of a tile are made: those that sum over head_dim or give its columns
-# (scores, dQ, dK), and those of head_dim_v (dP, dV).
-_OF_HEAD_DIM: Final = 3
-_OF_HEAD_DIM_V: Final = 2
 
-
-def needed_flops(head_dim: int, head_dim_v: int, pairs: int) -> int:
-    """Floating-point operations of the five matrix products that the gradients of `pairs` scores need."""
-    return FLOPS_PER_FMA * pairs * (_OF_HEAD_DIM * head_dim + _OF_HEAD_DIM_V * head_dim_v)
+def needed_flops(
+    head_dim: int, head_dim_v: int, pairs: int, written: Collection[str] = tuple(WRITTEN)
+) -> int:
+    """Floating-point operations of the matrix products that the gradients `written`, of dq, dk and dv, of
+    `pairs` scores need: those of the scores and of their gradients, and one for each gradient.
+    """
+    columns = head_dim + head_dim_v + sum(head_dim_v if name == "dv" else head_dim for name in written)
+    return FLOPS_PER_FMA * pairs * columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,24 @@ class GradientResources:
         t, tiles = self.config.tiling, self.visited_tiles(seq_q, seq_k, window)
         return FLOPS_PER_FMA * batch * heads * tiles * t.block * t.tile * sum(self.products())
 
-    def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:
-        """Floating-point operations that the gradients of a call need, in whatever kernels: five
-        products for each key that a query sees. Keys that a mask or a bias hides count as seen. 0 for a
+    def useful_flops(
+        self,
+        batch: int,
+        heads: int,
+        seq_q: int,
+        seq_k: int,
+        window: Sides = None,
+        written: Collection[str] = tuple(WRITTEN),
+    ) -> int:
+        """Floating-point operations that the gradients `written` of a call need, in whatever kernels: for all
+        five products for each key that a query sees. Keys that a mask or a bias hides count as seen. 0 for a
         kernel without products.
         """
         if self.config is None or not self.config.tiling.tile:
             return 0
         t, causal = self.config.tiling, self.config.causal
         pairs = batch * heads * seen_pairs(reach_of(causal, seq_q, seq_k, window), seq_q, seq_k)
-        return needed_flops(t.head_dim, t.head_dim_v, pairs)
+        return needed_flops(t.head_dim, t.head_dim_v, pairs, written)
 
     def __str__(self) -> str:
         registers = "registers unknown (no assembler)"

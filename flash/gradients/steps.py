@@ -15,7 +15,7 @@ from flash.contract.gradients import GradientBuild, gradient_build, sum_build, w
 from flash.cpu.engine import Engine
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.families.wgmma_gradient import CONSUMERS
-from flash.gradients.checks import Checked, alignment
+from flash.gradients.checks import WRITTEN, Checked, alignment
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.launch.kernel_choice import against_map
@@ -77,11 +77,19 @@ class GradientCall(NamedTuple):
     sums: Mapping[str, ArrayView]
     one_sweep: bool = False  # as `gradient_config` takes it
     in_order: bool = False  # likewise
+    written: tuple[str, ...] = tuple(WRITTEN)  # of dq, dk and dv
 
     @property
     def dout_dtype(self) -> DType:
         """The type of dO."""
         return OF_ARRAYS[self.arrays["dout"].dtype]
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The owners of the kernels that write dq, dk and dv, in the order of their launches."""
+        return owners_of(
+            one_sweep=self.one_sweep, writes_queries="dq" in self.written, writes_keys="dk" in self.written
+        )
 
 
 class Memory(NamedTuple):
@@ -219,7 +227,7 @@ def steps_of(
     views = arrays_of(call, memory)
     if config.is_fp8:
         yield from _widening_steps(call, target, views, values, caller)
-    for owner in owners_of(one_sweep=call.one_sweep):
+    for owner in call.owners:
         kernel = build(_kernel(call, owner, target, caller))
         t = kernel.config.tiling
         if kernel.config.sum_block is not None:
@@ -354,7 +362,7 @@ def run_on_cpu(call: GradientCall, engine: Engine) -> None:
         of_rows = {name: None if a is None else a.reshape(shape) for name, a in rows.items()}
         if config.is_fp8:
             in_order |= _scaled(call, in_order, operands)
-        attend(**in_order, **of_rows, arrays=sums, **operands)
+        attend(**dict.fromkeys(WRITTEN) | in_order, **of_rows, arrays=sums, **operands)
         return
     by_head = {name: a.swapaxes(0, 1)[None] for name, a in arrays.items()}
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
@@ -364,8 +372,9 @@ def run_on_cpu(call: GradientCall, engine: Engine) -> None:
     of_sequences = {name: np.zeros(of_heads, np.float32) for name in sums}
     for b, queries, keys in each_sequence(**lengths):
         one = slice(b, b + 1)
+        rows_of = {n: a[:, :, keys if n in ("k", "v", "dk", "dv") else queries] for n, a in by_head.items()}
         attend(
-            **{n: a[:, :, keys if n in ("k", "v", "dk", "dv") else queries] for n, a in by_head.items()},
+            **dict.fromkeys(WRITTEN) | rows_of,
             **{name: None if a is None else a[None, :, queries] for name, a in rows.items()},
             **{name: array[one] for name, array in wide.items()},
             arrays={name: array[one] for name, array in of_sequences.items()},

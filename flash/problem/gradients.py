@@ -76,9 +76,13 @@ SUM_BLOCKS: Final = Number(
 )
 
 
-def owners_of(*, one_sweep: bool) -> tuple[str, ...]:
-    """The owners of the kernels that make dQ, dK and dV, in the order of their launches."""
-    return OWNERS_IN_ONE_SWEEP if one_sweep else OWNERS
+def owners_of(*, one_sweep: bool, writes_queries: bool = True, writes_keys: bool = True) -> tuple[str, ...]:
+    """The owners of the kernels that make dQ, dK and dV, in the order of their launches. In two sweeps those
+    of dQ, or of dK and dV, are left out where nothing `writes_queries`, or `writes_keys`.
+    """
+    if one_sweep:
+        return OWNERS_IN_ONE_SWEEP
+    return (QUERIES if writes_queries else DELTAS, *((KEYS,) if writes_keys else ()))
 
 
 def term_of(feature: ScoreFeature | type[ScoreFeature], *, one_sweep: bool) -> str:

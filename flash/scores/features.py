@@ -114,7 +114,11 @@ class ValueArguments(WindowArguments, SoftcapArguments, ScoreModArguments, MaskM
     """The arguments of the features that all calls may have, beside arrays."""
 
 
-class ScoreArguments(ValueArguments, ScoreArrays, DropoutArguments, total=False):
+class WeightArguments(ValueArguments, ScoreArrays, total=False):
+    """The arguments of all features but dropout in a call without a config."""
+
+
+class ScoreArguments(WeightArguments, DropoutArguments, total=False):
     """The arguments of all features in a call without a config."""
 
 

@@ -1056,6 +1056,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "attention_backward",
         "attention_varlen",
         "attention_varlen_backward",
+        "attention_weights",
         "attention_with_kvcache",
         "block_table_from_csr",
         "lse_from_log2",

@@ -97,12 +97,13 @@ class Call(NamedTuple):
         arguments.pop(_MOST_KEYS, None)
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
             arguments[_MOST_KEYS] = settings.get(_MOST_KEYS, of_call["k"].shape[0])
+        needed = [name for name in MATRICES if name in names]
         wanted = [name for name in names if name not in MATRICES]
         backend = self.backend
         if not on_gpu:
             backend = for_gradients_of_host(backend, settings.get("precision"))
         function = flash.attention_varlen_backward if self.is_varlen else flash.attention_backward
-        gradients = function(**arguments, **how, wanted=wanted, backend=backend)
+        gradients = function(**arguments, **how, needed=needed, wanted=wanted, backend=backend)
         named = {"q": gradients.dq, "k": gradients.dk, "v": gradients.dv, **gradients.arrays}
         return tuple([named[name] for name in names])
 

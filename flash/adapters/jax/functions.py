@@ -288,18 +288,17 @@ def _backward(
     call: Call, wanted: tuple[str, ...], arrays: dict[str, Any], more: dict[str, Any]
 ) -> dict[str, Any]:
     """The gradients of `wanted` by name."""
+    wanted = tuple(sorted(wanted, key=lambda name: name not in MATRICES))
     inputs = {**arrays, **more}
-    names = (*MATRICES, *[name for name in wanted if name not in MATRICES])  # kernels make all three
     if not any(isinstance(array, jax.core.Tracer) for array in inputs.values()):
-        gradients = _gradients_now(call, inputs, names)
+        gradients = _gradients_now(call, inputs, wanted)
     else:
-        shapes = [jax.ShapeDtypeStruct(arrays[name].shape, arrays[name].dtype) for name in names]
+        shapes = [jax.ShapeDtypeStruct(arrays[name].shape, arrays[name].dtype) for name in wanted]
         ranks = {name: array.ndim for name, array in inputs.items()}
-        compute = functools.partial(host.backward, call, ranks, names)
-        on_gpu = Backward(call, ranks, names) if call.backend in _ON_GPU else None
+        compute = functools.partial(host.backward, call, ranks, wanted)
+        on_gpu = Backward(call, ranks, wanted) if call.backend in _ON_GPU else None
         gradients = _traced(_Work(call.caller, ranks, compute, shapes, on_gpu), inputs)
-    named = dict(zip(names, gradients, strict=True))
-    return {name: named[name] for name in wanted}
+    return dict(zip(wanted, gradients, strict=True))
 
 
 def _gradients_now(call: Call, inputs: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:

@@ -120,7 +120,7 @@ def result_types(call: Call, arrays: Traced, outputs: Sequence[Output]) -> list[
 
 
 class Backward(Work):
-    """The gradients of the arrays called `names`, which begin with q, k and v."""
+    """The gradients of the arrays called `names`, first those of q, k and v."""
 
     def __init__(self, call: Call, ranks: Mapping[str, int], names: Sequence[str]) -> None:
         super().__init__(call, ranks)
@@ -129,14 +129,15 @@ class Backward(Work):
     def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
         """See `Work`."""
         like = [arrays[name] for name in self.names]
-        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like], (0,) * len(MATRICES)
+        matrices = [name for name in self.names if name in MATRICES]
+        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like], (0,) * len(matrices)
 
     def launch(
         self, buffers: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
     ) -> None:
         """See `Work`."""
         outputs = dict(zip(self.names, results, strict=True))
-        into = {f"d{name}": outputs.pop(name) for name in MATRICES}
+        into = {f"d{name}": outputs.pop(name) for name in MATRICES if name in outputs}
         arrays = {n: _OnGpu(x, *([outputs[n]] if n in outputs else [])) for n, x in buffers.items()} | seed
         self.call.gradients(arrays, self.names, on_gpu=True, stream=stream, **into)
 

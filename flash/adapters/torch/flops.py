@@ -5,6 +5,7 @@ hides count, too, as PyTorch counts its attention (`sdpa_flop_count` in that mod
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -28,8 +29,9 @@ def count(operator: Any, pairs: Callable[[Arguments], int], *, is_backward: bool
         named = dict(zip(names, args, strict=False)) | kwargs
         values = named["v"] if "k_cache" not in named else named["v_cache"]
         dim, dim_v = named["q"].shape[-1], named.get("head_dim_v") or values.shape[-1]
-        # Backward: scores again, and the gradients of weights, of V, of Q and of K.
-        columns = 3 * dim + 2 * dim_v if is_backward else dim + dim_v
+        columns = dim + dim_v
+        if is_backward:  # scores again, the gradients of weights, and of Q, K and V those that are wanted
+            columns += sum(itertools.compress((dim, dim, dim_v), named["wanted"]))
         return int(_FLOPS_PER_FMA * pairs(named) * columns)
 
     register_flop_formula(operator.overloadpacket, get_raw=True)(formula)

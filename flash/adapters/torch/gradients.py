@@ -14,9 +14,8 @@ from torch._library.autograd import Info, make_autograd_impl
 from flash.adapters.torch import flops, library
 from flash.adapters.torch.settings import Schema
 from flash.adapters.torch.tensors import in_transform, require_no_tracking
-from flash.adapters.torch.vmap import MATRICES, Dense, Mapped, Varlen
+from flash.adapters.torch.vmap import WITH_GRADIENTS, Dense, Mapped, Varlen
 from flash.problem.outputs import LSE
-from flash.scores.features import DIFFERENTIABLE
 from ptxgen.arrays.views import WITH_TANGENT
 from ptxgen.errors import LaunchError
 
@@ -41,27 +40,26 @@ def differentiate(
     torch.func.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `settings`.
-    `compute` makes, of dout, dlse, out, lse, a flag for each of `DIFFERENTIABLE`, whether it is wanted,
-    and these arguments, the gradients of `MATRICES` and `DIFFERENTIABLE`; those that are not wanted
-    have no elements. `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys
-    a call has.
+    `compute` makes, of dout, dlse, out, lse, a flag for each of `WITH_GRADIENTS`, whether it is wanted,
+    and these arguments, the gradients of `WITH_GRADIENTS`; those that are not wanted have no elements.
+    `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys a call has.
     """
     caller, aux, with_lse = settings.caller, len(names), settings.names.index(LSE.option)
 
     def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *args: Any) -> Any:  # noqa: ARG001
         named = dict(zip(names, args, strict=False))
-        asked = dict(zip(DIFFERENTIABLE, wanted, strict=True))
+        asked = dict(zip(WITH_GRADIENTS, wanted, strict=True))
         return tuple(
             torch.empty_like(named[name], memory_format=torch.contiguous_format)
-            if asked.get(name, True)
+            if asked[name]
             else dout.new_empty((0,))
-            for name in (*MATRICES, *DIFFERENTIABLE)
+            for name in WITH_GRADIENTS
         )
 
     back = library.declare(
         f"{caller}_backward",
         f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {schema}) -> "
-        f"({', '.join(['Tensor'] * (len(MATRICES) + len(DIFFERENTIABLE)))})",
+        f"({', '.join(['Tensor'] * len(WITH_GRADIENTS))})",
         compute,
         fake,
     )
@@ -90,12 +88,12 @@ def differentiate(
             dlse,
             out,
             lse,
-            [needed.get(name, False) for name in DIFFERENTIABLE],
+            [needed.get(name, False) for name in WITH_GRADIENTS],
             *tensors[:aux],
             arrays,
             *ctx.settings,
         )
-        of = dict(zip((*MATRICES, *DIFFERENTIABLE), computed, strict=True))
+        of = dict(zip(WITH_GRADIENTS, computed, strict=True))
         of_tensors = [of.get(name) if needed[name] else None for name in names]
         return (*of_tensors, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 

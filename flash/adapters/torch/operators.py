@@ -28,7 +28,7 @@ from flash.adapters.torch.tensors import (
     tracked,
     with_tangents,
 )
-from flash.adapters.torch.vmap import MATRICES, Dense, Varlen
+from flash.adapters.torch.vmap import MATRICES, WITH_GRADIENTS, Dense, Varlen
 from flash.calls.backend import for_gradients_of_host
 from flash.gradients.tangents import attention_tangents
 from flash.launch.options import ATTENTION
@@ -246,9 +246,10 @@ class Operators:
         wanted: Sequence[bool],
         *arguments: Any,
     ) -> tuple[Tensor, ...]:
-        """The gradients of q, k, v and `DIFFERENTIABLE`; a tensor without elements for what is not
-        `wanted`. On a GPU they are computed on the current stream, where autograd makes `dout`.
+        """The gradients of `WITH_GRADIENTS`; a tensor without elements for what is not `wanted`. On a GPU
+        they are computed on the current stream, where autograd makes `dout`.
         """
+        is_wanted = dict(zip(WITH_GRADIENTS, wanted, strict=True))
         tensors, scores, asked = self._read(arguments)
         q, how = tensors["q"], self._settings.of_gradients(asked)
         backend = asked["backend"]
@@ -264,11 +265,12 @@ class Operators:
             **tensors,
             **scores,
             **how,
-            wanted=[name for name, is_wanted in zip(DIFFERENTIABLE, wanted, strict=True) if is_wanted],
+            needed=[name for name in MATRICES if is_wanted[name]],
+            wanted=[name for name in DIFFERENTIABLE if is_wanted[name]],
             backend=backend,
         )
-        arrays = [computed.arrays[n] if n in computed.arrays else q.new_empty((0,)) for n in DIFFERENTIABLE]
-        return (*computed[: len(MATRICES)], *arrays)
+        gradients = dict(zip(MATRICES, computed, strict=False)) | computed.arrays
+        return tuple([gradients[name] if is_wanted[name] else q.new_empty((0,)) for name in WITH_GRADIENTS])
 
     def _results(self, q: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         out, *others = self._computed(q, *arguments)

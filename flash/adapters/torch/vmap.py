@@ -19,6 +19,7 @@ from flash.scores.features import DIFFERENTIABLE, SCORES
 from ptxgen.errors import LaunchError
 
 MATRICES: Final = ("q", "k", "v")
+WITH_GRADIENTS: Final = (*MATRICES, *DIFFERENTIABLE)  # tensors, in the order of an operator's gradients
 _AXES: Final = {feature.argument: len(feature.axes) for feature in SCORES if feature.axes}
 _FOUR: Final = 4  # dimensions of q with a batch
 
@@ -150,15 +151,18 @@ class Mapped:
         (*first, wanted), rest = arguments[:5], arguments[5:]
         rest_dims = dims[5:]
         where = self._kind.of(info.batch_size, rest[0], rest_dims[0])
-        is_wanted = dict(zip(DIFFERENTIABLE, wanted, strict=True))
+        is_wanted = dict(zip(WITH_GRADIENTS, wanted, strict=True))
         folded = [None if t is None else where.folded(t, d) for t, d in zip(first, dims[:4], strict=True)]
         gradients = operator(*folded, wanted, *self._folded(info, where, rest_dims, rest, is_wanted))
         named = dict(zip(self._names, zip(rest, rest_dims, strict=False), strict=False))
-        count = len(MATRICES)
-        results: list[tuple[Tensor, int | None]] = [where.unfolded(t) for t in gradients[:count]]
-        for name, gradient in zip(DIFFERENTIABLE, gradients[count:], strict=True):
-            asked = is_wanted[name]
-            results.append(where.of_array(name, gradient, *named[name]) if asked else (gradient, None))
+        results: list[tuple[Tensor, int | None]] = []
+        for name, gradient in zip(WITH_GRADIENTS, gradients, strict=True):
+            if not is_wanted[name]:
+                results.append((gradient, None))
+            elif name in MATRICES:
+                results.append(where.unfolded(gradient))
+            else:
+                results.append(where.of_array(name, gradient, *named[name]))
         return tuple(zip(*results, strict=True))
 
     def _folded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Unpack
@@ -15,7 +16,8 @@ from flash.adapters.torch import attention, attention_varlen
 from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows
 from flash.adapters.transformers.masks import CALLER, OTHERS, Mask, Seen, read_mask
-from flash.launch.options import CACHED, DEFAULTS, MEANINGS, OPTIONS, ModelOptions, checked_options
+from flash.gradients.weights import attention_weights
+from flash.launch.options import CACHED, DEFAULTS, MEANINGS, OPTIONS, ModelOptions, Option, checked_options
 from flash.scores.feature import ScoreFeature
 from flash.scores.features import SCORES, require_known, takes
 from ptxgen.errors import ConfigError, LaunchError, shown
@@ -114,20 +116,22 @@ def attend(
     position_bias: Any = None,
     is_causal: bool | None = None,
     **others: Any,
-) -> tuple[Any, None]:
+) -> tuple[Any, torch.Tensor | None]:
     """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
     and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, a mask of `read_mask` or [items, 1 or
     heads, n, m], `position_bias` [1 or items, heads, n, m], which is added to scores, and what features of
     scores have `in_transformers`, such as sinks `s_aux` [heads]; the options are those of `register`, unless
     a call of the model gives them. Without a mask, all keys are seen if `is_causal`, of the call or else the
-    module, is False. Returns [items, n, heads, head_dim_v], dense, and None for the weights, which are not
-    made.
+    module, is False. Returns [items, n, heads, head_dim_v], dense, and None, or if the model asks for
+    `output_attentions` the weights of `flash.attention_weights`, [items, heads, n, m], without gradients and
+    dropout.
 
     Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and
     `flash.attention_with_kvcache` raise.
     """
     options = {option: others.pop(option.name, option.default) for option in _OPTIONS}
     arguments = {feature: others.pop(feature.in_transformers, None) for feature in _FEATURES}
+    is_asked = _asks_weights(others.pop("output_attentions", None))
     _refuse_others(module, others)
     rows = key if isinstance(key, NewRows) else None
     keys = rows.length if rows is not None else key.shape[2]
@@ -136,6 +140,12 @@ def attend(
     seen = _seen(module, attention_mask, query, keys, is_causal=is_causal, position_bias=position_bias)
     scores: dict[str, Any] = {"softmax_scale": scaling, "window": seen.window}
     scores |= {f.argument: f.default if x is None else _converted(f, x) for f, x in arguments.items()}
+    if is_asked and (rows is not None or seen.starts is not None):
+        of = "a FlashCache" if rows is not None else "packed sequences"
+        raise LaunchError(
+            f"{CALLER}: {type(module).__name__} gives output_attentions, but attention over {of} has no "
+            f"weights as a result; {OTHERS}"
+        )
     if rows is not None:
         new_k, new_v = rows.tensors
         arrays = {feature.argument: x for feature, x in arguments.items() if feature.axes}
@@ -159,7 +169,21 @@ def attend(
         **{option.name: x for option, x in options.items()},
         **scores,
     )
-    return out, None
+    return out, _weights(q, k, seen, options, scores) if is_asked else None
+
+
+def _weights(
+    q: Any, k: Any, seen: Seen, options: Mapping[Option, Any], scores: Mapping[str, Any]
+) -> torch.Tensor:
+    """The weights of a call of `attention`, [items, heads, n, m], of the type of q; without gradients, before
+    dropout, and 0 for keys beyond those that are `seen`.
+    """
+    names = inspect.signature(attention_weights).parameters
+    how = {option.name: x for option, x in options.items()} | dict(scores)
+    how |= {"causal": seen.causal, "mask": seen.mask, "bias": seen.bias, "layout": "bshd"}
+    of_call = {n: x.detach() if isinstance(x, torch.Tensor) else x for n, x in how.items() if n in names}
+    weights: torch.Tensor = attention_weights(q.detach(), k[:, : seen.keys].detach(), **of_call)
+    return torch.nn.functional.pad(weights, (0, k.shape[1] - seen.keys)).to(q.dtype)
 
 
 def _attend_each(q: Any, k: Any, v: Any, starts: Any, scores: Mapping[str, Any]) -> Any:
@@ -219,18 +243,20 @@ def _of_elements(caller: str, mask: Any, query: Any, keys: int) -> Seen:
     return Seen(queries, keys, bias=mask if mask.dtype == query.dtype else mask.float())
 
 
-def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
-    """Raise `LaunchError` for arguments that would be ignored though they mean something, and if a model asks
-    for weights.
+def _asks_weights(asked: object) -> bool:
+    """Whether a model asks for weights: by its argument `output_attentions`, or by the collector of outputs
+    of transformers, which reads what the attention returns.
     """
+    collected = () if torch.compiler.is_compiling() else _active_collector.get() or ()
+    return bool(asked) or any(name.endswith(_WEIGHTS) for name in collected)
+
+
+def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
+    """Raise `LaunchError` for arguments that would be ignored though they mean something."""
     arguments = {
         name: value for name, value in others.items() if name not in _NO_MATTER and value is not None
     }
     lost = {name for name, value in arguments.items() if value is not False}
-    # transformers may collect weights itself, with hooks that would find None.
-    asked = () if torch.compiler.is_compiling() else _active_collector.get() or ()
-    if any(name.endswith(_WEIGHTS) for name in asked):
-        lost.add("output_attentions")
     if lost:
         raise LaunchError(
             f"{CALLER}: {type(module).__name__} gives {', '.join(sorted(lost))}, which this attention cannot "

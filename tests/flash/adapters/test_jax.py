@@ -701,5 +701,6 @@ def test_arrays_on_a_gpu_are_attended_to_in_place(
     assert {n: x for n, x in how.items() if n not in (*arrays, "out", "lse", "dout")} == {
         **settings,
         "deterministic": True,
+        "needed": ["q", "k", "v"],
         "wanted": ["sink"],
     }

@@ -192,7 +192,7 @@ def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
         q, v = torch.empty(1, 2, 3, 4, device="cuda"), torch.empty(1, 2, 3, 6, device="cuda")
         out, lse = ours.attention(q, q, v, return_lse=True)
         settings = ("", None, None, "bhsd", True, False, "auto", None, True, 0, None, None, 0.0, "", "", None)
-        wanted = [False, False, False, True]
+        wanted = [True] * 3 + [False, False, False, True]
         rest = (None, None, None, None, torch.empty(2, device="cuda"), None, None, *settings)
         result = torch.ops.ptxgen_flash.attention_backward(out, lse, out, lse, wanted, q, q, v, *rest)
     assert {tensor.device.type for tensor in result} == {"cuda"}

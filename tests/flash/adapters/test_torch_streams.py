@@ -95,7 +95,7 @@ def test_gradients_of_tensors_on_a_gpu(
     arrays = call_of(flash.AttentionConfig(8, causal=True, sink=True), sink=(sink := np.ones(2, np.float32)))
     torch = TorchOnGpu(driver, 1, monkeypatch)
     on_gpu = {name: torch.tensor(a) for name, a in {**arrays, "sink": sink}.items()}
-    first = [on_gpu["dout"], None, on_gpu["out"], on_gpu["lse"], [False, False, False, True]]
+    first = [on_gpu["dout"], None, on_gpu["out"], on_gpu["lse"], [True] * 3 + [False, False, False, True]]
     tensors = [on_gpu.get(name) for name in _OPERATORS._names]
     chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
     chosen |= {"causal": "bottom_right", "layout": "bhsd", "dropout": 0.0, "score_mod": "", "mask_mod": ""}
@@ -126,7 +126,7 @@ def test_gradients_of_packed_tensors_on_a_gpu(
     out, lse = flash.attention_varlen(q, k, v, **ends, return_lse=True, backend="cpu")
     torch = TorchOnGpu(driver, 1, monkeypatch)
     on_gpu = {name: torch.tensor(a) for name, a in {"q": q, "k": k, "v": v, **ends}.items()}
-    first = [*map(torch.tensor, (dout,)), None, *map(torch.tensor, (out, lse)), [False] * 4]
+    first = [*map(torch.tensor, (dout,)), None, *map(torch.tensor, (out, lse)), [True] * 3 + [False] * 4]
     chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
     chosen |= {"causal": "", "dropout": 0.0, "score_mod": "", "mask_mod": "", "backend": "auto"}
     chosen |= {"max_seqlen_q": 5, "max_seqlen_k": given, "kv_layout": "NHD", "deterministic": True}

@@ -153,7 +153,7 @@ def test_operators_refuse_tangents_also_in_modes_of_pytorch(
         "attention": (lambda x: ops.attention(x, k, v, *dense)[0], "attention: q"),
         "into out": (lambda x: ops.attention_out(out, x, k, v, *dense), "attention: q"),
         "backward": (
-            lambda x: ops.attention_backward(x, None, out, lse, [False] * 4, q, k, v, *dense)[0],
+            lambda x: ops.attention_backward(x, None, out, lse, [False] * 7, q, k, v, *dense)[0],
             "attention: dout",
         ),
         "varlen": (lambda x: ops.attention_varlen(x[0].transpose(0, 1), *packed)[0], "attention_varlen: q"),

@@ -276,17 +276,20 @@ def test_other_models_compute_as_by_eager(
 ) -> None:
     model, arguments, shown = other_model(transformers, torch, name)
 
-    def result() -> Any:
+    def result(**how: Any) -> Any:
         with torch.no_grad():
-            actual = model(**arguments)
-        return actual.logits if "logits" in actual else actual.last_hidden_state
+            actual = model(**arguments, **how)
+        return actual.logits if "logits" in actual else actual.last_hidden_state, actual
 
-    wanted = result()
+    wanted, whole = result(output_attentions=True)
     adapter.register(model)
-    agree(torch, result(), wanted, shown)
-    assert refused(functools.partial(model, **arguments, output_attentions=True)).endswith(
-        f"gives output_attentions, which this attention cannot take into account; {OTHERS}"
-    )
+    agree(torch, result()[0], wanted, shown)
+    _, got = result(output_attentions=True)
+    layers = [name for name in whole if name.endswith("attentions") and whole[name]]
+    assert layers
+    for name in layers:
+        for ours, eager in zip(got[name], whole[name], strict=True):
+            agree(torch, ours.transpose(1, 2), eager.transpose(1, 2), shown)
 
 
 def test_biases_of_positions_are_learned(adapter: ModuleType, transformers: ModuleType, torch: Any) -> None:
@@ -427,7 +430,11 @@ def test_arguments_that_do_not_belong_together_are_refused(transformers: ModuleT
     module, (q, k) = torch.nn.Identity(), torch.zeros(2, 1, 2, 3, 8)
     call = functools.partial(attend, module, q, k, k, mask, backend="cpu")
     assert call(is_causal=True, output_attentions=False, position_ids=q)[0].shape == (1, 3, 2, 8)
-    for name, value in (("output_attentions", True), ("cu_seq_lens_q", q), ("indices", q)):
+    weights = call(is_causal=True, output_attentions=True)[1]
+    torch.testing.assert_close(
+        weights, torch.ones(3, 3).tril().div(torch.arange(1, 4)[:, None]).expand(1, 2, 3, 3)
+    )
+    for name, value in (("cu_seq_lens_q", q), ("indices", q)):
         assert refused(functools.partial(call, **{name: value})) == (
             f"adapter: Identity gives {name}, which this attention cannot take into account; {OTHERS}"
         )
@@ -441,7 +448,7 @@ def test_arguments_that_do_not_belong_together_are_refused(transformers: ModuleT
         )
 
 
-def test_weights_are_refused_to_models_that_keep_the_wish_to_themselves(
+def test_weights_are_made_for_models_that_keep_the_wish_to_themselves(
     adapter: ModuleType, torch: Any
 ) -> None:
     """A model may pass `output_attentions` to its attention, or leave it to transformers, which reads what
@@ -458,7 +465,16 @@ def test_weights_are_refused_to_models_that_keep_the_wish_to_themselves(
 
         attention.forward = silent
     assert model(prompts(1)["input_ids"]).attentions is None
-    assert refused(lambda: model(prompts(1)["input_ids"], output_attentions=True)) == (
-        "adapter: LlamaAttention gives output_attentions, which this attention cannot take into account; "
-        f"{OTHERS}"
+    tokens = prompts(1)["input_ids"]
+    for weights in model(tokens, output_attentions=True).attentions:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    packed = {"position_ids": torch.arange(tokens.shape[1])[None] % 5, "use_cache": False}
+    assert refused(lambda: model(tokens, **packed, output_attentions=True)) == (
+        "adapter: LlamaAttention gives output_attentions, but attention over packed sequences has no weights "
+        f"as a result; {OTHERS}"
+    )
+    cached = {"cache": adapter.cache_for(model, 1, 32)}
+    assert refused(lambda: model(tokens, **cached, output_attentions=True)) == (
+        "adapter: LlamaAttention gives output_attentions, but attention over a FlashCache has no weights as "
+        f"a result; {OTHERS}"
     )

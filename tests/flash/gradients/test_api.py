@@ -95,6 +95,76 @@ def test_gradients_of_arrays_of_scores_come_when_they_are_wanted(name: str, back
         assert_near(result, exact, F16)
 
 
+@SLOWLY
+@pytest.mark.parametrize("name", FEATURES)
+def test_gradients_that_are_not_needed_are_not_computed(name: str, backend: str) -> None:
+    """Those that are have the bits of a call for all."""
+    config = flash.AttentionConfig(16, dtype="f16", **FEATURES[name])
+    argument = {name: rounded_normal(np.random.default_rng(1), SHAPES[name])}
+    if name == "key_bias":
+        argument[name] = argument[name][:, None]
+    kernel, arrays = flash.AttentionGradient(config), call_of(config, batch=2, **argument)
+    whole = kernel.launch(**arrays, **argument, wanted=name, backend=backend)
+    for needed in ((), "q", ["k"], ["v", "k"]):
+        for wanted in ((), name):
+            few = kernel.launch(**arrays, **argument, needed=needed, wanted=wanted, backend=backend)
+            for matrix in "qkv":
+                got, exact = getattr(few, f"d{matrix}"), getattr(whole, f"d{matrix}")
+                assert (got is None) if matrix not in needed else np.array_equal(got, exact)
+            assert few.arrays.keys() == {*([wanted] if wanted else [])}
+            for array in few.arrays.values():
+                np.testing.assert_array_equal(array, whole.arrays[name])
+
+
+@pytest.mark.parametrize(
+    ("needed", "wanted", "kernels", "sweeps", "work"),
+    [
+        ("q", (), ["queries"], "one, because only dq is needed: three products for each tile, and ", "three"),
+        (
+            ("k",),
+            (),
+            ["deltas", "keys"],
+            "one, because only dk and dv are needed: four products for each tile, and ",
+            "four",
+        ),
+        ((), "bias", ["deltas", "scores"], "none, because no gradient of a matrix is needed", "two"),
+    ],
+    ids=["queries", "keys", "bias"],
+)
+def test_explain_says_which_kernels_make_what_is_needed(
+    needed: Any, wanted: Any, kernels: list[str], sweeps: str, work: str
+) -> None:
+    """One sweep, which makes all, is not taken."""
+    config = flash.AttentionConfig(16, dtype="f16", bias="f32")
+    kernel, bias = flash.AttentionGradient(config, sweeps=1, deterministic=False), np.zeros(24, np.float32)
+    arrays = call_of(config, bias=bias)
+    lines = kernel.explain(
+        **arrays, bias=bias, needed=needed, wanted=wanted, backend="interpreter"
+    ).splitlines()
+    names = [name.removeprefix("attention_gradient_") for name, _ in _kernels_in(lines)]
+    assert [name for name in names if not name.startswith("sum_terms")] == kernels
+    (of_sweeps,) = [line[10:] for line in lines if line.startswith("sweeps:")]
+    assert of_sweeps.startswith(sweeps)
+    assert f"GFLOP needed by {work} products, " in lines[-2]
+
+
+def test_the_names_of_needed_gradients_are_checked() -> None:
+    arrays = call_of(CONFIG)
+
+    def refused(**how: Any) -> str:
+        with pytest.raises(LaunchError) as raised:
+            flash.attention_backward(**arrays, causal=True, backend="cpu", **how)
+        return str(raised.value)
+
+    assert refused(needed=["q", "out"]) == (
+        "attention_backward: needed must name matrices among q, k, v, got 'out'"
+    )
+    assert refused(needed=3) == "attention_backward: needed must name matrices among q, k, v, got 3"
+    assert refused(needed="q", dv=arrays["v"].copy()) == (
+        "attention_backward: dv is an array to write to, but needed does not name v; name it, or leave dv out"
+    )
+
+
 @BACKENDS
 def test_the_gradient_of_lse_counts(backend: str) -> None:
     arrays = call_of(CONFIG)
