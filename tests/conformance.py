@@ -80,6 +80,7 @@ class Kind:
 _HOPPER: Final = {"target": "sm_90a"}
 _SPLIT: Final = {"precision": "f32_grade", **_HOPPER}
 _LATENT: Final = {"dtype": "f16", "shared_kv": True}
+_LONG: Final[tuple[Dims, ...]] = ((264, 40), (320, 256), (512, 512), (576, 257))
 _SLICED: Final[tuple[Dims, ...]] = (
     (40, 257),
     (64, 264),
@@ -124,15 +125,17 @@ _OF_FP8: Final[tuple[Dims, ...]] = (
 )
 
 KINDS: Final[dict[str, Kind]] = {
-    "simt": Kind(SIMT, {"target": "sm_80"}, 16, 16, widths=_ANY, stages=(), alignments=(4, 8)),
+    "simt": Kind(SIMT, {"target": "sm_80"}, 16, 16, widths=_ANY + _LONG, stages=(), alignments=(4, 8)),
     "simt sm_75": Kind(SIMT, {"target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(4, 8)),
-    "mma f16": Kind(MMA, {"dtype": "f16"}, 16, 32, widths=_ANY, stages=(2, 3, 4), alignments=(2, 4, 8)),
+    "mma f16": Kind(
+        MMA, {"dtype": "f16"}, 16, 32, widths=_ANY + _LONG, stages=(2, 3, 4), alignments=(2, 4, 8)
+    ),
     "mma sm_75": Kind(
         MMA, {"dtype": "f16", "target": "sm_75"}, 16, 32, widths=_ANY, stages=(), alignments=(2, 4, 8)
     ),
-    "mma bf16": Kind(MMA, {"dtype": "bf16", "target": "sm_86"}, widths=_ANY, alignments=(2,)),
-    "mma tf32": Kind(MMA, {"precision": "tf32"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
-    "mma f32_grade": Kind(MMA, {"precision": "f32_grade"}, 16, 32, widths=_GRADE, alignments=(4, 8)),
+    "mma bf16": Kind(MMA, {"dtype": "bf16", "target": "sm_86"}, widths=_ANY + _LONG, alignments=(2,)),
+    "mma tf32": Kind(MMA, {"precision": "tf32"}, 16, 32, widths=_GRADE + _LONG, alignments=(4, 8)),
+    "mma f32_grade": Kind(MMA, {"precision": "f32_grade"}, 16, 32, widths=_GRADE + _LONG, alignments=(4, 8)),
     "wgmma f16": Kind(WGMMA, {"dtype": "f16", **_HOPPER}, widths=_WIDE, blocks_q=(128, 192)),
     "wgmma bf16": Kind(WGMMA, {"dtype": "bf16", **_HOPPER}, 16, 128, widths=_WIDE, blocks_q=(64, 192)),
     "wgmma of three": Kind(WGMMA, {"dtype": "f16", **_HOPPER}, 16, 192),

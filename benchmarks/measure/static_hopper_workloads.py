@@ -12,7 +12,7 @@ from benchmarks.measure.static_hopper import DTYPE, Reading, row, settings_of
 from flash.commands.measure.record import Goal, Job, Rows, measured
 from flash.commands.measure.static_quality import Subject
 from flash.contract.catalogue import build
-from flash.families.choice import WORKLOADS, possible_tiles
+from flash.families.choice import WORKLOADS
 from flash.families.wgmma import WGMMA_TARGET
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
@@ -32,9 +32,7 @@ def workload_jobs(quick: bool) -> list[Job]:
             functools.partial(workload_quality, name, tile),
         )
         for name, of in ({} if quick else WORKLOADS).items()
-        for tile in reversed(
-            possible_tiles(AttentionConfig(**of, **_ON).tile_request, find_target(WGMMA_TARGET))
-        )
+        for tile in AttentionConfig(**of, **_ON).kernel().family.tile_sizes
     ]
 
 

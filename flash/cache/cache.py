@@ -42,7 +42,7 @@ T = TypeVar("T")
 class KVCache:
     """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
 
-    head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
+    head_dim: 1..576; head_dim_v: 1..512, by default head_dim.
     dtype: "f32", "f16", "bf16" or fp8, as `AttentionConfig.dtype` or an array library calls it, such as
         torch.bfloat16. Fp8 stores x as x / scale, clamped to the type's largest number and rounded to
         nearest even.

@@ -20,7 +20,7 @@ from flash.contract.cache_builds import append_build
 from flash.contract.catalogue import proved_build
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, choose_launch_tiling, choose_tiling, gathers_rows
-from flash.families.request import natural_alignment
+from flash.families.request import MAX_COLUMNS, natural_alignment
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
 from flash.launch.kernel_choice import against_map
@@ -39,8 +39,9 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
 # Registers of a thread that widening rows of narrow types takes where rows are wide, and so few are left that
-# the assembler was seen to spill with tiles of 64 keys.
+# the assembler was seen to spill with tiles of 64 keys, and of K of more than 256 columns with tiles of 32.
 _WIDENING_REGISTERS: Final = 44
+_WIDENING_LONG_REGISTERS: Final = 64
 _WIDE: Final = 192  # columns
 _SMALL_TILE: Final = 32  # keys
 _FEW_ROWS: Final = 64  # of a CTA
@@ -234,7 +235,8 @@ def _tiling(
         without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
-        request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
+        widening = _WIDENING_LONG_REGISTERS if config.head_dim > MAX_COLUMNS else _WIDENING_REGISTERS
+        request = replace(request, other_registers=request.other_registers + widening)
     if small:
         return choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
     return choose_launch_tiling(config.tile_request, request, target, alignment)

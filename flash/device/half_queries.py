@@ -29,6 +29,7 @@ _WORDS: Final = CHUNK_BYTES // u32.nbytes
 _HIGH: Final = 0xFFFF_0000
 _OTHER_CHUNK: Final = 16  # butterfly distance to the lane with the other chunks of a row
 _EVERY_LANE: Final = -1
+_MOST_CHUNKS: Final = 16  # of a lane, which registers hold until the row's largest element is known
 
 
 def row_factors(k: KernelBuilder, t: MmaTiling) -> list[Var]:
@@ -57,16 +58,24 @@ def convert_queries(
 
 def _convert_row(k: KernelBuilder, chunks: Sequence[TilePointer]) -> Value:
     """Convert this lane's chunks of a row; returns the inverse of the row's power of two."""
-    words = [k.load(Pointer(at.value, "shared", u32, at.offset), _WORDS) for at in chunks]
+    words = [_words(k, at) for at in chunks]
     elements = [[_as_f32(word) for word in chunk] for chunk in words]
     sizes = [k.abs(x) for x in chain.from_iterable(chain.from_iterable(elements))]
     largest = functools.reduce(k.max, sizes)
     largest = k.max(largest, k.butterfly(largest, _OTHER_CHUNK))
     scale, undone = power_of_two_scale(k, largest, _TOP)
-    for at, chunk in zip(chunks, elements, strict=True):
+    for at, read in zip(chunks, elements, strict=True):
+        chunk = read if len(chunks) <= _MOST_CHUNKS else [_as_f32(word) for word in _words(k, at)]
         halves = [k.cvt(high * scale, low * scale, rnd="rn", dtype=f16x2).as_(u32) for low, high in chunk]
         k.store(Pointer(at.value, "shared", u32, at.offset), halves)
     return undone
+
+
+def _words(k: KernelBuilder, at: TilePointer) -> tuple[Value, ...]:
+    """The words of a chunk, of two bf16 each."""
+    words = k.load(Pointer(at.value, "shared", u32, at.offset), _WORDS)
+    assert isinstance(words, tuple)  # there are several
+    return words
 
 
 def _as_f32(word: Value) -> tuple[Value, Value]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from flash.families.family import Family, Offered, Shape
 from flash.families.request import TileRequest
@@ -20,6 +20,8 @@ class AnyTarget(Family[T]):
     """Kernels of a family with documented default tiles. If a default does not go with the requested sizes,
     the nearest smaller size that does is taken.
     """
+
+    cure: ClassVar[str]  # what to use where no tile fits
 
     @abstractmethod
     def default_sizes(self, request: TileRequest, target: Target) -> Sizes:
@@ -68,10 +70,8 @@ class AnyTarget(Family[T]):
             cure = f"the largest tile that fits is {largest}, with block_q={block_q}"
         else:
             fewer = range(request.stages - 1, 0, -1)
-            stages = next((n for n in fewer if offered(replace(request, stages=n))), None)
-            cure = "no tile fits; use a target with more shared memory, or backend='cpu'"
-            if stages is not None:
-                cure = f"no tile fits with stages={request.stages}; use stages={stages}"
+            stages = next((n for n in fewer if offered(replace(request, stages=n))), 0)
+            cure = f"no tile fits with stages={request.stages}; use stages={stages}" if stages else self.cure
         return f"{self.against(request, target, aligned)}; {cure}"
 
     def _last(self, request: TileRequest, target: Target, alignment: int) -> Sizes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from flash.families.request import MAX_HEAD_DIM, TileRequest
+from flash.families.request import TileRequest
 from flash.operands.dtypes import DType
 from ptxgen import ir
 from ptxgen.target import Target
@@ -51,7 +51,6 @@ class Family(ABC, Generic[T]):
     tile_sizes: ClassVar[tuple[int, ...]]  # the keys that a tile may have
     blocks_q: ClassVar[tuple[int, ...]]  # the sizes that block_q may have
     target: ClassVar[str | None] = None  # the only target that its kernels are for; None: all
-    widest: ClassVar[int] = MAX_HEAD_DIM  # the most columns of Q and K
     values_in_keys: ClassVar[bool] = False  # whether V is read as columns of the tile of K
     mapped: ClassVar[str] = ""  # the arrays that tensor copies move
     gathers: ClassVar[bool] = False  # whether threads may copy rows from pages that no tensor copy takes

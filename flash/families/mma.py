@@ -29,16 +29,16 @@ FIRST_WITH_MMA: Final = 75  # m16n8k8 and ldmatrix
 FIRST_WITH_DEEP_MMA: Final = 80  # m16n8k16, bf16 and tf32; before it there is m16n8k8 of f16 alone
 # The default tile and block_q of 16-bit types; keys as in `DEFAULT_TILES`.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
-    227 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
-    163 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 128)},
-    99 * KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (64, 64)},
-    64 * KIB: {64: (64, 128), 128: (64, 128), 192: (16, 128), 256: (16, 64)},
+    227 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64), 576: (64, 128)},
+    163 * KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 128), 576: (64, 64)},
+    99 * KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (64, 64), 384: (32, 64), 576: (16, 64)},
+    64 * KIB: {64: (64, 128), 128: (64, 128), 192: (16, 128), 256: (16, 64), 576: (16, 64)},
 }
 # The default tile and block_q of f32, by precision, and by columns as in `DEFAULT_TILES`, on every target
 # that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
-    PAIRS.name: {64: (32, 128), 256: (16, 128)},
-    TF32.name: {64: (32, 128), 192: (32, 64), 256: (16, 64)},
+    PAIRS.name: {64: (32, 128), 576: (16, 128)},
+    TF32.name: {64: (32, 128), 192: (32, 64), 576: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # The largest default tile where copies are narrower: these go through registers, of which larger
@@ -294,12 +294,11 @@ class MmaFamily(AnyTarget[MmaTiling]):
     dtypes = (F16, BF16, F32)
     tile_sizes = TILES
     blocks_q = MMA_BLOCKS_Q
+    cure = f"no tile fits; use a 16-bit type, {IEEE!r} for f32, or a target with more shared memory"
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return (
-            request.dtype in self.dtypes and request.operands is not None and request.head_dim <= self.widest
-        )
+        return request.dtype in self.dtypes and request.operands is not None
 
     def is_for(self, target: Target) -> bool:
         """See `Family`: targets without asynchronous copies have kernels of their own."""

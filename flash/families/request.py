@@ -9,8 +9,9 @@ from flash.families.precision import Operands, forward_operands_of, resolved
 from flash.operands.dtypes import F32, BlockFormat, DType
 from ptxgen.records import dataclass
 
-MAX_HEAD_DIM: Final = 256  # columns of Q and K, and of V in one CTA, of all families but those that say more
+MAX_HEAD_DIM: Final = 576  # columns of Q and K: a CTA has 32 rows and a tile of 16 in 64 KB of shared memory
 MAX_HEAD_DIM_V: Final = 512
+MAX_COLUMNS: Final = 256  # of V in one CTA, and of Q and K in families that do not say more
 
 
 def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
@@ -73,7 +74,7 @@ class TileRequest:
         """Slices of the columns of V and O: as few as a CTA has registers for, because the CTA of
         each slice computes the scores again.
         """
-        return -(-self.head_dim_v // MAX_HEAD_DIM)
+        return -(-self.head_dim_v // MAX_COLUMNS)
 
     @property
     def columns(self) -> int:

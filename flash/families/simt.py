@@ -42,11 +42,11 @@ BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
 # measures them.
 KIB: Final = 1024
 DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
-    227 * KIB: {32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64)},
-    163 * KIB: {64: (32, 128), 128: (32, 64), 256: (16, 64)},
-    99 * KIB: {64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32)},
-    64 * KIB: {96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16)},
-    48 * KIB: {64: (32, 64), 112: (32, 32), 160: (16, 32), 256: (16, 16)},
+    227 * KIB: {32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 576: (16, 64)},
+    163 * KIB: {64: (32, 128), 128: (32, 64), 448: (16, 64), 576: (16, 32)},
+    99 * KIB: {64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 440: (16, 32), 576: (16, 16)},
+    64 * KIB: {96: (32, 64), 128: (32, 32), 192: (16, 32), 576: (16, 16)},
+    48 * KIB: {64: (32, 64), 112: (32, 32), 160: (16, 32), 576: (16, 16)},
 }
 # The largest default tile where rows or mask columns are looked up and a CTA has at least _ROWS_LOOKED_UP
 # rows: larger tiles leave no registers for what is looked up.
@@ -312,10 +312,11 @@ class SimtFamily(AnyTarget[Tiling]):
     tile_sizes = TILES
     blocks_q = BLOCKS_Q
     rate = 19.5e12
+    cure = "no tile fits; use a target with more shared memory"
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.operands is None and request.head_dim <= self.widest
+        return request.operands is None
 
     def default_sizes(self, request: TileRequest, target: Target) -> tuple[int, int]:
         """See `AnyTarget`."""

@@ -203,7 +203,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.dtype in self.dtypes and request.head_dim <= self.widest
+        return request.dtype in self.dtypes
 
     def is_for(self, target: Target) -> bool:
         """See `Family`."""
@@ -215,6 +215,10 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             (not self.is_for(target), "tcgen05 is of sm_100a, sm_103a and their families alone"),
             (request.without_wgmma, request.without_wgmma),
             (alignment < MAP_ALIGN, f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"),
+            (
+                request.head_dim > WIDEST and not self.values_in_keys,
+                f"head_dim is above {WIDEST}, and shared memory has no room for two tiles of such keys",
+            ),
             (
                 request.head_dim_v > WIDEST * self.most_slices,
                 f"rows of more than {WIDEST} columns leave S no columns of tensor memory",

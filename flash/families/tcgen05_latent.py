@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from flash.families.family import Campaign, Family, Offered
-from flash.families.request import MAX_HEAD_DIM, TileRequest
+from flash.families.family import Campaign, Family
+from flash.families.request import MAX_COLUMNS, TileRequest
 from flash.families.simt import padded
 from flash.families.tcgen05 import TCGEN05_ROWS, Tcgen05Family, Tcgen05Tiling
 from ptxgen.records import dataclass
@@ -74,7 +74,6 @@ class Tcgen05LatentFamily(Tcgen05Family):
     emitter = "flash.kernels.tcgen05_latent:tcgen05_latent_forward"
     tile_sizes: ClassVar[tuple[int, ...]] = TCGEN05_LATENT_TILES
     blocks_q: ClassVar[tuple[int, ...]] = (TCGEN05_ROWS,)
-    widest = 576  # of which a CTA holds 128 rows
     values_in_keys = True
     why_one_block = Family.why_one_block
     campaign: ClassVar[Campaign] = {
@@ -92,7 +91,7 @@ class Tcgen05LatentFamily(Tcgen05Family):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.shared_kv and request.head_dim > MAX_HEAD_DIM and request.dtype in self.dtypes
+        return request.shared_kv and request.head_dim > MAX_COLUMNS and request.dtype in self.dtypes
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
@@ -116,13 +115,6 @@ class Tcgen05LatentFamily(Tcgen05Family):
                 )
                 if t.has_registers(request.other_registers):
                     yield t
-
-    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
-        """See `Family`."""
-        return (
-            f"head_dim={request.head_dim} with shared_kv has one kernel for {target.name}, which does not "
-            f"take this: {self.why_not(request, target, alignment)}; use other sizes"
-        )
 
 
 TCGEN05_LATENT: Final = Tcgen05LatentFamily()

@@ -113,7 +113,7 @@ class SplitTcgen05Family(Tcgen05Family):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.operands is PAIRS and request.head_dim <= self.widest
+        return request.operands is PAIRS
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""

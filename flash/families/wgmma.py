@@ -12,6 +12,7 @@ has copied to shared memory by the tensor memory accelerator (TMA). Each of the 
 | the same in a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | a cache of fp8 | its elements are widened to 16 bits by the threads that attend |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
+| head_dim above 256 | tiles of so long rows leave no room for two stages |
 | head_dim_v above 256 | its columns are dealt to several CTAs |
 | block_q below 64 | a warpgroup has 64 rows |
 | a tile, or stages, too large for shared memory or registers | |
@@ -346,7 +347,9 @@ class PanelFamily(SizedHopperFamily[W]):
 
     def against_sizes(self, request: TileRequest) -> str:
         """See `SizedHopperFamily`."""
-        if max(request.dims) > WIDTHS[-1]:
+        if request.head_dim > WIDTHS[-1]:
+            return f"head_dim is above {WIDTHS[-1]}, and shared memory has no room for two tiles of such keys"
+        if request.head_dim_v > WIDTHS[-1]:
             return f"head_dim_v is above {WIDTHS[-1]}, so that its columns are dealt to several CTAs"
         if request.block_q not in ("auto", *WGMMA_BLOCKS_Q):
             return f"block_q={request.block_q}: a warpgroup has {WGMMA_BLOCKS_Q[0]} rows"
@@ -410,7 +413,7 @@ class WgmmaFamily(PanelFamily[WgmmaTiling]):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.dtype in self.dtypes and request.head_dim <= self.widest
+        return request.dtype in self.dtypes
 
     def preferred(self, request: TileRequest, tiles: Iterable[int]) -> list[tuple[int, int]]:
         """See `PanelFamily`."""

@@ -181,7 +181,8 @@ class Fp8Family(HopperFamily[Fp8Tiling]):
                 f"of {alignment}; pad head_dim to a multiple of {MAP_ALIGN}"
             )
         if max(request.dims) > WIDTHS[-1]:
-            return f"takes head_dim_v up to {WIDTHS[-1]}, got {request.head_dim_v}"
+            dims = f"{request.head_dim} and {request.head_dim_v}"
+            return f"takes head_dim and head_dim_v up to {WIDTHS[-1]}, got {dims}"
         if self.tiling_for(request, target) is not None:
             return ""
         stages = max(request.stages, LEAST_STAGES)

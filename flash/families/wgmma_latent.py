@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from flash.families.family import Campaign, Offered
-from flash.families.request import MAX_HEAD_DIM, TileRequest
+from flash.families.family import Campaign
+from flash.families.request import MAX_COLUMNS, TileRequest
 from flash.families.simt import padded
 from flash.families.wgmma import LEAST_STAGES, WGMMA_ROWS, WGMMA_TARGET, SizedHopperFamily, WgmmaTiling
 from flash.operands.dtypes import BF16, F16
@@ -118,7 +118,6 @@ class LatentFamily(SizedHopperFamily[LatentTiling]):
     dtypes = (F16, BF16)
     tile_sizes = LATENT_TILES
     blocks_q = (WGMMA_ROWS,)
-    widest = 576  # of which a CTA holds 64 rows and two tiles of keys
     values_in_keys = True
     mapped = "QKO"
     gathers = True
@@ -128,8 +127,9 @@ class LatentFamily(SizedHopperFamily[LatentTiling]):
     }
     shared_kv_words = f""" In multi-head latent
     attention (MLA) head_dim is 576 and head_dim_v 512, with one head of K for all heads of Q: with a
-    head_dim above {MAX_HEAD_DIM} it is for f16 and bf16 with target="{WGMMA_TARGET}"
-    (`flash/families/wgmma_latent.py`), or "sm_100a" or "sm_103a" (`flash/families/tcgen05_latent.py`)."""
+    head_dim above {MAX_COLUMNS} f16 and bf16 have kernels that read a tile once for both products, with
+    target="{WGMMA_TARGET}" (`flash/families/wgmma_latent.py`), and "sm_100a" or "sm_103a"
+    (`flash/families/tcgen05_latent.py`); others read V from memory again."""
     # Two warpgroups alternate between tiles, each with half of the columns, in two parts.
     campaign: ClassVar[Campaign] = {
         "f16-sm_90a-causal-latent": {
@@ -144,12 +144,10 @@ class LatentFamily(SizedHopperFamily[LatentTiling]):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.shared_kv and request.head_dim > MAX_HEAD_DIM and not request.is_fp8
+        return request.shared_kv and request.head_dim > MAX_COLUMNS and request.dtype in self.dtypes
 
     def against(self, request: TileRequest, target: Target, alignment: int) -> str:
         """See `Family`."""
-        if request.dtype not in self.dtypes:
-            return "wgmma multiplies f16 and bf16 here"
         if request.rotates and target.name == self.target:
             return "the kernel rotates queries"
         return super().against(request, target, alignment)
@@ -172,20 +170,6 @@ class LatentFamily(SizedHopperFamily[LatentTiling]):
         if not t.has_columns:
             return f"head_dim_v={t.head_dim_v} takes {t.output_columns} columns, and K has {t.score_columns}"
         return f"tile={request.tile} with stages={t.stages} does not fit shared memory"
-
-    def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
-        """See `Family`."""
-        cures = [] if request.dtype in self.dtypes else [f"dtype={F16.name!r} or {BF16.name!r}"]
-        cures += [] if target.name == self.target else [f"target={self.target!r}"]
-        use = (
-            f"{' and '.join(cures)}, got {request.dtype.name!r} and {target.name!r}"
-            if cures
-            else "other sizes"
-        )
-        return (
-            f"head_dim={request.head_dim} with shared_kv is for kernels with wgmma and tcgen05 alone, and "
-            f"{self.why_not(request, target, alignment)}; use {use}"
-        )
 
     def _shape(self, request: TileRequest, keys: int) -> LatentTiling:
         stages = max(request.stages, LEAST_STAGES)

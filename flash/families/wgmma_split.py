@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from flash.families.family import Campaign
 from flash.families.precision import PAIRS
-from flash.families.request import MAX_HEAD_DIM, TileRequest
+from flash.families.request import MAX_COLUMNS, TileRequest
 from flash.families.wgmma import H100_OPERATIONS, PanelFamily, WgmmaTiling
 from flash.operands.dtypes import F32
 from ptxgen.records import dataclass
@@ -122,14 +122,14 @@ class SplitFamily(PanelFamily[SplitWgmmaTiling]):
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""
-        return request.operands is PAIRS and request.head_dim <= self.widest
+        return request.operands is PAIRS
 
     def against_sizes(self, request: TileRequest) -> str:
         """See `SizedHopperFamily`: two tiles of pairs of wide rows leave Q no room, and three consumers lack
         registers for both parts of P and two sums.
         """
         widest = SPLIT_WIDTHS[-1]
-        if widest < max(request.dims) <= MAX_HEAD_DIM:
+        if widest < max(request.dims) <= MAX_COLUMNS:
             return f"rows of more than {widest} columns leave no room for two tiles of pairs of f16"
         why = super().against_sizes(request)
         if not why and request.block_q not in ("auto", *SPLIT_BLOCKS_Q):

@@ -13,6 +13,7 @@ from flash.families.choice import (
     choose_launch_tiling,
     choose_tiling,
     families_of,
+    family_of,
     gathers_rows,
     largest_tile,
     most_generous,
@@ -35,7 +36,7 @@ from flash.operands.dtype_names import (
 )
 from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, FP8_NAMES, INPUT_DTYPES, DType, config_name
 from flash.problem.features import MAX_PAGE_SIZE, Features, MxScales, Rotation
-from flash.problem.head_dims import WIDEST, checked_head_dim, checked_head_dim_v
+from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import block_format, not_for_fp8, resolved_out_dtype, resolved_scale_block
 from flash.problem.outputs import LSE, OUTPUTS, Output
@@ -62,7 +63,7 @@ _FLAGS: Final = (*_OUTPUTS, "varlen", "seqused_q", "seqused_k", "rotary_interlea
 class AttentionConfig(ScoreSettings):
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
-    head_dim: 1..256, with shared_kv 1..{widest}; head_dim_v: 1..512, by default head_dim. The columns of
+    head_dim: 1..576; head_dim_v: 1..512, by default head_dim. The columns of
         wide values are dealt to several CTAs, each of which computes the scores for itself
         (`flash/families/request.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
@@ -118,7 +119,7 @@ class AttentionConfig(ScoreSettings):
     rotary_interleaved: whether columns 2 i and 2 i + 1 are rotated together, instead of i and
         i + rotary_dim / 2.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU, but sm_90a with fp8, and for shared_kv with more than 256 columns. The kernels
+        a GPU, but sm_90a with fp8. The kernels
         for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
         (`flash/families/wgmma.py`), those for sm_90 never; those for sm_100a and sm_103a, which
         only Blackwell GPUs run, use `tcgen05` (`flash/families/tcgen05.py`), those for sm_100 and sm_103
@@ -185,7 +186,7 @@ class AttentionConfig(ScoreSettings):
 
     def __post_init__(self) -> None:
         flag("shared_kv", self.shared_kv)
-        object.__setattr__(self, "head_dim", checked_head_dim(self.head_dim, shared_kv=self.shared_kv))
+        object.__setattr__(self, "head_dim", checked_head_dim(self.head_dim))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
         object.__setattr__(self, "head_dim_v", checked_head_dim_v(value_dim))
         self._require_shared()
@@ -400,8 +401,8 @@ class AttentionConfig(ScoreSettings):
         rows of a block without a query are wasted work. `tiling_of` gives the tiling of a config, or raises
         `ConfigError`; with `same_bits` it is one that computes a row as that of the config itself does.
         """
-        if self.block_q != "auto":
-            return self
+        if self.block_q != "auto" or (self.shared_kv and family_of(tiling_of(self)).values_in_keys):
+            return self  # a kernel that reads a tile once for K and V has one block_q
         wanted = tiling_of(self).row_arithmetic if same_bits else None
         *_, last = families_of(self.tile_request)
         for block_q in sorted({*BLOCKS_Q}.intersection(last.blocks_q)):
@@ -474,7 +475,6 @@ AttentionConfig.__doc__ = (
     inspect.cleandoc(AttentionConfig.__doc__ or "")
     .replace("{settings of scores}", meanings_of_settings())
     .replace("{fp8}", FP8_NAMES)
-    .replace("{widest}", str(WIDEST))
     .replace("{families with shared_kv}", "".join(family.shared_kv_words for family in FAMILIES))
 )
 

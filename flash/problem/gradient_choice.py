@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from flash.families.mma import FIRST_ASYNCHRONOUS, MMA
 from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
-from flash.families.request import MAX_HEAD_DIM
+from flash.families.request import MAX_COLUMNS
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
 from flash.operands.dtypes import DType
@@ -152,10 +152,10 @@ def gradient_config(
     """
     require_differentiable(config, caller)
     operands = operands_of(config.element, config.precision) or FMA
-    if config.value_dim > MAX_HEAD_DIM:
+    if max(config.head_dim, config.value_dim) > MAX_COLUMNS:
         raise ConfigError(
-            f"{caller}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
-            f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
+            f"{caller}: head_dim and head_dim_v must be at most {MAX_COLUMNS} in kernels of gradients, got "
+            f"{config.head_dim} and {config.value_dim}; only backend 'cpu' computes gradients of wider rows"
         )
     if config.is_fp8:
         return _of_fp8(
@@ -296,6 +296,8 @@ def against_wgmma(
 
 def _adding_tiles(config: AttentionConfig) -> WgmmaTiles | None:
     """The tiles of one sweep by keys with `wgmma`; None if there are none."""
+    if max(config.head_dim, config.value_dim) > MAX_COLUMNS:
+        return None
     columns, load = {width_of(config.head_dim), width_of(config.value_dim)}, _wgmma_load(config)
     if len(columns) > 1:
         return None

@@ -27,7 +27,7 @@ def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tup
     and i below rotary_dim / 2: two arrays f32 [positions, rotary_dim / 2], computed in f64.
     RoFormer, equation 15.
 
-    `positions` is at most 2**27, `rotary_dim` even and at most 256 (the largest head_dim), `base` a
+    `positions` is at most 2**27, `rotary_dim` even and at most 576 (the largest head_dim), `base` a
     finite number from 1 on. Raises `ConfigError` for anything else.
     """
     if integer(positions, 0, _MOST_POSITIONS) is None:

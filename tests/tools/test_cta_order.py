@@ -161,7 +161,7 @@ def test_splits_take_as_long_as_by_hand() -> None:
     ("argv", "message"),
     [
         (["--dtype", "f8"], f"dtype must be one of {', '.join(map(repr, INPUT_DTYPES))}, got 'f8'"),
-        (["--head-dim", "0"], "head_dim must be an integer from 1 to 256, got 0"),
+        (["--head-dim", "0"], "head_dim must be an integer from 1 to 576, got 0"),
     ],
 )
 def test_what_no_kernel_can_do_is_refused(

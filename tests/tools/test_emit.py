@@ -378,10 +378,10 @@ def test_a_scheduler_that_a_kernel_does_not_have_is_noted(options: str, noted: s
 @pytest.mark.parametrize(
     ("argv", "config", "words"),
     [
-        (["--head-dim", "0"], {"head_dim": 0}, "from 1 to 256, got 0; "),
-        (["--head-dim", "-8"], {"head_dim": -8}, "from 1 to 256, got -8; "),
-        (["--head-dim", "3.5"], {"head_dim": 3.5}, "from 1 to 256, got 3.5; "),
-        (["--head-dim", "1000000000"], {"head_dim": 10**9}, "from 1 to 256, got 1000000000; "),
+        (["--head-dim", "0"], {"head_dim": 0}, "from 1 to 576, got 0; "),
+        (["--head-dim", "-8"], {"head_dim": -8}, "from 1 to 576, got -8; "),
+        (["--head-dim", "3.5"], {"head_dim": 3.5}, "from 1 to 576, got 3.5; "),
+        (["--head-dim", "1000000000"], {"head_dim": 10**9}, "from 1 to 576, got 1000000000; "),
         (["--head-dim-v", "0"], {"head_dim_v": 0}, "head_dim_v must be an integer from 1 to 512"),
         (["--tile", "0"], {"tile": 0}, "tile must be one of 16, 32, 64, 128, 'auto', got 0"),
         (["--tile", "16.0"], {"tile": 16.0}, "16, 32, 64, 128, 'auto', got 16.0"),

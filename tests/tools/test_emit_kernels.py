@@ -304,11 +304,9 @@ def test_forward_may_be_named(call: Command) -> None:
             "decode: group must be an integer from 1 to 2147483647, got 1.5",
         ),
         (
-            ["decode", "--head-dim", "300"],
-            "AttentionConfig: head_dim must be an integer from 1 to 256, got 300; beyond 256 a CTA "
-            "cannot keep its rows in registers and shared memory; where V is columns of K, shared_kv=True "
-            "takes up to 576, with 'f16' or 'bf16' and target='sm_90a' or a target with tcgen05, such as "
-            "'sm_100a'",
+            ["decode", "--head-dim", "700"],
+            "AttentionConfig: head_dim must be an integer from 1 to 576, got 700; beyond 576 a CTA cannot "
+            "keep its rows in shared memory",
         ),
         (
             ["decode", "--head-dim", "16", "--append", "--rotary-interleaved"],
@@ -324,7 +322,7 @@ def test_forward_may_be_named(call: Command) -> None:
             "got 9 of 2 heads, which are 2 CTAs of 16 rows; use append=False and the kernel of "
             "cache_kernels.append",
         ),
-        (["append", "--head-dim", "257"], "append: head_dim must be an integer from 1 to 256, got 257"),
+        (["append", "--head-dim", "577"], "append: head_dim must be an integer from 1 to 576, got 577"),
         (
             ["append", "--head-dim", "16", "--head-dim-v", "513"],
             "append: head_dim_v must be an integer from 1 to 512, got 513",
@@ -400,8 +398,8 @@ def test_forward_may_be_named(call: Command) -> None:
         ),
         (
             [*SMALL["backward"], "--head-dim-v", "257"],
-            "backward: head_dim_v must be at most 256 in kernels of gradients, got 257; only backend 'cpu' "
-            "computes gradients of wider values",
+            "backward: head_dim and head_dim_v must be at most 256 in kernels of gradients, got 16 and 257; "
+            "only backend 'cpu' computes gradients of wider rows",
         ),
     ],
 )

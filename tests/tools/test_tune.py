@@ -360,11 +360,10 @@ NO_GPU = "--gpu needs a GPU: cannot open the GPU: the driver lists no device"
             "alone, got sm_75; use dtype='f16' or 'f32'",
         ),
         (
-            "--head-dim 300",
+            "--head-dim 700",
             3,
-            "AttentionConfig: head_dim must be an integer from 1 to 256, got 300; beyond 256 a CTA cannot "
-            "keep its rows in registers and shared memory; where V is columns of K, shared_kv=True takes up "
-            "to 576, with 'f16' or 'bf16' and target='sm_90a' or a target with tcgen05, such as 'sm_100a'",
+            "AttentionConfig: head_dim must be an integer from 1 to 576, got 700; beyond 576 a CTA cannot "
+            "keep its rows in shared memory",
         ),
         (
             "--head-dim 16 --target sm_81",

@@ -58,7 +58,7 @@ def flash_attn_func(
 
     Gradients of q, k, v and alibi_slopes are those of `flash.adapters.torch.attention`.
 
-    Raises `LaunchError` for invalid arguments, `ConfigError` for a head_dim above 256, `BackendError`
+    Raises `LaunchError` for invalid arguments, `ConfigError` for a head_dim above 576, `BackendError`
     if the backend fails.
     """
     caller = "flash_attn_func"

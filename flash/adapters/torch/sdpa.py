@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     `torch.manual_seed`, but differs from PyTorch's choice.
 
     Raises `LaunchError` for what PyTorch computes and `attention` does not: types other than
-    float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
+    float32, float16 and bfloat16, E above 576 or Ev above 512, dropout_p of 1, devices other than
     CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
     call = _in_order(

@@ -155,7 +155,7 @@ def _add_append(group: argparse._ArgumentGroup) -> None:
     add_kernel_options(
         group,
         ("--head-dim", "--head-dim-v", "--dtype", "--target"),
-        head_dim={"help": "elements of a row of K, 1 to 256"},
+        head_dim={"help": "elements of a row of K, 1 to 576"},
         head_dim_v={"help": "of a row of V (default: --head-dim)"},
         dtype={"help": "element type of new rows: f32, f16 or bf16 (default: f32)"},
         target=_TARGET,

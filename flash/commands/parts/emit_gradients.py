@@ -101,6 +101,7 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
             "--alignment",
             "--target",
         ),
+        head_dim={"help": "elements of a row of Q and K, 1 to 256"},
         head_dim_v={"help": "of a row of V and O, 1 to 256 (default: --head-dim)"},
     )
     group.add_argument(

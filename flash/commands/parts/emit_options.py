@@ -10,10 +10,8 @@ from typing import Any, Final
 from flash.commands.parts.emit_output import NATIVE
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
 from flash.families.precision import AUTO, OF_F32
-from flash.families.request import MAX_HEAD_DIM
 from flash.operands.dtypes import BLOCK_FORMATS, DTYPES, FP8_DTYPES, INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
-from flash.problem.head_dims import WIDEST
 from flash.problem.outputs import OUTPUTS
 from flash.problem.persistence import SCHEDULERS
 from flash.scores.features import SCORES
@@ -36,7 +34,7 @@ OF_OUTPUTS: Final = {  # what the kernel writes beside O, by option
 }
 
 _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
-    "--head-dim": {"type": number, "metavar": "D", "help": "elements of a row of Q and K, 1 to 256"},
+    "--head-dim": {"type": number, "metavar": "D", "help": "elements of a row of Q and K, 1 to 576"},
     "--head-dim-v": {"type": number, "metavar": "D", "help": "of a row of V and O (default: --head-dim)"},
     "--tile": {
         "type": _number_or_auto,
@@ -113,11 +111,7 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "action": "store_true",
         "help": "with --rotary-dim: of neighbours, not of halves",
     },
-    "--shared-kv": {
-        "action": "store_true",
-        "help": f"V is the first --head-dim-v columns of K; --head-dim is then 1 to {WIDEST}"
-        + ("" if WIDEST == MAX_HEAD_DIM else f", above {MAX_HEAD_DIM} with --target sm_90a"),
-    },
+    "--shared-kv": {"action": "store_true", "help": "V is the first --head-dim-v columns of K"},
     **{
         name: {"action": "store_true", "help": f"also write {output.what}"}
         for name, output in OF_OUTPUTS.items()

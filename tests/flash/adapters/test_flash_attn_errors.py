@@ -131,10 +131,9 @@ DENSE: dict[str, tuple[Call, str]] = {
         "return_attn_probs must be True or False, got 1",
     ),
     "wide": (
-        lambda f, g: f.flash_attn_func(*(g.zeros(1, 2, 2, 264) for _ in range(3))),
-        "head_dim must be an integer from 1 to 256, got 264; beyond 256 a CTA cannot keep its rows in "
-        "registers and shared memory; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or "
-        "'bf16' and target='sm_90a' or a target with tcgen05, such as 'sm_100a'",
+        lambda f, g: f.flash_attn_func(*(g.zeros(1, 2, 2, 584) for _ in range(3))),
+        "head_dim must be an integer from 1 to 576, got 584; beyond 576 a CTA cannot keep its rows in shared "
+        "memory",
     ),
 }
 

@@ -186,13 +186,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "value must be on cpu as query is, got meta; move it",
     ),
     "long rows": (
-        lambda t: ((t.zeros(2, 3, 257),) * 3, {}),
-        "rows of query and key must have 1 to 256 elements, those of value at most 512, got query "
-        "[2, 3, 257], key [2, 3, 257], value [2, 3, 257]; use PyTorch's function",
+        lambda t: ((t.zeros(2, 3, 577),) * 3, {}),
+        "rows of query and key must have 1 to 576 elements, those of value at most 512, got query "
+        "[2, 3, 577], key [2, 3, 577], value [2, 3, 577]; use PyTorch's function",
     ),
     "empty rows": (
         lambda t: ((t.zeros(2, 3, 0),) * 3, {}),
-        "rows of query and key must have 1 to 256 elements, those of value at most 512, got query [2, 3, 0], "
+        "rows of query and key must have 1 to 576 elements, those of value at most 512, got query [2, 3, 0], "
         "key [2, 3, 0], value [2, 3, 0]; use PyTorch's function",
     ),
     "rows": (

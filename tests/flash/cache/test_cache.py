@@ -455,7 +455,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"layers": 0}, "layers must be an integer from 1 to 2147483647, got 0"),
         ({"batch": True}, "batch must be an integer from 1 to 2147483647, got True"),
         ({"kv_heads": 1.0}, "kv_heads must be an integer from 1 to 2147483647, got 1.0"),
-        ({"head_dim": 257}, "head_dim must be an integer from 1 to 256, got 257"),
+        ({"head_dim": 577}, "head_dim must be an integer from 1 to 576, got 577"),
         ({"head_dim_v": 513}, "head_dim_v must be an integer from 1 to 512, got 513"),
         ({"capacity": -1}, "capacity must be an integer from 1 to 1073741568, got -1"),
         (

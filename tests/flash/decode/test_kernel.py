@@ -186,6 +186,20 @@ def test_parts_are_merged_to_attention_to_all_keys(features: str, dtype: str, ba
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "dims"), [("f16", (512, 512)), nightly("f32", (320, 256)), nightly("bf16", (576, 512))], ids=str
+)
+def test_rows_are_longer_than_those_of_tensor_copies(kind: str, dims: tuple[int, int]) -> None:
+    config = config_of(kind, dims, return_lse=True)
+    problem = Problem(config, (50, 33), page_size=4)
+    kernel = DecodeKernel(config)
+    for splits in (1, 3):
+        problem.check(
+            *kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend="interpreter")
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_infinity_and_nan_reach_the_queries_that_see_them_in_any_part(kind: str) -> None:

@@ -47,7 +47,12 @@ def sanitized(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caches(
-    dtype: str = "f16", stored: DType = E4M3, queries: int = 1, *, per_token: bool = True
+    dtype: str = "f16",
+    stored: DType = E4M3,
+    queries: int = 1,
+    *,
+    per_token: bool = True,
+    dims: tuple[int, int] = (DIM, DIM_V),
 ) -> dict[str, Any]:
     """The arrays of a call: scales of tokens that are 2**20 apart, some of them 0, or scales of heads; and
     NaN after the last key.
@@ -58,7 +63,7 @@ def caches(
     rng = np.random.default_rng(1)
     q, k, v = (
         rng.standard_normal((BATCH, *shape), np.float32)
-        for shape in ((HEADS, queries, DIM), (KV_HEADS, ROWS, DIM), (KV_HEADS, ROWS, DIM_V))
+        for shape in ((HEADS, queries, dims[0]), *((KV_HEADS, ROWS, dim) for dim in dims))
     )
     k_scale, v_scale = np.array([0.5, 2.0]), np.array(0.03)
     if per_token:
@@ -125,6 +130,13 @@ def test_numbers_are_multiplied_by_the_scales(
     call = paged(arrays) if in_pages else arrays
     result = kernel_for(dtype).launch(**call, splits=splits, return_lse=True, backend=backend)
     assert_attends(result, arrays, splits)
+
+
+@pytest.mark.judged
+def test_queries_of_long_rows_are_converted_in_two_passes() -> None:
+    arrays = caches("bf16", dims=(264, 8))
+    kernel = flash.DecodeKernel(flash.AttentionConfig(264, 8, dtype="bf16", causal=True))
+    assert_attends(kernel.launch(**arrays, return_lse=True, backend="interpreter"), arrays, 1)
 
 
 @pytest.mark.judged

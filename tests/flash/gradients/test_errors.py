@@ -258,12 +258,13 @@ def test_kernels_that_shared_memory_does_not_hold_are_refused() -> None:
     kernel.launch(**arrays, backend="cpu")
 
 
-def test_a_function_says_what_no_kernel_computes() -> None:
-    config = flash.AttentionConfig(8, head_dim_v=264, dtype="f16")
+@pytest.mark.parametrize("dims", [(8, 264), (264, 8)])
+def test_a_function_says_what_no_kernel_computes(dims: tuple[int, int]) -> None:
+    config = flash.AttentionConfig(*dims, dtype="f16")
     arrays = call_of(config, seq_q=3, seq_k=4)
     assert refusal(flash.attention_backward, error=ConfigError, **arrays, backend="interpreter") == (
-        "attention_backward: head_dim_v must be at most 256 in kernels of gradients, got 264; only backend "
-        "'cpu' computes gradients of wider values"
+        "attention_backward: head_dim and head_dim_v must be at most 256 in kernels of gradients, got "
+        f"{dims[0]} and {dims[1]}; only backend 'cpu' computes gradients of wider rows"
     )
     flash.attention_backward(**arrays, backend="cpu")
 

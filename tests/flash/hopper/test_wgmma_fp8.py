@@ -341,7 +341,7 @@ def test_explain_says_what_multiplies() -> None:
             f"{_E4M3} takes rows and strides of multiples of 16 bytes, as tensor maps do, got multiples "
             f"of 8; pad head_dim to a multiple of 16{_OR_ELSE}",
         ),
-        ({"head_dim_v": 272}, f"{_E4M3} takes head_dim_v up to 256, got 272{_OR_ELSE}"),
+        ({"head_dim_v": 272}, f"{_E4M3} takes head_dim and head_dim_v up to 256, got 64 and 272{_OR_ELSE}"),
         ({"dropout": 0.5}, f"{_NOT_DONE} dropout=0.5{_OR_ELSE}"),
         ({"scale_block": 64, "pack_gqa": True}, f"{_NOT_DONE} scale_block=64 with pack_gqa=True{_OR_ELSE}"),
         (

@@ -17,7 +17,10 @@ from refusals import refusal
 
 from flash import AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, cache_kernels
 from flash.contract.catalogue import build
+from flash.families.choice import refusals
+from flash.families.mma import MMA
 from flash.families.wgmma import WgmmaTiling
+from flash.families.wgmma_latent import LATENT
 from flash.problem.tensor_maps import maps_of
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError
@@ -25,11 +28,13 @@ from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import target
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 MLA = (576, 512)
+LATENT_ON_HOPPER: dict[str, Any] = {"dtype": "f16", "target": "sm_90a", "shared_kv": True}
 SMALL = (264, 128)  # 320 columns with padding: 64 of O for each consumer
 
 
@@ -130,11 +135,6 @@ def test_values_have_no_tensor_map_and_gathered_keys_neither() -> None:
     assert list(maps_of(config_of(varlen=True, seqused_k=True, page_size=1).kernel())) == ["Q", "O"]
 
 
-def test_a_config_of_wide_shared_rows_is_for_the_target_that_has_its_kernel() -> None:
-    assert AttentionConfig(*MLA, dtype="f16", shared_kv=True).target == "sm_90a"
-    assert AttentionConfig(192, 128, dtype="f16", shared_kv=True).target is None
-
-
 # ------------------------------------------------------------------------------------------
 # the choice, launches, messages
 
@@ -142,8 +142,8 @@ def test_a_config_of_wide_shared_rows_is_for_the_target_that_has_its_kernel() ->
 def test_narrow_rows_have_the_kernels_of_other_values() -> None:
     q, k, v = arrays_of(config_of(), 20, 35)
     q, k, v = q[..., :192].copy(), k[..., :192].copy(), v[..., :128].copy()
-    for target, tiling in (("sm_90a", True), ("sm_80", False)):
-        how: dict[str, Any] = {"dtype": "f16", "target": target, "tile": 16, "block_q": 64}
+    for name, tiling in (("sm_90a", True), ("sm_80", False)):
+        how: dict[str, Any] = {"dtype": "f16", "target": name, "tile": 16, "block_q": 64}
         config = AttentionConfig(192, 128, shared_kv=True, **how)
         assert isinstance(config.kernel().tiling, WgmmaTiling) == tiling
         assert config.kernel() == AttentionConfig(192, 128, **how).kernel()
@@ -181,53 +181,39 @@ def test_the_contract_says_that_values_are_keys() -> None:
     ]
 
 
-ALONE = "AttentionConfig: head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and "
-OTHERS = "; use other sizes"
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"target": "sm_90"}, "wgmma is of sm_90a alone"),
+        ({"block_q": 128}, "block_q=128: a CTA has 64 rows of so many columns"),
+        ({"head_dim": 320, "head_dim_v": 264}, "head_dim_v=264 takes 384 columns, and K has 320"),
+    ],
+    ids=str,
+)
+def test_what_no_kernel_of_latents_computes_reads_v_again(how: dict[str, Any], why: str) -> None:
+    config = AttentionConfig(**{"head_dim": 576, "head_dim_v": 512, **LATENT_ON_HOPPER, **how})
+    assert config.kernel().family is MMA
+    assert refusals(config.tile_request, target(str(config.target)))[LATENT] == why
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"target": "sm_90"}, f"{ALONE}wgmma is of sm_90a alone; use target='sm_90a', got 'f16' and 'sm_90'"),
-        (
-            {"dtype": "f32"},
-            f"{ALONE}wgmma multiplies f16 and bf16 here; use dtype='f16' or 'bf16', got 'f32' and 'sm_90a'",
-        ),
-        (
-            {"dtype": "f32", "target": "sm_80"},
-            f"{ALONE}wgmma multiplies f16 and bf16 here"
-            "; use dtype='f16' or 'bf16' and target='sm_90a', got 'f32' and 'sm_80'",
-        ),
-        ({"tile": 16}, "AttentionConfig: tile must be one of 32, 64, 'auto', got 16"),
-        ({"block_q": 128}, "AttentionConfig: block_q must be one of 64, 'auto', got 128"),
-        ({"tile": 64, "stages": 3}, f"{ALONE}tile=64 with stages=3 does not fit shared memory{OTHERS}"),
-        (
-            {"head_dim": 577},
-            "AttentionConfig: head_dim must be an integer from 1 to 576 with shared_kv, got 577",
-        ),
         (
             {"head_dim": 320, "head_dim_v": 321},
             "AttentionConfig: head_dim_v must be at most head_dim=320 with shared_kv, where V is columns "
             "of K, got 321",
         ),
         (
-            {"head_dim": 320, "head_dim_v": 264},
-            "AttentionConfig: head_dim=320 with shared_kv is for kernels with wgmma and tcgen05 alone, and "
-            f"head_dim_v=264 takes 384 columns, and K has 320{OTHERS}",
+            {"tile": 64, "stages": 3},
+            "AttentionConfig: head_dim=576, head_dim_v=512, tile=64, block_q=32 needs 356352 bytes of shared",
         ),
         ({"shared_kv": 1}, "AttentionConfig: shared_kv must be True or False, got 1"),
     ],
     ids=str,
 )
 def test_what_no_kernel_computes_is_refused(how: dict[str, Any], message: str) -> None:
-    arguments = {
-        "head_dim": 576,
-        "head_dim_v": 512,
-        "dtype": "f16",
-        "target": "sm_90a",
-        "shared_kv": True,
-        **how,
-    }
+    arguments = {"head_dim": 576, "head_dim_v": 512, **LATENT_ON_HOPPER, **how}
     with pytest.raises(ConfigError) as error:
         AttentionConfig(**arguments)
     assert str(error.value).startswith(message)

@@ -189,11 +189,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         {"dtype": "e4m3", "page_size": 16},
         "rotary_dim=8 is for queries of f32, f16 and bf16, got fp8; rotate q before it is rounded to fp8",
     ),
-    "latents": (
-        {"head_dim": 576, "head_dim_v": 512, "shared_kv": True, "dtype": "bf16", "page_size": 64},
-        "head_dim=576 with shared_kv is for kernels with wgmma and tcgen05 alone, and the kernel rotates "
-        "queries; use other sizes",
-    ),
 }
 
 

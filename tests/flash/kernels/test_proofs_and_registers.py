@@ -49,7 +49,7 @@ def of_splits(page_size: int = 0, **settings: Any) -> KernelConfig:
 
 
 _OF_CALL = ("splits", "seq_q", "group", "append", "rotary_dim", "rotary_interleaved")
-_OF_CACHE = ("page_size", "leftpad_k", "cache_batch_idx")
+_OF_CACHE = ("page_size", "leftpad_k", "cache_batch_idx", "kv_dtype", "scale_per")
 
 
 def over_cache(**settings: Any) -> Build:
@@ -189,6 +189,12 @@ LONG_ROWS: list[Settings] = [
     {"precision": "f32_grade"},
     *product(precision=["tf32"], target=("sm_120", "sm_80")),
 ]
+LONGER_ROWS: list[Settings] = [
+    {"head_dim": 512, "dtype": "bf16"},
+    {"head_dim": 576, "head_dim_v": 512, "dtype": "f16"},
+    {"head_dim": 320, "head_dim_v": 256, "dtype": "f16"},
+    {"head_dim": 512, "dtype": "f32"},
+]
 GRADE: Settings = {"precision": "f32_grade", "target": "sm_90a"}
 
 # The kernels of each kind, and how many of them `make test` and `.ci/run` prove.
@@ -273,6 +279,24 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
         each(of_splits, [*OF_SPLITS, {"window": (40, 20)}, {}], WIDTHS, **{**HOPPER, "dtype": "f16"}),
         0,
         0,
+    ),
+    "long rows": (
+        [
+            *each(
+                AttentionConfig,
+                LONGER_ROWS,
+                [{"target": name} for name in ("sm_86", "sm_90", "sm_120")],
+                causal=True,
+            ),
+            *each(over_cache, LONGER_ROWS[:3], [{"target": "sm_90", "page_size": 16, "splits": True}]),
+            *each(
+                over_cache,
+                LONGER_ROWS[:2],
+                [{"target": "sm_90", "kv_dtype": "e4m3", "scale_per": "token"}],
+                group=8,
+            ),
+        ],
+        *(0, 2),
     ),
     "a cache": (each(over_cache, WIDTHS, WHOLE_CACHES, seq_q=256), 0, 2),
     "new rows of a cache": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -9,15 +10,16 @@ import numpy as np
 import pytest
 from kernel_runs import Problem
 
+from flash.families.choice import families_of
 from flash.families.mma import MMA
 from flash.families.tcgen05 import TCGEN05
+from flash.families.tcgen05_latent import TCGEN05_LATENT
 from flash.kernel import AttentionKernel
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.arrays.views import view
-from ptxgen.errors import ConfigError
 from ptxgen.target import target as find_target
 from ptxgen.target import target_for_device
 
@@ -89,40 +91,21 @@ def test_latents_have_a_kernel_with_tcgen05() -> None:
     np.testing.assert_allclose(out.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
 
 
-ONE_KERNEL = (
-    "AttentionConfig: head_dim=576 with shared_kv has one kernel for sm_100a, which does not take this: {}; "
-    "use other sizes"
-)
-
-
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("how", "why"),
     [
-        (
-            {"head_dim_v": 328},
-            ONE_KERNEL.format("head_dim_v above 256 is divided between two CTAs, in multiples of 64"),
-        ),
-        (
-            {"tile": 64, "stages": 2},
-            ONE_KERNEL.format("tile=64, stages=2 does not fit shared memory or registers"),
-        ),
-        (
-            {"block_q": 256},
-            "AttentionConfig: block_q must be one of 64, 128, 'auto', got 256; the largest tile that fits "
-            "head_dim=576, head_dim_v=512 on sm_100a is 64",
-        ),
-        (
-            {"varlen": True, "page_size": 64, "rotary_dim": 64},
-            ONE_KERNEL.format("the kernel rotates queries"),
-        ),
+        ({"head_dim_v": 328}, "head_dim_v above 256 is divided between two CTAs, in multiples of 64"),
+        ({"tile": 64, "stages": 2}, "tile=64, stages=2 does not fit shared memory or registers"),
+        ({"block_q": 256}, "block_q=256: a CTA has 128 rows of so many columns"),
+        ({"rotates": True}, "the kernel rotates queries"),
     ],
     ids=str,
 )
-def test_what_no_kernel_of_latents_computes_is_refused(how: dict[str, Any], message: str) -> None:
-    settings = {"head_dim_v": 512, "dtype": "f16", "target": "sm_100a", "shared_kv": True, **how}
-    with pytest.raises(ConfigError) as error:
-        AttentionConfig(576, **settings)
-    assert str(error.value) == message
+def test_what_no_kernel_of_latents_computes_is_left_to_others(how: dict[str, Any], why: str) -> None:
+    config = AttentionConfig(576, 512, dtype="f16", target="sm_100a", shared_kv=True)
+    request = replace(config.tile_request, **how)
+    assert TCGEN05_LATENT.why_not(request, find_target("sm_100a")) == why
+    assert families_of(request)[-1] is MMA
 
 
 def test_two_ctas_compute_wide_values_and_others_have_mma() -> None:

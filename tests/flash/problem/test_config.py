@@ -13,7 +13,7 @@ import pytest
 from flash.cache.cache import KVCache
 from flash.contract.catalogue import build
 from flash.families.choice import offered_tiles
-from flash.families.request import MAX_HEAD_DIM, natural_alignment
+from flash.families.request import MAX_COLUMNS, MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.families.simt import DEFAULT_TILES, SIMT
 from flash.operands.dtype_names import InputDTypeLike
 from flash.operands.dtypes import DTYPES, INPUT_DTYPES, config_name
@@ -23,12 +23,8 @@ from ptxgen.target import TARGETS, target
 
 KNOWN = ", ".join(map(repr, INPUT_DTYPES))
 TOO_LARGE = (
-    "head_dim must be an integer from 1 to 256, got {}; beyond 256 a CTA cannot "
-    "keep its rows in registers and shared memory"
-)
-WITH_SHARED_KV = (
-    "; where V is columns of K, shared_kv=True takes up to 576, with 'f16' or 'bf16' and target='sm_90a' or "
-    "a target with tcgen05, such as 'sm_100a'"
+    "head_dim must be an integer from 1 to 576, got {}; beyond 576 a CTA cannot keep its rows in shared "
+    "memory"
 )
 TILE = "must be one of 16, 32, 64, 128, 'auto', got"
 CAUSAL = "causal must be one of False, True, 'bottom_right', 'top_left', got"
@@ -52,10 +48,6 @@ def refused(message: str, **how: Any) -> None:
         *(
             ({"head_dim": value}, TOO_LARGE.format(repr(value)))
             for value in (0, -8, 3.5, 10**9, 577, True, "64", None, float("nan"), np.arange(2))
-        ),
-        *(
-            ({"head_dim": value, "target": "sm_90a"}, TOO_LARGE.format(value) + WITH_SHARED_KV)
-            for value in (257, 576)
         ),
         *(
             (
@@ -233,8 +225,8 @@ def test_the_natural_alignment_is_what_dense_arrays_have(dims: tuple[int, int], 
 @pytest.mark.slow
 def test_every_head_dim_of_the_table_has_its_default_on_every_target() -> None:
     for name, limits in TARGETS.items():
-        for head_dim in range(1, MAX_HEAD_DIM + 1):
-            config = AttentionConfig(head_dim, target=name)
+        for head_dim in range(1, (MAX_HEAD_DIM if limits.sm >= 80 else 400) + 1):
+            config = AttentionConfig(head_dim, min(head_dim, MAX_HEAD_DIM_V), target=name)
             tiling = config.kernel().tiling
             assert (tiling.tile, tiling.block_q) == SIMT.default_sizes(config.tile_request, limits)
             assert tiling.shared_bytes <= limits.shared_per_block_optin
@@ -297,9 +289,10 @@ def test_the_values_of_window_and_cap_are_not_part_of_the_kernel() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name, result in TARGETS.items() if result.sm >= 80])
 def test_every_head_dim_has_tiles_with_every_feature(dtype: str, name: str) -> None:
-    for head_dim in range(1, MAX_HEAD_DIM + 1):
+    for head_dim in (*range(1, MAX_COLUMNS), *range(MAX_COLUMNS, MAX_HEAD_DIM + 1, 8)):
         AttentionConfig(
             head_dim,
+            min(head_dim, MAX_HEAD_DIM_V),
             dtype=dtype,
             target=name,
             window=(5, 6),

@@ -71,7 +71,7 @@ def test_what_is_no_number_stays_in_its_row() -> None:
     ("wrong", "message"),
     [
         ({"positions": -1}, "rotary_tables: positions must be an integer from 0 to 134217728, got -1"),
-        ({"rotary_dim": 7}, "rotary_tables: rotary_dim must be an even integer from 2 to 256, got 7"),
+        ({"rotary_dim": 7}, "rotary_tables: rotary_dim must be an even integer from 2 to 576, got 7"),
         ({"base": float("inf")}, "rotary_tables: base must be a finite number from 1 on, got inf"),
     ],
 )
