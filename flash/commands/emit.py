@@ -35,7 +35,7 @@ from ptxgen.errors import (
     VerifyError,
     did_you_mean,
 )
-from ptxgen.target import KIB, TARGETS, Target
+from ptxgen.target import EARLY_TARGETS, KIB, TARGETS, Target
 
 if TYPE_CHECKING:
     from flash.contract.built_kernel import BuiltKernel
@@ -120,7 +120,11 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add_kernel_options(parser.add_argument_group("the kernel"), every_kernel_option())
     outputs = add_output_options(parser)
     lists = outputs.add_mutually_exclusive_group()
-    lists.add_argument("--list-targets", action="store_true", help="the targets and their limits")
+    lists.add_argument(
+        "--list-targets",
+        action="store_true",
+        help="the targets and their limits; those before sm_75 are for f32",
+    )
     lists.add_argument("--list-tiles", action="store_true", help="the tiles for this head_dim")
     arguments = parser.parse_args(argv)
     if arguments.head_dim is None and not arguments.list_targets:
@@ -173,7 +177,7 @@ def _output(arguments: argparse.Namespace) -> str:
 
 
 def _targets(as_json: bool) -> str:
-    targets = TARGETS.values()
+    targets = [*EARLY_TARGETS.values(), *TARGETS.values()]
     if as_json:
         return to_json([{**asdict(t), "ptx": "{}.{}".format(*t.ptx)} for t in targets])
     columns: dict[str, list[object]] = {

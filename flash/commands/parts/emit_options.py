@@ -18,7 +18,7 @@ from flash.scores.features import SCORES
 from flash.scores.options import number
 from ptxgen.commands.parts.command_line import completed
 from ptxgen.commands.parts.files import STDOUT
-from ptxgen.target import TARGETS
+from ptxgen.target import EARLY_TARGETS, TARGETS
 
 
 def _number_or_auto(text: str) -> int | float | str:
@@ -133,7 +133,7 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
 _WORDS: Final = {
     "--dtype": tuple(INPUT_DTYPES),
     "--precision": (AUTO, *OF_F32),
-    "--target": (*TARGETS, NATIVE),
+    "--target": (*EARLY_TARGETS, *TARGETS, NATIVE),
 }
 
 
