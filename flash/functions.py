@@ -285,7 +285,7 @@ def kernel_of(
     columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")
     narrow = narrow or _NO_NARROW
     scale_block = narrow.get("scale_block")
-    packed = block_format(scale_block)
+    packed = None if scale_block is None else block_format(scale_block)
     if packed is None or packed.element is None:
         dtype = dtype_of(caller, q, known=taken)
     else:

@@ -119,8 +119,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield "AttentionKernel", _case(flash.AttentionKernel, config=config(8))
     yield "AttentionKernel.launch", _case(every.launch, **three, **scores, dropout_seed=1)
     yield "AttentionKernel.explain", _case(every.explain, **three, **scores)
-    key_bias = _zeros(1, 2, 4)
-    yield "AttentionKernel.launch by key", _case(by_key.launch, **three, key_bias=key_bias)
+    yield "AttentionKernel.launch by key", _case(by_key.launch, **three, key_bias=_zeros(1, 2, 4))
     back = {"dout": q, "out": q, "lse": _zeros(1, 2, 3), "dlse": _zeros(1, 2, 3)}
     gradient = flash.AttentionGradient(config(8, alibi=True, bias="f32", mask=True, sink=True, dropout=0.5))
     of_scores = {**scores, "wanted": ("bias", "sink")}
@@ -128,6 +127,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield "AttentionGradient.launch", _case(gradient.launch, **three, **back, **of_scores, dropout_seed=1)
     yield "AttentionGradient.explain", _case(gradient.explain, **three, **back, **of_scores)
     yield "attention_backward", _case(flash.attention_backward, **three, **back, **of_scores)
+    yield "attention_weights", _case(flash.attention_weights, q=q, k=k, backend="cpu", **scores)
     of_rows = {"dout": packed["q"], "out": packed["q"], "lse": _zeros(2, 6), "dlse": _zeros(2, 6)}
     yield "attention_varlen_backward", _case(flash.attention_varlen_backward, **packed, **of_rows, **lengths)
     yield "launch of packed sequences", _case(varlen.launch, **packed, **lengths)

@@ -31,7 +31,7 @@ def test_the_interpreter_completes_functions() -> None:
     completed = rlcompleter.Completer({"flash": flash}).attr_matches("flash.attention")
     assert {name.rstrip("(") for name in completed} == {
         "flash.attention", "flash.attention_backward", "flash.attention_varlen",
-        "flash.attention_varlen_backward", "flash.attention_with_kvcache",
+        "flash.attention_varlen_backward", "flash.attention_weights", "flash.attention_with_kvcache",
     }  # fmt: skip
 
 

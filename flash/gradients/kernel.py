@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack, cast
 
 from flash.calls.gpu import Launcher
 from flash.calls.memory import ALIGNED, PlannedMemory
@@ -357,7 +357,7 @@ class AttentionGradient:
         needed = _names(names)
         caller, among = self._caller.name, ", ".join(NEEDED)
         for name in needed:
-            if name not in NEEDED:
+            if not isinstance(name, str) or name not in NEEDED:
                 raise LaunchError(f"{caller}: needed must name matrices among {among}, got {shown(name)}")
         for matrix in NEEDED:
             if matrix not in needed and arrays[f"d{matrix}"] is not None:
@@ -384,6 +384,7 @@ class AttentionGradient:
 
 def _names(names: object) -> list[Any]:
     """The elements of an argument that lists names; a string is one name."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    try:
+        return [names] if isinstance(names, str) else list(cast(Iterable[Any], names))
+    except TypeError:  # not iterable, or an array without axes
         return [names]
-    return list(names)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final, Unpack, cast
 
 from flash.calls.operation import set_initial, stream_of
-from flash.functions import kernel_of
+from flash.functions import kernel_of, last_dimension
 from flash.gradients.functions import attention_backward
 from flash.host import results
 from flash.host.caller import Caller, readable_views
@@ -68,6 +68,8 @@ def attention_weights(
         "softmax_scale": softmax_scale, "stream": stream, "backend": backend, "layout": layout
     }  # fmt: skip
     cut = slice(None)
+    last_dimension(_NAME, q, "q")
+    last_dimension(_NAME, k, "k")
     if rows is not None:
         q, cut = _cut(q, k, rows, causal, layout, arrays)
     no_columns: Any = k[..., :0]  # type: ignore[index]  # an array of the caller's library

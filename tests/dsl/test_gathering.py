@@ -290,7 +290,7 @@ def test_the_cure_sums_what_lanes_have():
 def test_a_loop_is_judged_anew_when_its_bound_is_written_again():
     bound, thread = ir.Reg("%r0", "b32"), ir.Special("%tid.x")
     statements = [ir.Instr("mov.u32", (bound, thread))]
-    divergence = Divergence(statements, 64)
+    divergence = Divergence(statements, (64, 1, 1))
     assert [divergence.splits_loop(0, bound, 1, u32) for _ in range(2)] == [True, True]
     assert not divergence.splits_loop(0, 7, 1, u32)
     assert divergence.changes() == 0

@@ -254,8 +254,10 @@ def test_the_assembler_accepts_every_op_at_its_gate(limit: int, assembler: Assem
     for (target, ptx, _), ops in groups.items():
         try:
             assembler.assemble(module_of(ops, target, ptx), target.name, opt_level=0)
-        except AssemblerError as error:  # ops one after another do not make a good kernel
-            if "took the PTX" not in str(error):
+        except AssemblerError as error:
+            is_older = ptx > PTX_VERSIONS[-1] and "the assembler is older than the text" in str(error)
+            # Ops one after another do not make a good kernel.
+            if not is_older and "took the PTX" not in str(error):
                 raise
 
 

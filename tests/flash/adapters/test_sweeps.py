@@ -107,7 +107,7 @@ def test_compiled_and_mapped_calls_choose_the_sweeps(
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     torch.autograd.grad(compiled(*arrays), arrays)
     assert launched == ONE
-    gradient, plain = torch.func.grad(loss), [x.detach() for x in arrays]
+    gradient, plain = torch.func.grad(loss, (0, 1, 2)), [x.detach() for x in arrays]
     for transform, arguments in ((gradient, plain), (torch.func.vmap(gradient), [x[None] for x in plain])):
         launched.clear()
         transform(*arguments)

@@ -144,7 +144,7 @@ def cases(t: Any, three: Any) -> dict[str, tuple[Any, ...]]:
         "out": (shown.attention_out, (out.clone(), q, k, v, *arrays(), *settings())),
         "backward": (
             shown.attention_backward,
-            (out, None, out, lse, [False] * 4, q, k, v, *arrays(), *settings()),
+            (out, None, out, lse, [True, False, True] + [False] * 4, q, k, v, *arrays(), *settings()),
         ),
     }
 
@@ -170,7 +170,7 @@ def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     rest = (*of_lengths, torch.rand(4), None, None, None, *chosen)
     torch.library.opcheck(operators.attention_varlen_out.default, (torch.zeros(7, 4, 16), q, k, v, *rest))
     out, lse, _ = operators.attention_varlen(q, k, v, *rest)
-    arguments = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)
+    arguments = (out, lse, out, lse, [False, True, True, True, False, False, False], q, k, v, *rest)
     torch.library.opcheck(operators.attention_varlen_backward.default, arguments)
 
 
