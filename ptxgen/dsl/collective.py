@@ -196,7 +196,8 @@ class Warp:
         self._k.require_lanes(caller)
         if not isinstance(value, Value) or value.type not in _TYPES:
             raise TypeMismatchError(
-                f"{caller} takes an f32, u32 or s32 value of the kernel, got {shown(value)}"
+                f"{caller} takes an f32, u32 or s32 value of the kernel, got {shown(value)}; convert it with "
+                "k.cvt(value, dtype=f32), or make a value of a Python number with k.mov(1.0, type=f32)"
             )
 
     def _vote(self, caller: str, condition: Value, mode: Literal["any", "all"]) -> Value:

@@ -379,8 +379,10 @@ class Pointer:
         if not isinstance(index, Value) or not wide or both not in ([u32, u32], [s32, s32]):
             raise TypeMismatchError(
                 f"{self!r}.row: the index must be a u32 or s32 value, the columns of the same type or a "
-                f"positive int, and the address of 64 bits, got {shown(index)} and {shown(columns)}; use "
-                "P.element(index * n)"
+                f"positive int, and the address of 64 bits, got {shown(index)} and {shown(columns)}; "
+                "for an s32 index and u32 columns write P.row(index, k.signed(columns)), or "
+                "P.row(index.as_(u32), columns) if the index is not negative; for a Python number as the "
+                "index, P.element(index * columns)"
             )
         return self.element(index.k.emit("mul_wide", (index, columns)))
 

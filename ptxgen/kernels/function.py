@@ -191,7 +191,10 @@ class KernelFunction:
         """The threads of a CTA along x, y and z, and all static parameters."""
         values = self.signature.static_values(statics)
         if threads is None:
-            threads = self._threads(**values) if callable(self._threads) else self._threads
+            of_kernel = self._threads
+            threads = (
+                self.signature.chosen("threads", of_kernel, values) if callable(of_kernel) else of_kernel
+            )
         return block_of(self.name, threads, target), values
 
     def _emit(

@@ -175,7 +175,9 @@ def _layout_problems(
     if numpy_type(dtype).hasobject:
         return (f"{name} must be an array of numbers, got {dtype}; convert it",)
     if size is None and dtype != wanted.dtype_name:
-        problems.append(f"{name} must be {wanted.dtype_name} (Pointer[{wanted}]), got {dtype}; convert it")
+        bytes_of_it = dtype.startswith("float8") and wanted.dtype_name == "uint8"
+        cure = f"pass its bytes, {name}.view(uint8)" if bytes_of_it else "convert it"
+        problems.append(f"{name} must be {wanted.dtype_name} (Pointer[{wanted}]), got {dtype}; {cure}")
     elif size is not None and numpy_type(dtype).itemsize != size:
         problems.append(
             f"{name} must have elements of {size} bytes (Pointer[{wanted}]), got {dtype}; convert it"

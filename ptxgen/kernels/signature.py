@@ -97,6 +97,23 @@ class Signature:
             )
         return {name: _plain(values[name]) for name in self.statics}
 
+    def chosen(self, what: str, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        """The result of a function of the static parameters, such as `threads=`; `what` names it in errors.
+        Raises TypeError for one that does not take all of them by name.
+        """
+        try:
+            return function(**values)
+        except TypeError:
+            try:
+                inspect.signature(function).bind(**values)
+            except TypeError as error:
+                raise TypeError(
+                    f"kernel {self.name}: the function for {what} must take all keyword-only parameters of "
+                    f"the kernel, but it {error}; write `lambda *, {', '.join(values)}: ...`, or add "
+                    "**others to its parameters"
+                ) from None
+            raise
+
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The kernel's arguments in the parameters' order, and the static ones by name. Raises TypeError for
         a call that does not fit, as Python does.
@@ -189,7 +206,8 @@ def _type(caller: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> T
         except Exception as error:
             raise ConfigError(
                 f"kernel {caller}: the annotation {annotation!r} of {parameter.name} cannot be evaluated "
-                f"({error}); use names of the module"
+                f"({error}); use names of the module, not variables of an enclosing function, or leave out "
+                "`from __future__ import annotations`, which makes text of annotations"
             ) from error
     if isinstance(annotation, PointerType) and annotation.dtype.nbytes:
         return annotation

@@ -270,7 +270,8 @@ class TunedKernel:
         """The CTAs of a launch with these static parameters."""
         if callable(grid):
             statics = {name: value for name, value in chosen.items() if name != THREADS}
-            grid = grid(**self.kernel.signature.static_values(statics))
+            signature = self.kernel.signature
+            grid = signature.chosen("grid", grid, signature.static_values(statics))
         return extents(self.name, "grid", grid)
 
     def _store(self) -> Store:

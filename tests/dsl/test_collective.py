@@ -414,7 +414,10 @@ CALLS = [(group, word) for group in ("warp", "block") for word in (*WORDS, "scan
 def test_values_have_32_bits(group, word, value):
     k = builder(threads=64)
     value = k.fresh(value) if isinstance(value, type(f16)) else value
-    message = f"{group}.{word} takes an f32, u32 or s32 value of the kernel, got {value!r}"
+    message = (
+        f"{group}.{word} takes an f32, u32 or s32 value of the kernel, got {value!r}; convert it with "
+        "k.cvt(value, dtype=f32), or make a value of a Python number with k.mov(1.0, type=f32)"
+    )
     with refused(TypeMismatchError, message):
         getattr(getattr(k, group), word)(value)
     assert [i.opcode for i in instructions(k)] == ["ret"]

@@ -67,8 +67,9 @@ def test_a_row_needs_two_values_of_one_type(index, columns):
     shown = [str(each) if isinstance(each, int) else repr(each) for each in arguments]
     assert str(error.value) == (
         "Pointer(global f32 [%rd1+0]).row: the index must be a u32 or s32 value, the columns of the same "
-        f"type or a positive int, and the address of 64 bits, got {shown[0]} and {shown[1]}; use "
-        "P.element(index * n)"
+        f"type or a positive int, and the address of 64 bits, got {shown[0]} and {shown[1]}; for "
+        "an s32 index and u32 columns write P.row(index, k.signed(columns)), or P.row(index.as_(u32), "
+        "columns) if the index is not negative; for a Python number as the index, P.element(index * columns)"
     )
 
 

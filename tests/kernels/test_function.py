@@ -16,7 +16,7 @@ from error_texts import refused
 from fake_driver import FakeDriver
 
 import ptxgen as px
-from ptxgen import Pointer, bf16, f16, f32, s32, u32
+from ptxgen import Pointer, bf16, f16, f32, s32, u8, u32
 from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, make_capsule
 from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, TrapError, VerifyError
@@ -400,7 +400,8 @@ ANNOTATED = (
         (
             unknown,
             "the annotation 'px.f33' of n cannot be evaluated (module 'ptxgen' has no attribute 'f33'); use "
-            "names of the module",
+            "names of the module, not variables of an enclosing function, or leave out `from __future__ "
+            "import annotations`, which makes text of annotations",
         ),
         (stars, "* and ** parameters are not possible; name each parameter"),
         (reserved, "target cannot be a parameter, because launches have arguments of that name; rename it"),
@@ -427,9 +428,10 @@ def test_a_share_of_the_grid_is_proved_with_the_bounds_that_the_proof_asks_for()
     (result,) = made(ones).prove(X=("n",)).global_memory.accesses
     assert result.reason == (
         "its bytes are not shown to be among the 4 * (n) of a row; if a sum or a product of 32 bits on "
-        "the way to it may wrap, bounds of grid and n may exclude that, such as bounds={'grid': (1, 65535)}"
+        "the way to it may wrap, bounds of grid and n may exclude that, such as "
+        "bounds={'grid': (1, 65535), 'n': (1, 65535)}"
     )
-    assert made(ones).prove(X=("n",), bounds={"grid": (1, 65535)}).complete
+    assert made(ones).prove(X=("n",), bounds={"grid": (1, 65535), "n": (1, 65535)}).complete
 
 
 # ------------------------------------------------ proofs before launches on a GPU
@@ -563,6 +565,10 @@ def test_a_module_that_is_emitted_is_the_one_that_is_built() -> None:
 X = numbers()
 
 
+def byte(k: Any, A: Pointer[u8]) -> None:
+    A[k.thread_id()] = 1
+
+
 BOUNDS = "scale_rows.prove: bounds of n must be two integers, the lowest and the highest value, got"
 THREADS = "kernel scale_rows: threads must be 1..1024 on sm_80, got"
 GRID = "scale_rows: grid must be 1 to 3 positive integers, at most 2147483647, 65535 and 65535, got"
@@ -599,9 +605,15 @@ WRONG_CALLS: dict[type[Exception], dict[str, Any]] = {
             f"{GRID} {grid!r}": lambda grid=grid: made().launch(grid, X, 3, 1.0, backend="interpreter")
             for grid in (0, (1, 2, 3, 4), (1, 70000), "a", 1.5, ())
         },
+        "byte: A must be uint8 (Pointer[u8]), got float8_e4m3fn; pass its bytes, A.view(uint8)": lambda: made(
+            byte
+        )[1](np.ones(4, ml_dtypes.float8_e4m3fn), backend="interpreter"),
     },
     TypeError: {
         "tiled() needs tile, which the kernel is built for; pass it by name": lambda: made(tiled).build(),
+        "kernel scale_rows: the function for threads must take all keyword-only parameters of the kernel, "
+        "but it got an unexpected keyword argument 'times'; write `lambda *, times: ...`, or add **others to "
+        "its parameters": lambda: made(threads=lambda *, rows=1: 32 * rows).build(),
         "scale_rows: a launch needs a grid; write scale_rows[grid](...)": lambda: made()(X, 3, 1.0),
         "scale_rows() needs the argument 'factor'": lambda: made()[2](X, N, backend="interpreter"),
         "scale_rows() got multiple values for argument 'n'": lambda: made()[2](

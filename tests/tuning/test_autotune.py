@@ -276,6 +276,8 @@ def test_wrong_arguments_of_tune_are_refused(file: Path) -> None:
         assert str(refused.value).startswith(f"autotune of kernel doubled: {text}")
     with pytest.raises(TypeError, match="a launch needs a grid"):
         f(x, N)
+    with pytest.raises(TypeError, match=r"the function for grid must take all .* it got an .* 'block'"):
+        f.tune(lambda: 1, x, N)
     file.write_text("[]")
     with pytest.raises(ConfigError) as broken:
         f.tune(grid, x, N)

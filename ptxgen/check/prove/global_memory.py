@@ -176,9 +176,10 @@ class _Prover:
         names = [name for name, (_, high) in self._contract.bounds.items() if high >= _NO_BOUND]
         if not names:
             return ""
+        examples = ", ".join(f"{name!r}: (1, 65535)" for name in names)
         return (
             f"; if a sum or a product of 32 bits on the way to it may wrap, bounds of {' and '.join(names)} "
-            f"may exclude that, such as bounds={{{names[0]!r}: (1, 65535)}}"
+            f"may exclude that, such as bounds={{{examples}}}"
         )
 
     def _is_of(self, address: Poly, array: GlobalArray) -> bool:
