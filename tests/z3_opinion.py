@@ -325,10 +325,10 @@ def _asked(goals: Sequence[Goal]) -> str:
         return AGREED
     whole = z3.Or(*(z3.And(goal.path, goal.wrong) for goal in goals))
     solver = _solver(whole)
-    found = solver.check()
-    if found == z3.sat and _holds_whatever_is_read(whole, solver.model()):
+    answer = solver.check()
+    if answer == z3.sat and _holds_whatever_is_read(whole, solver.model()):
         return REFUTED
-    return AGREED if found == z3.unsat else UNSURE
+    return AGREED if answer == z3.unsat else UNSURE
 
 
 def _holds_whatever_is_read(condition: Any, model: Any) -> bool:

@@ -21,7 +21,7 @@ class AnyTarget(Family[T]):
     the nearest smaller size that does is taken.
     """
 
-    cure: ClassVar[str]  # what to use where no tile fits
+    remedy: ClassVar[str]  # what to use where no tile fits
 
     @abstractmethod
     def default_sizes(self, request: TileRequest, target: Target) -> Sizes:
@@ -67,12 +67,14 @@ class AnyTarget(Family[T]):
         if sizes:
             blocks = self._candidates(request, target, aligned)[1]
             largest, block_q = max([pair for pair in sizes if pair[1] in blocks] or sizes)
-            cure = f"the largest tile that fits is {largest}, with block_q={block_q}"
+            remedy = f"the largest tile that fits is {largest}, with block_q={block_q}"
         else:
             fewer = range(request.stages - 1, 0, -1)
             stages = next((n for n in fewer if offered(replace(request, stages=n))), 0)
-            cure = f"no tile fits with stages={request.stages}; use stages={stages}" if stages else self.cure
-        return f"{self.against(request, target, aligned)}; {cure}"
+            remedy = (
+                f"no tile fits with stages={request.stages}; use stages={stages}" if stages else self.remedy
+            )
+        return f"{self.against(request, target, aligned)}; {remedy}"
 
     def _last(self, request: TileRequest, target: Target, alignment: int) -> Sizes:
         """The sizes that a refusal names: the default tile, or the requested one, and the least block_q."""

@@ -294,7 +294,7 @@ class MmaFamily(AnyTarget[MmaTiling]):
     dtypes = (F16, BF16, F32)
     tile_sizes = TILES
     blocks_q = MMA_BLOCKS_Q
-    cure = f"no tile fits; use a 16-bit type, {IEEE!r} for f32, or a target with more shared memory"
+    remedy = f"no tile fits; use a 16-bit type, {IEEE!r} for f32, or a target with more shared memory"
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""

@@ -312,7 +312,7 @@ class SimtFamily(AnyTarget[Tiling]):
     tile_sizes = TILES
     blocks_q = BLOCKS_Q
     rate = 19.5e12
-    cure = "no tile fits; use a target with more shared memory"
+    remedy = "no tile fits; use a target with more shared memory, or backend='cpu'"
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""

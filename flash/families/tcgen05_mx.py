@@ -36,8 +36,8 @@ _COLUMNS: Final = (64, 128, 256)
 
 @dataclass(frozen=True, slots=True)
 class Tcgen05MxTiling(Tcgen05Fp8Tiling):
-    """Tiles and roles of one kernel; see `Tcgen05Fp8Tiling`. A cell has scales of 128 rows and 4 blocks.
-    `blocks` is the format of Q and K.
+    """Tiles and roles of one kernel; see `Tcgen05Fp8Tiling`. A cell is the scales of 4 blocks in each of 128
+    rows, the unit of copies to tensor memory. `blocks` is the format of Q and K.
     """
 
     blocks: ClassVar[BlockFormat] = MXFP8

@@ -29,14 +29,15 @@ from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 
 MATRICES: Final = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
-WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # what is written, and whose gradient that is
+WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # the result, and the matrix whose gradient it is
 _OF_ROWS: Final = ("lse", "dlse")
 
 
 def written_for(config: AttentionConfig, needed: Collection[str], wanted: Collection[str]) -> tuple[str, ...]:
-    """The gradients among dq, dk and dv that a call writes where those of the matrices `needed`, of q, k and
-    v, and of the arrays of scores `wanted` are asked for: kernels write dk and dv together, and with either
-    of them, or dq, the gradients of some arrays. Those of fp8 write all.
+    """The gradients among dq, dk and dv that the kernels of a call write. `needed` are matrices among q, k
+    and v, `wanted` arrays of scores, whose gradients the call returns. One kernel writes dk and dv together;
+    the terms for the gradients of arrays come from the kernel of dq, or from that of dk and dv. With fp8 the
+    kernels write all three.
     """
     terms = {f.gradient_of for f in config.scores if f.argument in wanted}
     if config.is_fp8:

@@ -73,9 +73,9 @@ def _sweeps(sweeps: Sweeps, call: GradientCall) -> str:
     if not call.written:
         return "none, because no gradient of a matrix is needed"
     if len(call.written) < len(WRITTEN):
-        what = "dq is" if call.written == ("dq",) else "dk and dv are"
+        matrices = "dq is" if call.written == ("dq",) else "dk and dv are"
         return (
-            f"one, because only {what} needed: {_products_of(call)} products for each tile, and the same "
+            f"one, because only {matrices} needed: {_products_of(call)} products for each tile, and the same "
             "call gives the same bits"
         )
     if sweeps.in_order:
@@ -92,7 +92,7 @@ def _sweeps(sweeps: Sweeps, call: GradientCall) -> str:
 
 
 def _products_of(call: GradientCall) -> str:
-    """The number, in words, of matrix products of which the gradients of a call that it writes are made."""
+    """The number, in words, of matrix products for each tile that the gradients which a call writes need."""
     return ("two", "three", "four", "five")[len(call.written)]
 
 

@@ -134,7 +134,7 @@ def attention_backward(
     layout: Layout = "bhsd",
     **arguments: Unpack[BackwardArguments],
 ) -> Gradients[A]:
-    """The gradients of `attention`, with kernels made for these arrays and kept.
+    """The gradients of `attention`, by kernels that are generated for these arrays and cached.
 
     `out` and `lse` are what `attention(q, k, v, return_lse=True, ...)` returned for the same
     arguments, `dout` and `dlse` the gradients of a number for them. Returns its gradients: dq, dk and

@@ -214,11 +214,11 @@ class AttentionGradient:
         elements that an element was broadcast to. Gradients of keys and values are sums over the heads that
         share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides
         whose last dimension is dense; they share no memory with each other or the inputs. With varlen, rows
-        of no sequence are 0 in new arrays, and not written in given ones.
+        of no sequence are 0 in new arrays, and not written in arrays of the caller.
 
         `needed` names the matrices among "q", "k" and "v" whose gradients are computed; the others are None.
-        Without "q", or without both "k" and "v", kernels of their own make the rest: 4 or 3 products for each
-        tile of scores in place of 5 or 7, so that keys and values that are not trained cost less.
+        A call without "q" takes 4 matrix products for each tile of scores, one without "k" and "v" takes 3,
+        and one with all three 7, or 5 in one sweep: a call costs less where keys and values are not trained.
 
         Sums run in an order that only the config, the shapes and the device determine: the same call
         gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`
@@ -227,10 +227,10 @@ class AttentionGradient:
         `backend` is as in `AttentionKernel.launch`. On a GPU the work is put on `stream` (an integer,
         or a stream object; default: the current one of q's library) and may not have run yet on
         return; host arrays are copied there and back, and complete on return. In addition to the results the
-        kernels need an f32 for each row of each head, unless `deterministic` head_dim f32 more for each of
-        these, and what gradients of arrays of scores need: for a bias an f32 for each of its elements
-        broadcast along the rows and keys, for others one for each row or key of each head. It is kept for the
-        next calls on the stream.
+        kernels need memory for an f32 for each row of each head; unless `deterministic`, for head_dim f32
+        more for each of these rows; and for gradients of arrays of scores: for a bias an f32 for each of its
+        elements, broadcast along the rows and keys, for others one for each row or key of each head. The
+        memory is reused by the next calls on the stream.
 
         `max_seqlen_q` and `max_seqlen_k` are the most queries and keys of a packed sequence; on the
         host they are computed if they are left out, and for lengths on a GPU they must be given:

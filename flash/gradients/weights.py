@@ -49,17 +49,17 @@ def attention_weights(
     layout: Layout = "bhsd",
     **scores: Unpack[WeightArguments],
 ) -> A:
-    """The weights with which `attention` sums the rows of v, the softmax of the scores: float32 [batch,
+    """The weights by which `attention` multiplies the rows of v, the softmax of the scores: float32 [batch,
     heads, rows, seq_k] in either layout, without batch for arrays of three dimensions.
 
-    `rows` is a slice of the queries, with a step of 1; None for all. Positions count from the last query:
-    with causal, a window or alibi_slopes kernels compute all rows from the first of these on, and else these
-    alone. `bias` and `mask` are those of all queries. Functions of scores get indices of queries, and need
-    all rows.
+    `rows` is a slice of the queries, with a step of 1; None for all. With causal, a window or alibi_slopes
+    the kernels compute all rows from the first one of the slice to the last query, because positions count
+    from the last query; otherwise only those of the slice. `bias` and `mask` have the rows of all queries.
+    Functions of scores get indices of queries, so `rows` must be None with them.
 
-    A row that sees no key has weights of 0; with `sink` weights of a row sum to less than 1. Weights have no
-    gradients. All other arguments and the exceptions are as in `attention`. A call needs as much memory as
-    the weights besides them, and 8 bytes for each row of each head.
+    A row that sees no key has weights of 0; with `sink` the weights of a row sum to less than 1. Weights have
+    no gradients. All other arguments and the exceptions are as in `attention`. A call needs as much memory
+    again as the weights take, and 8 bytes for each row of each head.
     """
     require_known(_NAME, scores, WeightArguments, attention_weights)
     arrays: dict[str, Any] = {name: x for name, x in with_captured(_NAME, scores).items() if x is not None}
@@ -112,8 +112,8 @@ def _filled(like: ArrayView, shape: tuple[int, ...], element: float, stream: int
 def _cut(
     q: Any, k: object, rows: object, causal: Causal, layout: str, arrays: dict[str, Any]
 ) -> tuple[Any, slice]:
-    """The queries that a call for the weights of `rows` computes, and which rows of its result are these. The
-    `arrays` of scores become those of its queries.
+    """The queries that a call for the weights of `rows` computes, and where its result has these rows.
+    Replaces arrays of all queries in `arrays` by their rows for the computed queries.
     """
     if not isinstance(rows, slice) or rows.step not in (None, 1):
         raise LaunchError(f"{_NAME}: rows must be a slice with a step of 1, or None, got {shown(rows)}")

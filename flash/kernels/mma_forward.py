@@ -230,8 +230,8 @@ class MmaForward:
     def _step_by_step(self, tile: _Tile) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
 
-        A step is a block of its own: in one block, the assembler adds weights to the sums of rows at its end,
-        and keeps all of them until then.
+        Each step is a basic block: in a single block the assembler would add the weights to the sums of rows
+        only at its end, and hold all of them in registers until then.
         """
         stage = self.pipeline.value_stage
         self.pipeline.await_values(on_arrival=tile.on_values)

@@ -167,8 +167,8 @@ DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q
 class BlockFormat:
     """The format of Q and K in blocks of `size` elements of a row, each of which has a scale of type `scale`;
     `word` names it in a config, and `form` in products (`ptxgen/dsl/blackwell/operands.py`). Elements are of
-    the config's dtype, or of `element`, of which a byte has `in_byte`. V is in blocks of `MX_BLOCK` elements
-    of a column with scales of e8m0 in all of them.
+    the config's dtype, or of `element`; a byte has `in_byte` of them. With each format V is in blocks of
+    `MX_BLOCK` elements of a column, with scales of e8m0.
     """
 
     word: str

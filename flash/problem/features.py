@@ -120,8 +120,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class MxScales:
-    """Scales of blocks of elements along the sums of products: of rows of Q and K with `head_dim` columns, by
-    their `format`, and of `MX_BLOCK` elements of the `head_dim_v` columns of V.
+    """The arrays of scales where blocks of elements have scales: of rows of Q and K with `head_dim` columns,
+    in blocks of `format`, and of the `head_dim_v` columns of V, in blocks of `MX_BLOCK` keys.
     """
 
     format: BlockFormat

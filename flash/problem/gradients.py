@@ -77,8 +77,9 @@ SUM_BLOCKS: Final = Number(
 
 
 def owners_of(*, one_sweep: bool, writes_queries: bool = True, writes_keys: bool = True) -> tuple[str, ...]:
-    """The owners of the kernels that make dQ, dK and dV, in the order of their launches. In two sweeps those
-    of dQ, or of dK and dV, are left out where nothing `writes_queries`, or `writes_keys`.
+    """The owners of the kernels that compute dQ, dK and dV, in the order of their launches. In two sweeps, a
+    call that does not need dQ (`writes_queries`) computes only D in its place, and one that needs neither dK
+    nor dV (`writes_keys`) has no kernel for them.
     """
     if one_sweep:
         return OWNERS_IN_ONE_SWEEP
@@ -107,9 +108,9 @@ class GradientTiling:
     and with `resident` 1 what the CTA owns of Q or K, with 2 also of dO or V. With `prefetches` the next
     tiles wait in registers, because the target does not copy asynchronously.
 
-    Of keys, `across` warps own the same rows: a tile and the columns have as many parts, of which
-    each computes the scores of one and makes one; P and dS pass through shared memory. Such warps
-    meet in each tile, have no `step`, keep nothing, and do not add to sums of dQ.
+    In a kernel by keys `across` warps own the same rows: each computes the scores of one slice of a tile
+    and one slice of the columns of dK and dV; P and dS pass through shared memory. If `across` is above 1,
+    the warps have a barrier in each tile, `step` and `resident` are 0, and they do not add to sums of dQ.
     """
 
     head_dim: int

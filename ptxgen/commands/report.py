@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.against is not None:
             for name in ("stalls", "walk"):
                 if getattr(arguments, name):
-                    raise LaunchError(f"--{name} is of one kernel; leave out --against")
+                    raise LaunchError(f"--{name} shows one kernel; leave out --against")
             subjects.insert(0, _subject(_other_words(words, arguments))[1])
         if arguments.output != STDOUT:
             check_writable([Path(arguments.output)])

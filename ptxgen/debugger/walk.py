@@ -35,14 +35,15 @@ _WORD: Final = 4  # bytes of shared memory that are recorded together
 
 
 def recorded_walk(subject: Subject, thread: Sequence[int] = (0,), cta: Sequence[int] = (0,)) -> Walk:
-    """The walk of the warp of a thread, each by 1 to 3 indices, x first; under all sanitizers, whose reports
-    of any warp it has. It ends with the warp, or after `MOST_STEPS` steps or `MOST_BYTES`.
+    """The recorded steps of the warp that has thread `thread` of CTA `cta`, both of 1 to 3 indices, x first.
+    All sanitizers watch the run, and the walk has their reports on any warp. It ends with the warp, or after
+    `MOST_STEPS` steps or `MOST_BYTES`.
 
-    Raises `LaunchError` without a launch, or for a thread or a CTA that the launch has not, `ParseError` for
-    text that is no PTX.
+    Raises `LaunchError` for a subject without a launch, and for a thread or a CTA that the launch does not
+    have; `ParseError` for text that is no PTX.
     """
     if subject.launch is None:
-        raise LaunchError("a walk is recorded of a launch: give the grid and the arguments, or an example")
+        raise LaunchError("a walk needs a launch: pass the grid and the arguments, or an example")
     text = subject.module if isinstance(subject.module, str) else None
     module = parse(text) if text is not None else subject.module
     assert not isinstance(module, str)
@@ -82,10 +83,10 @@ def recorded_walk(subject: Subject, thread: Sequence[int] = (0,), cta: Sequence[
     )
 
 
-def _number(what: str, index: Sequence[int], sizes: tuple[int, int, int]) -> int:
+def _number(noun: str, index: Sequence[int], sizes: tuple[int, int, int]) -> int:
     x, y, z = (*index, 0, 0)[:3]
     if not all(0 <= n < size for n, size in zip((x, y, z), sizes, strict=True)):
-        raise LaunchError(f"there is no {what} {(x, y, z)} to walk with; the launch has {sizes}")
+        raise LaunchError(f"there is no {noun} {(x, y, z)} to record; the launch has {sizes}")
     return x + sizes[0] * (y + sizes[1] * z)
 
 
@@ -169,9 +170,9 @@ class _Recorder:
 
 
 def packed(lanes: Lanes) -> str:
-    """The values of a register in all lanes of a warp as text, base64 of their bytes: after `=` the value of
-    all lanes, after `+` that of lane 0 and what each lane has more than the one before, else those of all.
-    Predicates are one word with a bit for each lane.
+    """The values of a register in all lanes of a warp as text: bytes in base64. After `=` they are the one
+    value that all lanes have; after `+` the value of lane 0, and the difference of each lane from the
+    previous one; else the value of each lane. Predicates are one word with a bit for each lane.
     """
     if lanes.dtype == np.bool_:
         return "=" + _text(np.array([sum(1 << n for n in np.flatnonzero(lanes).tolist())], np.uint32))

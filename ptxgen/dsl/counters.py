@@ -13,9 +13,9 @@ _COUNTERS: Final = (u32, s32, u64, s64)  # types of loop counters
 
 def counter_of(start: Scalar, stop: Scalar) -> ScalarType:
     """The default type of a loop counter: that of the loop's bounds."""
-    bounds = {what: b for what, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
-    for what, bound in bounds.items():
-        _require_counter(f"loop: {what}", bound)
+    bounds = {name: b for name, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
+    for name, bound in bounds.items():
+        _require_counter(f"loop: {name}", bound)
     types = {bound.type for bound in bounds.values()}
     if len(types) > 1:
         raise TypeMismatchError(
@@ -35,9 +35,9 @@ def counter_to(caller: str, n: Scalar) -> ScalarType:
     return n.type
 
 
-def _require_counter(what: str, bound: Value) -> None:
+def _require_counter(name: str, bound: Value) -> None:
     if bound.type not in _COUNTERS:
-        raise TypeMismatchError(f"{what} must be u32, s32, u64 or s64, got {shown(bound)}")
+        raise TypeMismatchError(f"{name} must be u32, s32, u64 or s64, got {shown(bound)}")
 
 
 def check_bounds(start: Scalar, stop: Scalar, type: ScalarType) -> None:
@@ -46,12 +46,12 @@ def check_bounds(start: Scalar, stop: Scalar, type: ScalarType) -> None:
     if type.kind not in "us":
         raise TypeMismatchError(f"loop: type must be an integer type such as s32, got {type}")
     lowest, bits = (-(1 << (type.bits - 1)), type.bits - 1) if type.is_signed else (0, type.bits)
-    for what, bound in (("start", start), ("stop", stop)):
+    for name, bound in (("start", start), ("stop", stop)):
         if isinstance(bound, Value):
             if bound.type is not type:
                 raise TypeMismatchError(
-                    f"loop: {what} must be {type}, got {shown(bound)}; "
+                    f"loop: {name} must be {type}, got {shown(bound)}; "
                     f"reinterpret or convert it, or loop with type={bound.type}"
                 )
         elif not is_int(bound) or not lowest <= bound < 1 << bits:
-            raise TypeMismatchError(f"loop: {what} must be {type}, got {shown(bound)}")
+            raise TypeMismatchError(f"loop: {name} must be {type}, got {shown(bound)}")

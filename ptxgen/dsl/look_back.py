@@ -6,8 +6,8 @@ the total from the first CTA on, and publishes the same for itself.
 
 A CTA waits for CTAs with lower numbers only, and a number is taken when a CTA begins. So the one with the
 lowest number among those that have not ended never waits, whatever order the hardware begins CTAs in, and
-however few of them are resident. The state of a CTA is one word of 64 bits, the value with a flag, written
-and read by one access each, so that no order between two accesses is needed ("relaxed", PTX ISA, "Memory
+however few of them are resident. The state of a CTA is one word of 64 bits, a value and a flag. One
+access writes or reads both, so that no order between two accesses is needed ("relaxed", PTX ISA, "Memory
 Consistency Model").
 """
 
@@ -39,7 +39,7 @@ class LookBack:
                 f"look_back: the state must be a pointer to u64 in global memory, got {shown(state)}"
             )
         if k.threads % WARP_SIZE:
-            raise ConfigError(f"look_back: it takes whole warps, and the kernel has {k.threads} threads")
+            raise ConfigError(f"look_back: threads must be a multiple of {WARP_SIZE}, got {k.threads}")
         k.require_all_threads("look_back")
         self._k = k
         self._warp = warp
@@ -54,8 +54,8 @@ class LookBack:
 
     def scan(self, value: Value, combine: Callable[[Value, Value], Value] | None = None) -> Value:
         """The sum of the values of this thread, of all lower threads of its CTA and of all threads of CTAs
-        with lower numbers; or what `combine(a, b)` makes of them, `a` of those before `b`, which must be
-        associative. Values are f32, u32 or s32.
+        with lower numbers. `combine(a, b)`, if there is one, replaces the sum: an associative function, whose
+        `a` is the result for threads before those of `b`. Values are f32, u32 or s32.
 
         Which totals are added first depends on how far other CTAs are, so that sums of floats may differ
         in the last bits from launch to launch. All threads of the CTA arrive. Raises `TypeMismatchError` for
@@ -95,7 +95,7 @@ class LookBack:
         """
         k = self._k
         lane, end = k.thread_index(), k.var(u32, self.index)  # the first of the CTAs that are done
-        found = k.var(u32, 0)  # whether `before` has a value
+        has_value = k.var(u32, 0)  # whether `before` has a value
         word, flag = k.var(u64, 0), k.var(u32, 0)
 
         def has_come(at: Pointer) -> Value:
@@ -119,6 +119,6 @@ class LookBack:
                 return a[0] | b[0], k.selp(both, b[1], a[0] != 0)
 
             _, sum_of_lanes = self._warp.reduce((counts, value), later)
-            before.set(k.selp(join(sum_of_lanes, before), sum_of_lanes, found != 0))
-            found.set(1)
+            before.set(k.selp(join(sum_of_lanes, before), sum_of_lanes, has_value != 0))
+            has_value.set(1)
             end.set(k.selp(0, end - k.min(end, WARP_SIZE), up_to.as_(u32) != 0))

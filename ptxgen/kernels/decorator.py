@@ -32,15 +32,15 @@ def kernel(function: Callable[..., None], **choices: Any) -> KernelFunction: ...
 def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
     """Make a function a kernel.
 
-    `threads` is the threads of a CTA, a number or a tuple of those along x, y and z, or a function of the
-    static parameters, by name, that returns it; `min_ctas` the least CTAs per multiprocessor (0: not
-    printed); `target` such as "sm_90", by default that of the device, else sm_80. From sm_90 on, `cluster` is
-    the CTAs of a cluster along x, y and z; `programmatic` lets the kernel begin before the one before it in
-    the stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` launches have all CTAs
-    resident at once. `asserts` says whether launches have the assertions of the kernel (`k.device_assert`),
-    which `check` always has. `proved` says whether launches on a GPU ask the proof of shared memory and
-    barriers, once for each build, and are refused if it has a violation. `cuda` is the GPU backend and
-    `cache` keeps compiled kernels; by default those of the process.
+    `threads` is the size of a CTA: a number of threads, a tuple of the numbers along x, y and z, or
+    a function of the static parameters, by name, that returns it; `min_ctas` the least CTAs per
+    multiprocessor (0: not printed); `target` such as "sm_90", by default that of the device, else sm_80. From
+    sm_90 on, `cluster` is the CTAs of a cluster along x, y and z; `programmatic` lets the kernel begin before
+    the previous one in the stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` launches
+    have all CTAs resident at once. `asserts` says whether launches have the assertions of the kernel
+    (`k.device_assert`), which `check` always has. `proved` says whether launches on a GPU ask the proof of
+    shared memory and barriers, once for each build, and are refused if it has a violation. `cuda` is the GPU
+    backend and `cache` keeps compiled kernels; by default those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)
@@ -52,7 +52,7 @@ def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
     Raises `ConfigError` for a function that cannot be a kernel.
     """
     if "threads" not in choices:
-        raise ConfigError("kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)")
+        raise ConfigError("kernel: threads, the size of a CTA, is missing: @ptxgen.kernel(threads=128)")
     if function is None:
         return functools.partial(kernel, **choices)
     return KernelFunction(function, **choices)

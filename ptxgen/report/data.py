@@ -113,8 +113,9 @@ class MachineCode:
 
 @dataclass(frozen=True, slots=True)
 class StallLine:
-    """The clocks of a warp at a line of PTX in an iteration: `clocks` by what it does in them, in the order
-    of `Stalls.reasons`, from the instruction before up to each of the line's `instructions` of machine code.
+    """The clocks of a warp at a line of PTX in an iteration, by reason, in the order of `Stalls.reasons`. A
+    machine instruction counts from the issue of the warp's previous one to its own issue; the line has
+    `instructions` of them.
     """
 
     line: int
@@ -130,9 +131,9 @@ class StallLine:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """What a warp waits for in the main loop, or in a whole kernel without a loop, in the issue model of a
-    scheduler with `warps` warps: `clocks` for an iteration of a warp, which `lines` divide, the costliest
-    first. `reasons` are what a warp does in its clocks, the first that it issues.
+    """What a warp waits for in the main loop, or in a whole kernel without a loop, by the issue model of a
+    scheduler with `warps` warps. An iteration of a warp takes `clocks`, which are the sum over `lines`, the
+    costliest line first. `reasons` are why clocks pass; the first one is that the warp issues.
     """
 
     of: str

@@ -237,8 +237,8 @@ def test_what_warps_wait_for_is_a_table(call: Command) -> None:
     assert match is not None
     by_source = rows[rows.index("   clocks    share  by line of Python") :]
     number = 1 + KERNELS.splitlines().index("            X[i] = X[i] * factor")
-    place = next(n for n, row in enumerate(by_source) if f"kernels.py:{number}  X[i] = X[i] * factor" in row)
-    assert "global memory" in by_source[place + 1]
+    line = next(n for n, row in enumerate(by_source) if f"kernels.py:{number}  X[i] = X[i] * factor" in row)
+    assert "global memory" in by_source[line + 1]
     parts = [row.split() for row in rows[1 : rows.index("   clocks    share  by line of Python") - 1]]
     total = int(match[1].replace(",", ""))
     assert sum(int(clocks.replace(",", "")) for clocks, *_ in parts) == pytest.approx(total, abs=len(parts))
@@ -262,7 +262,7 @@ def test_a_walk_is_recorded_for_a_thread(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("option", ["--walk", "--stalls"])
 def test_a_comparison_has_no_walk_and_no_stalls(call: Command, option: str) -> None:
     said = call("good.ptx", "--against", "race.ptx", option, "--no-assemble")
-    words = f"ptxgen report: error: {option} is of one kernel; leave out --against\n"
+    words = f"ptxgen report: error: {option} shows one kernel; leave out --against\n"
     assert (said.code, said.err) == (tool.USAGE, words)
 
 

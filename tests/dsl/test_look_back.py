@@ -80,5 +80,5 @@ def test_what_cannot_be_scanned_is_refused() -> None:
     message = "look_back: a state serves one scan; make another k.look_back with another state"
     with refused(ConfigError, message):
         cta.scan(cta.index)
-    with refused(ConfigError, "look_back: it takes whole warps, and the kernel has 48 threads"):
+    with refused(ConfigError, "look_back: threads must be a multiple of 32, got 48"):
         builder(threads=48).look_back(builder().pointer("STATE", u64))

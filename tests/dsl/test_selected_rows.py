@@ -79,7 +79,7 @@ def test_rows_that_cannot_be_selected_are_refused() -> None:
     k = builder(threads=64)
     X, ROWS = k.matrix(k.pointer("X", f16), 32, 32), k.pointer("ROWS", u32)
     with refused(
-        TypeMismatchError, "rows_at: rows must be a pointer to u32 or s32, or a function of a row, got 3"
+        TypeMismatchError, "rows_at: rows must be a pointer to u32 or s32, or a function of an index, got 3"
     ):
         X.rows_at(3, 32)
     at = k.pointer("F")

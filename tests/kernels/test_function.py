@@ -576,7 +576,7 @@ GRID = "scale_rows: grid must be 1 to 3 positive integers, at most 2147483647, 6
 
 WRONG_CALLS: dict[type[Exception], dict[str, Any]] = {
     ConfigError: {
-        "kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)": lambda: px.kernel(
+        "kernel: threads, the size of a CTA, is missing: @ptxgen.kernel(threads=128)": lambda: px.kernel(
             scale_rows
         ),
         "kernel scale_rows: it is a kernel already; pass the function": lambda: px.kernel(made(), threads=32),

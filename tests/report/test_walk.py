@@ -98,15 +98,11 @@ def test_a_walk_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("subject", "thread", "words"),
     [
-        (
-            Subject(CONFLICTS),
-            0,
-            "a walk is recorded of a launch: give the grid and the arguments, or an example",
-        ),
+        (Subject(CONFLICTS), 0, "a walk needs a launch: pass the grid and the arguments, or an example"),
         (
             Subject(CONFLICTS, launch=Launch((1,), [np.zeros(256, np.uint8)])),
             32,
-            "there is no thread (32, 0, 0) to walk with; the launch has (32, 1, 1)",
+            "there is no thread (32, 0, 0) to record; the launch has (32, 1, 1)",
         ),
     ],
 )

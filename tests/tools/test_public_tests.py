@@ -29,9 +29,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "test_small.py").write_text(TESTS)
     known = Explained("test_known", "1 == 2", THEIRS, "on purpose")
-    monkeypatch.setattr(
-        tool, "SUITES", {"small": Suite("Small", "small", ".", ("test_small.py",), "0", (), (known,))}
-    )
+    suite = Suite("Small", "small", ".", ("test_small.py",), "0", (), (known,))
+    monkeypatch.setattr(tool, "SUITES", {"small": suite})
     monkeypatch.setenv("PTXGEN_PUBLIC_SOURCES", str(tmp_path))
     return tmp_path
 

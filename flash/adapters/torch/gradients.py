@@ -40,7 +40,7 @@ def differentiate(
     torch.func.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `settings`.
-    `compute` makes, of dout, dlse, out, lse, a flag for each of `WITH_GRADIENTS`, whether it is wanted,
+    `compute` computes, from dout, dlse, out, lse, a flag for each of `WITH_GRADIENTS`, whether it is wanted,
     and these arguments, the gradients of `WITH_GRADIENTS`; those that are not wanted have no elements.
     `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys a call has.
     """

@@ -143,8 +143,8 @@ def attend(
     if is_asked and (rows is not None or seen.starts is not None):
         of = "a FlashCache" if rows is not None else "packed sequences"
         raise LaunchError(
-            f"{CALLER}: {type(module).__name__} gives output_attentions, but attention over {of} has no "
-            f"weights as a result; {OTHERS}"
+            f"{CALLER}: {type(module).__name__} asks for output_attentions, but attention over {of} returns "
+            f"no weights; {OTHERS}"
         )
     if rows is not None:
         new_k, new_v = rows.tensors
@@ -252,7 +252,7 @@ def _asks_weights(asked: object) -> bool:
 
 
 def _refuse_others(module: Any, others: Mapping[str, Any]) -> None:
-    """Raise `LaunchError` for arguments that would be ignored though they mean something."""
+    """Raise `LaunchError` for arguments that would be ignored although they change the result."""
     arguments = {
         name: value for name, value in others.items() if name not in _NO_MATTER and value is not None
     }

@@ -63,8 +63,8 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     "--scale-block": {
         "type": _number_or_format,
         "metavar": "N",
-        "help": "rows of a head of Q, K and V of fp8 that share a scale, a multiple of 64, or mx: blocks of "
-        "32 elements do, or nv: so of V, and Q and K are of 4 bits in blocks of 16 (default: all rows)",
+        "help": "what shares a scale in fp8: N rows of a head, a multiple of 64; mx: 32 elements (MXFP8); "
+        "nv: 16 elements of Q and K, of 4 bits (NVFP4), and V as with mx (default: all rows of a head)",
     },
     "--precision": {
         "default": AUTO,

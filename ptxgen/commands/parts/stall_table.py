@@ -39,7 +39,7 @@ def stall_table(report: Report) -> Iterator[str]:
     lines = [line for line in stalls.lines if line.total >= _LEAST]
     yield from ("", "   clocks    share  by line of PTX")
     for of in lines[:_MOST_LINES]:
-        text = _cut(report.ptx[of.line - 1].text) if of.line else "(machine code of no line)"
+        text = _cut(report.ptx[of.line - 1].text) if of.line else "(machine code without a line of PTX)"
         yield f"{_share(stalls, of.total)}  {of.line or '-':>5}  {text}"
         yield f"{_INDENT}{_words(stalls, of.clocks)}"
     left_out = max(len(sources) - _MOST_SOURCES, 0) + max(len(lines) - _MOST_LINES, 0)

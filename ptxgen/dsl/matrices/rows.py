@@ -41,7 +41,7 @@ class Selection:
             return cls(k, of.__getitem__, rows)
         if not callable(of):
             raise TypeMismatchError(
-                f"rows_at: rows must be a pointer to u32 or s32, or a function of a row, got {shown(of)}"
+                f"rows_at: rows must be a pointer to u32 or s32, or a function of an index, got {shown(of)}"
             )
         return cls(k, of, rows)
 
@@ -63,8 +63,8 @@ class Selection:
 
 
 class CopiedRow(NamedTuple):
-    """A row of a block that a thread copies, counted from its first one: where its first chunk begins, u64,
-    and a function that emits whether the matrix has the row.
+    """A row of a block that a thread copies: `first` is its distance from the first row that the thread
+    copies, `source` the address of its first chunk, u64, and `is_present` emits whether the matrix has it.
     """
 
     first: int
@@ -83,8 +83,9 @@ class CopiedRows(Protocol):
 
 
 class Neighbours:
-    """Rows `firsts` of a block in memory, neighbouring ones of which are `step` bytes apart. `rows_left` are
-    the rows that the matrix has from the first one on, s32.
+    """Rows `firsts` of a block, rows of a matrix that follow each other. `source` is the address of the first
+    one, `row_bytes(n)` the distance of rows that are n apart, and `rows_left` how many rows the matrix has
+    from the first one on, s32.
     """
 
     def __init__(
@@ -132,20 +133,20 @@ class SelectedRows:
         self._firsts = firsts
         self._locate = locate
         self._index = index if across else selection.k.var(u32, index)
-        self._sources = [self._kept(*found) for found in self._found()] if across else []
+        self._sources = [self._in_register(*row) for row in self._looked_up()] if across else []
 
-    def _found(self) -> Iterator[tuple[int, Value, Value]]:
-        """Each row of the block: counted from its first one, in the matrix, and the address."""
+    def _looked_up(self) -> Iterator[tuple[int, Value, Value]]:
+        """The rows: the distance from the thread's first one, the index in the matrix, and the address."""
         for first in self._firsts:
             row = self._selection.find(plus(first, self._index), self._end)
             yield first, row, self._locate(row).value
 
-    def _kept(self, first: int, row: Value, source: Value) -> tuple[int, Value, Var]:
+    def _in_register(self, first: int, row: Value, source: Value) -> tuple[int, Value, Var]:
         return first, row, self._selection.k.var(source.type, source)
 
     def rows(self) -> Iterator[CopiedRow]:
         """The rows of the current block."""
-        for first, row, source in self._sources or self._found():
+        for first, row, source in self._sources or self._looked_up():
             yield CopiedRow(first, source, functools.partial(self._selection.has, row))
 
     def move(self, rows: int, nbytes: Scalar) -> None:

@@ -64,7 +64,7 @@ def casts() -> Mapping[str, str]:
 
 
 class _Kernels:
-    """The kernels of the casts. Once registered they stay, because that takes long, until an autocast of the
+    """The kernels of the casts. Registering them takes long, so they stay registered until an autocast of the
     host is entered, or the GPU is no longer emulated.
     """
 

@@ -470,11 +470,11 @@ def test_weights_are_made_for_models_that_keep_the_wish_to_themselves(
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     packed = {"position_ids": torch.arange(tokens.shape[1])[None] % 5, "use_cache": False}
     assert refused(lambda: model(tokens, **packed, output_attentions=True)) == (
-        "adapter: LlamaAttention gives output_attentions, but attention over packed sequences has no weights "
-        f"as a result; {OTHERS}"
+        "adapter: LlamaAttention asks for output_attentions, but attention over packed sequences returns "
+        f"no weights; {OTHERS}"
     )
     cached = {"cache": adapter.cache_for(model, 1, 32)}
     assert refused(lambda: model(tokens, **cached, output_attentions=True)) == (
-        "adapter: LlamaAttention gives output_attentions, but attention over a FlashCache has no weights as "
-        f"a result; {OTHERS}"
+        "adapter: LlamaAttention asks for output_attentions, but attention over a FlashCache returns no "
+        f"weights; {OTHERS}"
     )

@@ -63,7 +63,8 @@ def test_default_tiles_do_not_spill(
         (
             {"head_dim": 256},
             "head_dim=256, head_dim_v=256, tile=16, block_q=16 needs 51200 bytes of shared memory, but sm_61 "
-            "allows 49152 bytes per block; no tile fits; use a target with more shared memory",
+            "allows 49152 bytes per block; no tile fits; use a target with more shared memory, or "
+            "backend='cpu'",
         ),
     ],
 )
