@@ -336,6 +336,7 @@ def given_with_new_rows(torch: ModuleType) -> tuple[tuple[Any, ...], Any]:
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any, backend: str) -> None:
     """With new rows, which are written to the caches; and without, by a number for all lengths."""
+    torch.compiler.reset()  # or the compilations of other tests count towards torch's limit
     call = flash_attn.flash_attn_with_kvcache
     compiled = torch.compile(call, fullgraph=True, backend=backend)
     (q, *caches, k, v), lengths = given_with_new_rows(torch)
