@@ -45,8 +45,8 @@ demo: $(READY) ## generate, check, assemble and run two attention kernels
 test: $(READY) ## the quick tests; those that need a GPU skip themselves where there is none
 	$(PYTEST) -m "not slow and not nightly" $(PYTEST_ARGS)
 
-gate: $(READY) ## the tests of .ci/run: those of make test and slower ones, collected once
-	$(PYTEST) -m "not nightly" $(PYTEST_ARGS)
+gate: test ## the tests of .ci/run: those of make test, and every second of the slower ones
+	$(PYTEST) --share 1/2 -m "slow and not nightly" $(PYTEST_ARGS)
 
 blas: $(READY) ## tests that judge sums of floats, a part with each other BLAS kernel of this CPU; SHARE=1: all
 	@set -e; kernels=$$($(PY) tools/blas_kernels.py); part=0; \

@@ -11,8 +11,6 @@ import pytest
 _GOLDEN: Final = (5**0.5 - 1) / 2
 _OF_SLOW: Final = 7  # `.ci/run` has one case of this many of a slow test
 _OF_QUICK: Final = 3  # `make test` has one case of this many of a test without a marker
-_OF_GATE: Final = 2  # and `.ci/run` one of this many, but no fewer than
-_FEWEST: Final = 4
 
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
@@ -21,10 +19,10 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
     `sample(count)` both can do without all but `count`, but of `sample(count, gate=more)` `.ci/run` has
-    `more`. Of a test without a marker `make test` has a third of the cases, and `.ci/run` half, or four if
-    that is more. Of a test all of whose cases are `slow`, `make test` has none, and `.ci/run` has a seventh,
-    or of `sample(count)` no more than `count`; of `sample(count, gate=more)` it has more only while a value
-    of a parameter is missing. Other cases marked `slow`, and those marked `nightly` or `gpu`, do not count.
+    `more`. Of a test without a marker `make test` has a third of the cases, and `.ci/run` all. Of a test all
+    of whose cases are `slow`, `make test` has none, and `.ci/run` has a seventh, or of `sample(count)` no
+    more than `count`; of `sample(count, gate=more)` it has more only while a value of a parameter is missing.
+    Other cases marked `slow`, and those marked `nightly` or `gpu`, do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
@@ -46,9 +44,7 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
         elif cases[0].get_closest_marker("grid"):
             kept = gate = covering(values)
         else:
-            order = _spread(len(cases))
-            kept = set(order[: -(-len(cases) // _OF_QUICK)])
-            gate = set(order[: max(_FEWEST, -(-len(cases) // _OF_GATE))])
+            kept, gate = set(_spread(len(cases))[: -(-len(cases) // _OF_QUICK)]), set(range(len(cases)))
         for number, case in enumerate(cases):
             if number not in kept:
                 yield case, "slow" if number in gate else "nightly"
