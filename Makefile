@@ -33,7 +33,7 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test gate blas frameworks frontends browser notebook hosts public pythons lint types layers docs-check \
+.PHONY: help demo test slow blas frameworks frontends browser notebook hosts public pythons lint types layers docs-check \
   early mutants analyses coverage nightly release bench gpu clean distclean
 
 help: ## list the targets
@@ -45,7 +45,7 @@ demo: $(READY) ## generate, check, assemble and run two attention kernels
 test: $(READY) ## the quick tests; those that need a GPU skip themselves where there is none
 	$(PYTEST) -m "not slow and not nightly" $(PYTEST_ARGS)
 
-gate: test ## the tests of .ci/run: those of make test, and every second of the slower ones
+slow: $(READY) ## every second of the slower tests, which .ci/run has besides those of make test
 	$(PYTEST) --share 1/2 -m "slow and not nightly" $(PYTEST_ARGS)
 
 blas: $(READY) ## tests that judge sums of floats, a part with each other BLAS kernel of this CPU; SHARE=1: all
