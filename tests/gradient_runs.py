@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {  # settings of the kinds of products
     "f16 sm_75": {"dtype": "f16", "target": "sm_75"},
     "ieee sm_75": {"dtype": "f32", "precision": "ieee", "target": "sm_75"},
 }
-# Those whose products round in different ways.
+# The kinds whose products round in different ways; those of sm_75 round as another kind does.
 ROUNDED = {kind: settings for kind, settings in KINDS.items() if settings.get("target") != "sm_75"}
 
 

@@ -59,8 +59,8 @@ def _nightly(slow: Sequence[pytest.Function]) -> Iterator[tuple[pytest.Function,
     else:
         few = sample.args[0]
         count = max(few, min(sample.kwargs.get("gate", few), len(covering(values))))
-    kept = sampled(values, count)
-    yield from ((case, "nightly") for number, case in enumerate(slow) if number not in kept)
+    chosen = sampled(values, count)
+    yield from ((case, "nightly") for number, case in enumerate(slow) if number not in chosen)
 
 
 def share_of(count: int, part: int, parts: int) -> range:

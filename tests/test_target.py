@@ -39,7 +39,7 @@ GUIDE = {
 }
 
 
-# The same, of the guide of CUDA 12.9, whose ptxas is the last that knows them.
+# As `GUIDE`, for GPUs before Turing: typed from the guide of CUDA 12.9, whose ptxas is the last for them.
 EARLY = {
     52: (32, 64, 2048, 96, 48),
     60: (32, 64, 2048, 64, 48),

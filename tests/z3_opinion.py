@@ -80,10 +80,10 @@ class Reader:
                 came = waiting.pop((copy, number), None)
                 if came is not None:
                     state = came if state is None else _merged(state, came)
-                found = _LINE.fullmatch(self.lines[number].strip().partition("//")[0].strip())
-                if state is None or found is None:
+                line = _LINE.fullmatch(self.lines[number].strip().partition("//")[0].strip())
+                if state is None or line is None:
                     continue
-                negated, guard, opcode, rest = found.groups()
+                negated, guard, opcode, rest = line.groups()
                 on = z3.BoolVal(True) if guard is None else self._value(state, guard, 1)
                 on = z3.Not(on) if negated else on
                 if opcode.split(".")[0] in ("bra", "ret", "exit", "trap"):

@@ -58,8 +58,8 @@ _BY_POLYNOMIAL: Final = 8
 _OTHER_REGISTERS: Final = 40
 # The largest tile with a mask or a bias: so much of these is in flight that larger tiles were seen to spill.
 _TILE_WITH_PLANES: Final = 32
-# As many arrays with an element for each score, a mask and a bias, were seen to spill with two row tiles,
-# which "auto" avoids.
+# The number of arrays with an element for each score (a mask and a bias) from which on "auto" has one row
+# tile: kernels with two were seen to spill.
 _PLANES_OF_ONE: Final = 2
 _WORD: Final = 4  # bytes of a factor
 _STEP_BYTES: Final = 1024

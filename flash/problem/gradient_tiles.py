@@ -98,7 +98,7 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 }
 
 
-# The same for targets without asynchronous copies.
+# The tiles, by owner, arithmetic and columns, of kernels for targets without asynchronous copies.
 SYNCHRONOUS_GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     (QUERIES, HALF.name): {
         64: (Tiles(64, 16, 2, 1, resident=1, prefetches=True),),

@@ -191,7 +191,7 @@ def _arguments(argv: Sequence[str], named: Sequence[ReportKernels]) -> argparse.
 
 
 def _shown(arguments: argparse.Namespace, result: Report, compared: Comparison | None) -> str:
-    """What is written: a page, JSON or a table."""
+    """The text that the command writes: a page, JSON or a table of stalls."""
     if arguments.json:
         return _json(compared or result)
     if arguments.stalls:

@@ -34,7 +34,7 @@ def block_extents(threads: object, target: Target) -> Extents | None:
 
 
 def threads_problem(threads: object, target: Target) -> str:
-    """What is wrong with the threads of a CTA, for errors."""
+    """The text of an error for `threads`, which are those of no CTA of the target."""
     most = target.threads_per_block
     if isinstance(threads, tuple | list):
         return (

@@ -255,7 +255,7 @@ def test_a_walk_is_recorded_for_a_thread(capsys: pytest.CaptureFixture[str]) -> 
     )
     walk = walk["walk"]
     assert (walk["cta"], walk["warp"], walk["lane"]) == ([1, 0, 0], 1, 5)
-    # Of 100 elements, this warp has those from 96 on.
+    # The warp has elements 96 to 99 of 100, so that its first four lanes are active.
     assert 0b1111 in {step["active"] for step in walk["steps"]}
 
 

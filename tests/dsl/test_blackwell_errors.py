@@ -417,9 +417,9 @@ def test_refused_uses_by_threads() -> None:
         )
         with of.weights.write() as stage, refused(ConfigError, even):
             stage.p.store([k.mov(0.0, type=f32)], 1)
-        odd = even.replace("store:", "store_pairs:").replace("1 values", "4 values")
+        of_words = even.replace("store:", "store_pairs:").replace("1 values", "4 values")
         word = k.mov(0, type=u32)
-        with of.weights.write() as stage, refused(ConfigError, odd):
+        with of.weights.write() as stage, refused(ConfigError, of_words):
             stage.p.store_pairs([word] * 2, 1)
         pairs = (
             "operand.store_pairs: expected values of f16x2 or bf16x2 for matrix 'p' of f16, two elements in "

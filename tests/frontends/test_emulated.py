@@ -129,11 +129,11 @@ def t(torch: Any) -> Iterator[Any]:
 
 
 def in_a_thread(t: Any) -> Any:
-    made = []
-    thread = threading.Thread(target=lambda: made.append(t.ones(3, device="cuda")))
+    tensors: list[Any] = []
+    thread = threading.Thread(target=lambda: tensors.append(t.ones(3, device="cuda")))
     thread.start()
     thread.join()
-    return made[0]
+    return tensors[0]
 
 
 def by_default(t: Any) -> Any:

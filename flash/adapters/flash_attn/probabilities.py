@@ -1,6 +1,4 @@
-"""The probabilities that `return_attn_probs` asks for, computed by the numpy reference: for tests of
-short sequences.
-"""
+"""The probabilities that `return_attn_probs` asks for, computed on the host: for tests of short sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from flash.adapters.flash_attn.arguments import Scores
-from flash.reference import attention_reference
+from flash.gradients.weights import attention_weights
 from flash.scores.philox import keep_mask
 
 
@@ -37,21 +35,20 @@ def probabilities(
 
 def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> NDArray[np.float32]:
     assert scores.dropout_seed is not None  # there is dropout
-    heads, kv_heads, length = q.shape[1], k.shape[1], k.shape[0]
+    heads, length = q.shape[1], k.shape[0]
     slopes = scores.alibi_slopes
     if slopes is not None and slopes.dim() > 1:
         slopes = slopes[b]
     of_q, of_k = (x.detach().float().cpu().numpy().swapaxes(0, 1)[None] for x in (q, k))
-    P, _ = attention_reference(
+    P = attention_weights(
         of_q,
         of_k,
-        np.broadcast_to(np.eye(length), (1, kv_heads, length, length)),  # P times the identity is P
         causal=scores.causal,
         softmax_scale=scores.softmax_scale,
         window=scores.window,
         softcap=scores.softcap,
         alibi_slopes=None if slopes is None else slopes.detach().cpu().numpy(),
-        dtype=np.float32,
+        backend="cpu",
     )
     numbers = b * heads + np.arange(heads)
     keep = keep_mask(

@@ -99,7 +99,7 @@ def test_gradients_of_arrays_of_scores_come_when_they_are_wanted(name: str, back
 @SLOWLY
 @pytest.mark.parametrize("name", FEATURES)
 def test_gradients_that_are_not_needed_are_not_computed(name: str, backend: str) -> None:
-    """Those that are have the bits of a call for all."""
+    """Gradients that are needed have the bits that a call for all of them gives."""
     config = flash.AttentionConfig(16, dtype="f16", **FEATURES[name])
     argument = {name: rounded_normal(np.random.default_rng(1), SHAPES[name])}
     if name == "key_bias":

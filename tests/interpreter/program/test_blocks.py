@@ -227,8 +227,8 @@ def test_faster_forms_give_the_bits_of_the_rows_function(opcode: str) -> None:
     fast = FAST[opcode]
     modifiers = {name: value for name, value in op.modifiers.items() if name in op.row.parameters}
     for lanes in hard_lanes(seed=3):
-        kept = lanes.view(np.uint32) % 2 == 1 if opcode.endswith(".pred") else lanes
-        few = [as_operand(x, source) for x, source in zip(kept, op.sources, strict=False)]
+        values = lanes.view(np.uint32) % 2 == 1 if opcode.endswith(".pred") else lanes
+        few = [as_operand(x, source) for x, source in zip(values, op.sources, strict=False)]
         if opcode.startswith("sh"):
             few[1] %= 70  # bits, with and without those of the widest register
         for scalar, lane in product((None, *range(len(few))), (0, 1)):  # a literal comes without dimensions
