@@ -234,6 +234,7 @@ def copies_are_asynchronous(k: KernelBuilder) -> bool:
     return k.target.sm >= FIRST_ASYNCHRONOUS
 
 
+@marked("copies: group")
 def commit_copies(k: KernelBuilder) -> None:
     """Make one group of the copies started since the last group (`cp.async.commit_group`)."""
     if copies_are_asynchronous(k):
