@@ -45,8 +45,8 @@ demo: $(READY) ## generate, check, assemble and run two attention kernels
 test: $(READY) ## the quick tests; those that need a GPU skip themselves where there is none
 	$(PYTEST) -m "not slow and not nightly" $(PYTEST_ARGS)
 
-slow: $(READY) ## every second of the slower tests, which .ci/run has besides those of make test
-	$(PYTEST) --share 1/2 -m "slow and not nightly" $(PYTEST_ARGS)
+slow: $(READY) ## every third of the slower tests, which .ci/run has besides those of make test
+	$(PYTEST) --share 1/3 -m "slow and not nightly" $(PYTEST_ARGS)
 
 blas: $(READY) ## tests that judge sums of floats, a part with each other BLAS kernel of this CPU; SHARE=1: all
 	@set -e; kernels=$$($(PY) tools/blas_kernels.py); part=0; \
