@@ -11,8 +11,8 @@ from flash.decode.plan import CacheCall, blocks_of, default_target, kernel_of, o
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
-from flash.operands.dtype_names import DTypeLike, DTypeObject, Narrow
-from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
+from flash.operands.dtype_names import Cached, DTypeLike, DTypeObject
+from flash.operands.dtypes import CACHED_DTYPES, F32, DType, config_name, require_dtype
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import ANGLES, MAX_PAGE_SIZE, Features
 from flash.problem.kernel_config import WIDENED
@@ -32,16 +32,16 @@ class CacheConfig:
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
-    kv_dtype: fp8, as `AttentionConfig.dtype` or array libraries call it, with scales; None for the
+    kv_dtype: fp8 or int8, as `AttentionConfig.dtype` or array libraries call it, with scales; None for the
         type of the queries and new rows.
-    scale_per: of fp8, whether each "head" of K and V has a scale, or each "token" of a head.
+    scale_per: of these, whether each "head" of K and V has a scale, or each "token" of a head.
     leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
     Raises `ConfigError` for invalid values.
     """
 
     page_size: int | None = None
-    kv_dtype: Narrow | type[Any] | DTypeObject | None = None
+    kv_dtype: Cached | type[Any] | DTypeObject | None = None
     leftpad_k: bool = False
     cache_batch_idx: bool = False
     scale_per: Literal["head", "token"] = HEAD
@@ -53,11 +53,11 @@ class CacheConfig:
                 f"contiguous memory, got {shown(self.page_size)}"
             )
         object.__setattr__(self, "kv_dtype", config_name(self.kv_dtype))
-        if self.kv_dtype is not None and self.kv_dtype not in FP8_DTYPES:
-            known = ", ".join(map(repr, FP8_DTYPES))
+        if self.kv_dtype is not None and self.kv_dtype not in CACHED_DTYPES:
+            known = ", ".join(map(repr, CACHED_DTYPES))
             raise ConfigError(
                 f"CacheConfig: kv_dtype must be {known}, or None for the type of the queries, got "
-                f"{shown(self.kv_dtype)}{did_you_mean(self.kv_dtype, FP8_DTYPES)}"
+                f"{shown(self.kv_dtype)}{did_you_mean(self.kv_dtype, CACHED_DTYPES)}"
             )
         is_per_token("CacheConfig", self.narrow or F32, self.scale_per)
 
@@ -76,7 +76,7 @@ class CacheConfig:
     @property
     def narrow(self) -> DType | None:
         """The element type of the cache, if it has scales; None if it is that of the queries."""
-        return None if self.kv_dtype is None else FP8_DTYPES[str(self.kv_dtype)]
+        return None if self.kv_dtype is None else CACHED_DTYPES[str(self.kv_dtype)]
 
     def target(self, name: str | None, caller: str) -> Target:
         """The target of a kernel, by default the oldest one, from sm_80 on, that has the needed

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import FP8_NAMES, DType
+from flash.operands.dtypes import CACHED_NAMES, DType
 from flash.pages import numbers as arguments
 from flash.problem.narrow import HEAD, TOKEN
 from ptxgen.errors import LaunchError
@@ -29,8 +29,8 @@ def set_scales_of_heads(
         )
     if scales is None:
         raise LaunchError(
-            f"{caller}: scales are for dtype={FP8_NAMES}, but this cache is of {dtype.name!r}; append to it "
-            "without scales"
+            f"{caller}: scales are for dtype={CACHED_NAMES}, but this cache is of {dtype.name!r}; append to "
+            "it without scales"
         )
     if tokens:
         raise LaunchError(

@@ -28,7 +28,7 @@ from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.launch.varlen import wrong_element, wrong_page
 from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
-from flash.operands.dtypes import E4M3, F32, FP8_ARRAYS, FP8_DTYPES, I32
+from flash.operands.dtypes import CACHED_ARRAYS, CACHED_DTYPES, E4M3, F32, I32
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, LENGTHS, MAX_PAGE_SIZE
 from flash.problem.kernel_config import WIDENED
@@ -40,7 +40,7 @@ from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 CALLER: Final = "DecodeKernel.launch"
-_NARROW: Final = {t.array_name: t for t in FP8_DTYPES.values()}  # by the names that arrays give them
+_NARROW: Final = {t.array_name: t for t in CACHED_DTYPES.values()}  # by the names that arrays give them
 QUERY_AXES: Final = ("batch", "heads", "seq_q", "head_dim")
 _NEW: Final = ("batch", "kv_heads", "n")
 _COS, _SIN = ANGLES
@@ -141,7 +141,7 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
             yield (
                 f"{name} must be given for a cache of {narrow}: what its numbers are multiplied by"
                 if narrow
-                else f"{name} is for a cache of {FP8_ARRAYS}, got {k.dtype}; leave it out"
+                else f"{name} is for a cache of {CACHED_ARRAYS}, got {k.dtype}; leave it out"
             )
     yield from problems_of_ranks(views)
 

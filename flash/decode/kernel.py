@@ -119,11 +119,11 @@ class DecodeKernel:
         head_dim], and key r of sequence s is row r % page_size of page block_table[s, r //
         page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
         the config's dtype, with a dense last dimension and otherwise any strides. Or both caches are
-        of fp8: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to
+        of fp8 or int8: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to
         [kv_heads], above 0, are what their numbers are multiplied by; or one for each token, of the shape
         of the caches without the last dimension, finite and at least 0 where there are keys. Kernels take
-        e4m3 from sm_89 on, and fp8 with queries of 16 bits, dimensions that are multiples of 8, and rows at
-        multiples of 8 bytes.
+        e4m3 from sm_89 on, and these types with queries of 16 bits, dimensions that are multiples of 8,
+        and rows at multiples of 8 bytes.
 
         Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, the number of rows in the
         sequence of each item; `cache_batch_idx`, the sequence of each item, by default the item's

@@ -30,8 +30,11 @@ def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
     # The values are clamped because ml_dtypes converts values that are too large to NaN or infinity.
     with np.errstate(over="ignore", under="ignore"):
         scaled = new.astype(np.float32) / scale
-    codes = np.clip(scaled, -dtype.largest, dtype.largest).astype(dtype.numpy)
-    codes.view(np.uint8)[np.isnan(scaled)] = NAN_CODE
+    is_nan, limited = np.isnan(scaled), np.clip(scaled, -dtype.largest, dtype.largest)
+    if dtype.is_finite:
+        return np.where(is_nan, np.float32(0), np.rint(limited)).astype(dtype.numpy)
+    codes = limited.astype(dtype.numpy)
+    codes.view(np.uint8)[is_nan] = NAN_CODE
     return codes
 
 

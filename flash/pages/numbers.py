@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.host.caller import views_of
-from flash.operands.dtypes import INPUT_DTYPES, DType, config_name
+from flash.operands.dtypes import STORED_DTYPES, DType, config_name
 from flash.pages.placement import Contiguous, Paged, Placement
 from flash.problem.features import MAX_PAGE_SIZE
 from flash.problem.limits import INT32_MAX
@@ -42,7 +42,7 @@ def one_of(name: str, value: object, known: Sequence[_Word]) -> _Word:
 
 def element(value: object) -> DType:
     """The element type of a cache. Raises `ConfigError` for an unknown type."""
-    return INPUT_DTYPES[one_of("dtype", config_name(value), tuple(INPUT_DTYPES))]
+    return STORED_DTYPES[one_of("dtype", config_name(value), tuple(STORED_DTYPES))]
 
 
 def placement_of(batch: int, capacity: int, page_size: object, pages: object) -> Placement:

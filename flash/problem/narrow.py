@@ -1,5 +1,5 @@
 """Settings of problems with Q, K and V of fp8: the type of O, blocks of rows that share a scale, and settings
-that no such kernel supports. For a cache of fp8: whether heads or tokens have scales.
+that no such kernel supports. For a cache of a narrow type: whether heads or tokens have scales.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from flash.operands.dtypes import (
     BF16,
     BLOCK_FORMATS,
     BLOCK_WORDS,
+    CACHED_NAMES,
     F16,
     FP8_DTYPES,
     FP8_NAMES,
@@ -43,8 +44,8 @@ def is_per_token(caller: str, stored: DType, scale_per: object) -> bool:
         )
     if scale_per == TOKEN and not stored.is_narrow:
         raise ConfigError(
-            f"{caller}: scale_per={TOKEN!r} is for a cache of {FP8_NAMES}, whose numbers have scales; leave "
-            "it out"
+            f"{caller}: scale_per={TOKEN!r} is for a cache of {CACHED_NAMES}, whose numbers have scales; "
+            "leave it out"
         )
     return scale_per == TOKEN
 

@@ -16,7 +16,7 @@ from flash.calls.step import Step
 from flash.decode.plan import CacheCall, kernel_of, new_operands, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
 from flash.host.stored_rows import loaded, stored
-from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
+from flash.operands.dtypes import CACHED_DTYPES, F32, I32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
 from flash.reference import merged
@@ -84,7 +84,7 @@ class CacheSettings:
     @property
     def stored(self) -> DType:
         """The element type of the cache."""
-        return self.config.element if self.kv_dtype is None else FP8_DTYPES[self.kv_dtype]
+        return self.config.element if self.kv_dtype is None else CACHED_DTYPES[self.kv_dtype]
 
     def padding(self, problem: CacheProblem) -> tuple[int, ...]:
         """The number of padding rows of each item."""

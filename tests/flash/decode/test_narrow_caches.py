@@ -22,7 +22,7 @@ from flash.contract.catalogue import build
 from flash.decode.plan import AppendCall, CacheCall, append_step, kernel_of, oldest_target
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
 from flash.host.stored_rows import stored as stored_rows
-from flash.operands.dtypes import DTYPES, E4M3, E5M2, FP8_ARRAYS, FP8_DTYPES, DType
+from flash.operands.dtypes import CACHED_ARRAYS, CACHED_DTYPES, DTYPES, E4M3, E5M2, DType
 from ptxgen.arrays.views import view
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
@@ -37,7 +37,8 @@ TABLE = np.array([[13, 0, 17, 1, 19, 3, 9, 14, 20, 11], [2, 8, 4, 5, 6, 16, 10, 
 OF_ROWS = ("k_cache", "v_cache", "k_scale", "v_scale")
 PER = pytest.mark.parametrize("per_token", [False, True], ids=["head", "token"])
 EITHER = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-STORED = pytest.mark.parametrize("stored", FP8_DTYPES.values(), ids=list(FP8_DTYPES))
+STORED = pytest.mark.parametrize("stored", CACHED_DTYPES.values(), ids=list(CACHED_DTYPES))
+INTEGERS = 40.0  # a number of int8 / a number of the problem
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,9 @@ def caches(
         k_scale, v_scale = (2.0 ** rng.uniform(*of, (BATCH, KV_HEADS, ROWS)) for of in ((-18, 2), (-16, 4)))
         v_scale[:, :, 3::7] = 0
         k_scale[:, :, 5::9] = 0
+    if stored.is_finite:
+        k, v = ((INTEGERS * x).clip(-127, 127).round() for x in (k, v))
+        k_scale, v_scale = k_scale / INTEGERS, np.asarray(v_scale / INTEGERS)
     arrays = {
         "q": q.astype(DTYPES[dtype].numpy),
         "k_cache": k.astype(stored.numpy),
@@ -80,7 +84,7 @@ def caches(
     }
     for b, used in enumerate(USED):
         for name in OF_ROWS if per_token else OF_ROWS[:2]:
-            arrays[name][b, :, used:] = np.nan
+            arrays[name][b, :, used:] = np.nan if arrays[name].dtype.kind != "i" else 127
     return arrays
 
 
@@ -89,7 +93,8 @@ def paged(arrays: dict[str, Any]) -> dict[str, Any]:
 
     def moved(array: Array) -> Array:
         wide = array if array.ndim == 4 else array[..., None]
-        pages = in_pages(wide, PAGE, TABLE, spare=1)
+        like = E4M3.numpy if array.dtype.kind == "i" else array.dtype  # of which `in_pages` has a NaN
+        pages = in_pages(wide.view(like), PAGE, TABLE, spare=1).view(array.dtype)
         return pages if array.ndim == 4 else pages[..., 0]
 
     names = [name for name in OF_ROWS if arrays[name].ndim > 1]
@@ -196,7 +201,8 @@ def test_new_rows_are_divided_by_their_scales_and_rounded(
 ) -> None:
     """The scales of heads; or, per token, the largest finite magnitude of a row over the type's."""
     arrays = paged(caches("f16", stored, per_token=per_token))
-    most = np.float32(ml_dtypes.finfo(stored.numpy).max)
+    of = (ml_dtypes.iinfo if stored.is_finite else ml_dtypes.finfo)(stored.numpy)
+    most = np.float32(of.max)
     arrays["q"] = arrays["q"].repeat(count, 2)
     rng = np.random.default_rng(2)
     k, v = (rng.standard_normal((BATCH, KV_HEADS, count, d)).astype(np.float16) for d in (DIM, DIM_V))
@@ -210,8 +216,10 @@ def test_new_rows_are_divided_by_their_scales_and_rounded(
             scales = np.maximum(sizes / most, np.float32(2.0**-126))
         else:
             scales = np.broadcast_to(arrays[f"{name}_scale"][..., None], new.shape[:3])
-        codes = np.clip(new / scales[..., None], -most, most).astype(stored.numpy).view(np.uint8)
-        codes[np.isnan(new)] = 0x7F
+        numbers = np.clip(new / scales[..., None], -most, most)
+        numbers = np.nan_to_num(np.rint(numbers), nan=0.0) if stored.is_finite else numbers
+        codes = numbers.astype(stored.numpy).view(np.uint8)
+        codes[np.isnan(new)] = 0 if stored.is_finite else 0x7F
         for b in range(BATCH):
             rows = np.arange(USED[b] - count, USED[b])
             at = TABLE[b, rows // PAGE], slice(None), rows % PAGE
@@ -334,8 +342,8 @@ REFUSED: dict[str, tuple[bool, dict[str, Any], str]] = {
         False,
         WIDE,
         "2 problems\n"
-        f"  k_scale is for a cache of {FP8_ARRAYS}, got float16; leave it out\n"
-        f"  v_scale is for a cache of {FP8_ARRAYS}, got float16; leave it out",
+        f"  k_scale is for a cache of {CACHED_ARRAYS}, got float16; leave it out\n"
+        f"  v_scale is for a cache of {CACHED_ARRAYS}, got float16; leave it out",
     ),
     "two types": (
         False,
