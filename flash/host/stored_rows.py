@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.host.blocks import in_blocks, of_blocks
+from flash.operands.blocks import BlockType
 from flash.operands.dtypes import LEAST_TOKEN_SCALE, NAN_CODE, DType
 
 Array = NDArray[Any]
@@ -24,6 +26,8 @@ def token_scales(new: Array, dtype: DType) -> Array:
 
 def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
     """New rows [kv_heads, rows, dim] as a cache stores them: with a scale, divided and rounded."""
+    if isinstance(dtype, BlockType):
+        return in_blocks(new, dtype)
     if scale is None:
         return new
     # Infinity is stored as the largest finite number, as by `cvt.rn.satfinite`, and NaN as the same code.
@@ -38,6 +42,8 @@ def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
     return codes
 
 
-def loaded(rows: Array, scale: Array | None) -> Array:
-    """Stored rows as attention takes them: with a scale, as f32 multiplied by it."""
+def loaded(rows: Array, dtype: DType, scale: Array | None) -> Array:
+    """Stored rows as attention takes them: with scales, as f32 multiplied by these."""
+    if isinstance(dtype, BlockType):
+        return of_blocks(rows, dtype)
     return rows if scale is None else rows.astype(np.float32) * scale

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ptxgen.dsl import KernelBuilder, Value
 
 _CONVERTING_SM: Final = 89  # the first target that converts narrow types (PTX ISA, "cvt")
+WIDENED: Final = 8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 _BYTE: Final = 8  # bits
 _BELOW_HALF: Final = (1 << (_BYTE - 1)) - 1  # of the upper byte's last bit, in units of the lower byte's
 # Selectors of `prmt`: bytes 0 and 1 of a word, or 2 and 3, each above a byte of 0, which is byte 4.
@@ -59,6 +60,29 @@ class DType:
     def is_finite(self) -> bool:
         """Whether this is a narrow type without NaN and infinity."""
         return self.is_narrow and not self.nonfinite
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether this is a narrow type whose numbers are multiplied by scales in arrays of their own."""
+        return self.is_narrow
+
+    @property
+    def together(self) -> int:
+        """Of how many columns rows of a narrow type are multiples: these are read together."""
+        return WIDENED
+
+    @property
+    def row_alignment(self) -> int:
+        """Of how many bytes the addresses of rows of a narrow type are multiples."""
+        return WIDENED * self.nbytes
+
+    def in_row(self, columns: int) -> int:
+        """The length of a row of so many columns in an array."""
+        return columns
+
+    def length(self, columns: str) -> str:
+        """`in_row` of an expression."""
+        return columns
 
     @property
     def nbytes(self) -> int:
@@ -224,14 +248,8 @@ FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}
 FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))  # for messages: of settings, and of arrays
 FP8_ARRAYS: Final = " or ".join(t.array_name for t in FP8_DTYPES.values())
 INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and V of the forward pass
-# For K and V in a cache, with scales.
-CACHED_DTYPES: Final[dict[str, DType]] = {**FP8_DTYPES, INT8.name: INT8}
-CACHED_NAMES: Final = ", ".join(map(repr, CACHED_DTYPES))
-CACHED_ARRAYS: Final = ", ".join(t.array_name for t in CACHED_DTYPES.values())
-STORED_DTYPES: Final[dict[str, DType]] = {**DTYPES, **CACHED_DTYPES}  # for K and V in a cache
-OF_ARRAYS: Final[dict[str, DType]] = {
-    t.array_name: t for t in (*STORED_DTYPES.values(), E8M0, BOOL, U8, I32, I64)
-}
+_NAMED: Final[dict[str, DType]] = {**INPUT_DTYPES, INT8.name: INT8}
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*_NAMED.values(), E8M0, BOOL, U8, I32, I64)}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, I64, U8, BOOL)  # for arrays that functions of scores index
 # The least scale of a token in a cache of a narrow type: a row of zeros has it, so that its elements are
 # divided by a normal number.
@@ -239,8 +257,8 @@ LEAST_TOKEN_SCALE: Final = 2.0**-126
 F32_BYTES: Final = F32.nbytes
 
 
-# Other names of the types of `STORED_DTYPES`, as array libraries and papers write them.
-_OTHER_NAMES: Final = {word: t.name for t in STORED_DTYPES.values() for word in (t.array_name, *t.words)}
+# Other names of the types of `_NAMED`, as array libraries and papers write them.
+_OTHER_NAMES: Final = {word: t.name for t in _NAMED.values() for word in (t.array_name, *t.words)}
 
 
 def config_name(dtype: object) -> object:
@@ -252,7 +270,7 @@ def config_name(dtype: object) -> object:
     if name is None:
         return dtype
     short = name.removeprefix("torch.")
-    return _OTHER_NAMES.get(short, short if short in STORED_DTYPES else dtype)
+    return _OTHER_NAMES.get(short, short if short in _NAMED else dtype)
 
 
 def _library_name(value: object) -> str | None:

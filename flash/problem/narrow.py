@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import Final
 
 from flash.families.wgmma import BOX_ROWS, WGMMA_ROWS
+from flash.operands.blocks import SCALED_NAMES
 from flash.operands.dtypes import (
     BF16,
     BLOCK_FORMATS,
     BLOCK_WORDS,
-    CACHED_NAMES,
     F16,
     FP8_DTYPES,
     FP8_NAMES,
@@ -42,9 +42,9 @@ def is_per_token(caller: str, stored: DType, scale_per: object) -> bool:
             f"{caller}: scale_per must be one of {HEAD}, {TOKEN}, got {shown(scale_per)}"
             f"{did_you_mean(scale_per, (HEAD, TOKEN))}"
         )
-    if scale_per == TOKEN and not stored.is_narrow:
+    if scale_per == TOKEN and not stored.has_scales:
         raise ConfigError(
-            f"{caller}: scale_per={TOKEN!r} is for a cache of {CACHED_NAMES}, whose numbers have scales; "
+            f"{caller}: scale_per={TOKEN!r} is for a cache of {SCALED_NAMES}, whose numbers have scales; "
             "leave it out"
         )
     return scale_per == TOKEN

@@ -13,7 +13,7 @@ from contract_host import emitted_host
 
 from flash.commands import emit as tool
 from flash.commands.parts.emit_kinds import KINDS
-from flash.operands.dtypes import CACHED_DTYPES
+from flash.operands.blocks import CACHED_DTYPES
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 

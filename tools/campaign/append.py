@@ -12,7 +12,8 @@ import numpy as np
 from flash.calls.step import Step
 from flash.decode.plan import AppendCall, append_step
 from flash.host.stored_rows import stored
-from flash.operands.dtypes import CACHED_DTYPES, F32, I32, DType
+from flash.operands.blocks import CACHED_DTYPES
+from flash.operands.dtypes import F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.arrays.views import view
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch

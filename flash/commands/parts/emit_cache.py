@@ -13,7 +13,7 @@ from flash.commands.parts.emit_kernel import OUTPUTS, Kind
 from flash.commands.parts.emit_options import OF_OUTPUTS, add_kernel_options, config_of
 from flash.commands.parts.emit_output import NATIVE, find_target
 from flash.contract.built_kernel import BuiltKernel
-from flash.operands.dtypes import CACHED_DTYPES
+from flash.operands.blocks import CACHED_DTYPES
 from flash.scores.features import SCORES
 from flash.scores.options import number
 

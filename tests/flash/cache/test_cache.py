@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 from refusals import refusal
 
 from flash import KVCache
-from flash.operands.dtypes import CACHED_NAMES, FP8_DTYPES, STORED_DTYPES
+from flash.operands.blocks import SCALED_NAMES, STORED_DTYPES
+from flash.operands.dtypes import FP8_DTYPES
 from flash.pages.placement import Journal, PagePool, Stretch
 from ptxgen.arrays.views import host_array
 from ptxgen.errors import CacheFullError, ConfigError
@@ -397,7 +398,7 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
         "see KVCache.scales"
     )
     assert refusal(cache_of, error=ConfigError, dtype="f16", scale_per="token") == (
-        f"KVCache: scale_per='token' is for a cache of {CACHED_NAMES}, whose numbers have scales; leave "
+        f"KVCache: scale_per='token' is for a cache of {SCALED_NAMES}, whose numbers have scales; leave "
         "it out"
     )
     assert refusal(cache_of, error=ConfigError, dtype="e4m3", scale_per="tokens") == (
@@ -599,7 +600,7 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),
-        f"set_scales: scales are for dtype={CACHED_NAMES}, but this cache is of 'f32'; append to it without "
+        f"set_scales: scales are for dtype={SCALED_NAMES}, but this cache is of 'f32'; append to it without "
         "scales",
     ),
 }

@@ -21,9 +21,20 @@ from flash.calls.step import Step
 from flash.contract.catalogue import build
 from flash.decode.plan import AppendCall, CacheCall, append_step, kernel_of, oldest_target
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
+from flash.host.blocks import in_blocks, of_blocks
 from flash.host.stored_rows import stored as stored_rows
-from flash.operands.dtypes import CACHED_ARRAYS, CACHED_DTYPES, DTYPES, E4M3, E5M2, DType
+from flash.operands.blocks import (
+    BLOCK_TYPES,
+    CACHED_DTYPES,
+    SCALED_ARRAYS,
+    SCALED_DTYPES,
+    SCALED_NAMES,
+    BlockType,
+    block_type,
+)
+from flash.operands.dtypes import DTYPES, E4M3, E5M2, DType
 from ptxgen.arrays.views import view
+from ptxgen.errors import PtxGenError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
 
@@ -37,7 +48,7 @@ TABLE = np.array([[13, 0, 17, 1, 19, 3, 9, 14, 20, 11], [2, 8, 4, 5, 6, 16, 10, 
 OF_ROWS = ("k_cache", "v_cache", "k_scale", "v_scale")
 PER = pytest.mark.parametrize("per_token", [False, True], ids=["head", "token"])
 EITHER = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-STORED = pytest.mark.parametrize("stored", CACHED_DTYPES.values(), ids=list(CACHED_DTYPES))
+STORED = pytest.mark.parametrize("stored", SCALED_DTYPES.values(), ids=list(SCALED_DTYPES))
 INTEGERS = 40.0  # a number of int8 / a number of the problem
 
 
@@ -342,8 +353,8 @@ REFUSED: dict[str, tuple[bool, dict[str, Any], str]] = {
         False,
         WIDE,
         "2 problems\n"
-        f"  k_scale is for a cache of {CACHED_ARRAYS}, got float16; leave it out\n"
-        f"  v_scale is for a cache of {CACHED_ARRAYS}, got float16; leave it out",
+        f"  k_scale is for a cache of {SCALED_ARRAYS}, got float16; leave it out\n"
+        f"  v_scale is for a cache of {SCALED_ARRAYS}, got float16; leave it out",
     ),
     "two types": (
         False,
@@ -449,12 +460,14 @@ def call_of(
     q = np.zeros((1, 8, queries, dim), config.element.numpy)
     shape = (4, 1, page_size or 64)
     operands = {"seqused_k": np.zeros(1, np.int32)}
-    operands |= {name: np.ones(shape if per_token else 1, np.float32) for name in ("k_scale", "v_scale")}
+    if stored.has_scales:
+        operands |= {name: np.ones(shape if per_token else 1, np.float32) for name in ("k_scale", "v_scale")}
     if page_size:
         operands["block_table"] = np.zeros((1, 4), np.int32)
     views = {name: view(array, name) for name, array in operands.items()}
-    k, v = (view(np.zeros((*shape, dim), stored.numpy), "cache") for _ in range(2))
-    return CacheCall(config, view(q, "q"), k, v, view(np.zeros_like(q), "out"), {}, views, page_size, 64, 1.0)
+    k, v = (view(np.zeros((*shape, stored.in_row(dim)), stored.numpy), "cache") for _ in range(2))
+    arrays = view(q, "q"), k, v, view(np.zeros_like(q), "out"), {}, views
+    return CacheCall(config, *arrays, page_size, 64, 1.0, blocks=block_type(stored))
 
 
 @pytest.mark.sample(0, gate=4)
@@ -463,7 +476,7 @@ def call_of(
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("dim", "page_size"), [(64, 0), (128, 16), (256, 16)])
 @pytest.mark.parametrize(("per_token", "queries"), [(False, 1), (True, 1), (True, 200)])
-@STORED
+@pytest.mark.parametrize("stored", CACHED_DTYPES.values(), ids=list(CACHED_DTYPES))
 def test_kernels_are_proved_and_do_not_spill(
     dim: int,
     page_size: int,
@@ -474,6 +487,8 @@ def test_kernels_are_proved_and_do_not_spill(
     stored: DType,
     assembler: Assembler,
 ) -> None:
+    if per_token and not stored.has_scales:
+        pytest.skip(f"tokens of {stored.name} have no scales")
     if target(name).sm < oldest_target(stored).sm:
         pytest.skip(f"{name} does not convert {stored.name}")
     if name == "sm_75" and dtype == "bf16":
@@ -489,3 +504,105 @@ def test_a_kernel_that_widens_says_so_in_its_name() -> None:
     kernel = kernel_of(call_of("f16", 64, 0), target("sm_89"), 1)
     plain = replace(kernel, features=replace(kernel.features, kv_dtype=None))
     assert kernel.name == plain.name.replace("usedk", "usedk_kv_e4m3")
+
+
+# ------------------------------------------------------------------------------------------
+# blocks with scales in them
+
+BLOCKS = pytest.mark.parametrize("blocks", BLOCK_TYPES.values(), ids=list(BLOCK_TYPES))
+# What `gguf.quants.quantize` of gguf 0.19.0 makes of (7 i mod 32 - 15.5) * 0.37.
+GGML = {
+    "q8_0": "c82981baf42d669ad30c467fb2ec255e91cb043d77aae31d5689c3fc356fa2db144e",
+    "q4_0": "bc3980c4f73b6ea2d5194c8fb3f72a6e91d5",
+}
+
+
+def with_blocks(blocks: BlockType, dtype: str = "f16") -> flash.DecodeKernel:
+    kv_dtype: Any = blocks.name
+    return flash.DecodeKernel(flash.AttentionConfig(64, dtype=dtype, causal=True), kv_dtype=kv_dtype)
+
+
+def test_blocks_are_those_of_ggml() -> None:
+    numbers = np.float32([(7 * i % 32 - 15.5) * 0.37 for i in range(32)])
+    assert {n: in_blocks(numbers, t).tobytes().hex() for n, t in BLOCK_TYPES.items()} == GGML
+
+
+@BLOCKS
+@pytest.mark.parametrize("count", [2, 19], ids=["in place", "before"])
+def test_new_rows_become_blocks(blocks: BlockType, count: int) -> None:
+    """Of rows with ties, zeros, largest numbers of either sign, numbers beyond f16 or subnormal, and with
+    what is no number, the kernels write the bytes that numpy does.
+    """
+    new = np.random.default_rng(3).standard_normal((BATCH * KV_HEADS * count, 64)).astype(np.float32)
+    new[1], new[2] = np.arange(64) / 2 - 15.5, 0
+    new[3, :4], new[3, 40] = (-9, 9, np.inf, -np.inf), np.nan
+    new[4, :3], new[4, 32:34], new[5], new[6, 7] = (9, -9, 4.5), (1e30, -2e5), 2.0**-130, 2.0**-126
+    rows = new.reshape(BATCH, KV_HEADS, count, 64).astype(ml_dtypes.bfloat16)
+    k, v = (np.full((BATCH, KV_HEADS, ROWS, blocks.in_row(64)), 0x7F, np.uint8) for _ in "kv")
+    q = np.zeros((BATCH, HEADS, count, 64), rows.dtype)
+    arrays = {"k_cache": k, "v_cache": v, "seqused_k": USED, "k": rows, "v": -rows}
+    with_blocks(blocks, "bf16").launch(q, **arrays, backend="interpreter")
+    for cache, written in ((k, rows), (v, -rows)):
+        for b, used in enumerate(USED):
+            assert (cache[b, :, used - count : used] == in_blocks(written[b], blocks)).all()
+            assert (cache[b, :, : used - count] == 0x7F).all()
+            assert (cache[b, :, used:] == 0x7F).all()
+
+
+@EITHER
+@BLOCKS
+def test_a_scale_that_is_not_finite_reaches_the_rows_that_see_its_key(
+    backend: Any, blocks: BlockType
+) -> None:
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(np.float16) for n in (2, 40, 40))
+    arrays = {"k_cache": in_blocks(k, blocks), "v_cache": in_blocks(v, blocks)}
+    arrays |= {"q": q, "seqused_k": np.array([40], np.int32)}
+    expected = with_blocks(blocks).launch(**arrays, backend=backend)
+    arrays["v_cache"][0, 0, -1, :2] = np.float16([np.inf]).view(np.uint8)  # the last key: of the second query
+    out = with_blocks(blocks).launch(**arrays, backend=backend)
+    assert (out[0, 0, 0] == expected[0, 0, 0]).all()
+    assert (out[0, 0, 1, 32:] == expected[0, 0, 1, 32:]).all()
+    np.testing.assert_array_equal(out[0, 0, 1, :32], of_blocks(arrays["v_cache"][0, 0, -1], blocks)[:32])
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    blocks = BLOCK_TYPES["q8_0"]
+    config, rows = flash.AttentionConfig(64, dtype="f16"), np.zeros((1, 1, 8, 68), np.uint8)
+    arrays: dict[str, Any] = {"k_cache": rows, "v_cache": rows.copy(), "seqused_k": np.array([8], np.int32)}
+    q = np.zeros((1, 1, 1, 64), np.float16)
+    one = np.ones(1, np.float32)
+    for call, message in (
+        (
+            lambda: flash.DecodeKernel(config, kv_dtype="q8"),  # type: ignore[arg-type]
+            "DecodeKernel: kv_dtype must be 'q8_0' or 'q4_0', or None for caches whose arrays have the type "
+            "of their elements, got 'q8'; did you mean 'q8_0'?",
+        ),
+        (
+            lambda: flash.KVCache(1, 1, 1, 40, 8, dtype="q4_0"),
+            "KVCache: blocks of 'q4_0' have 32 elements, so head_dim and head_dim_v must be multiples of "
+            "32, and head_dim_v at most 256, got 40 and 40; pad Q, K and V with zeros, or use another type",
+        ),
+        (
+            lambda: flash.KVCache(1, 1, 1, 64, 8, dtype="q4_0", scale_per="token"),
+            f"KVCache: scale_per='token' is for a cache of {SCALED_NAMES}, whose numbers have scales; "
+            "leave it out",
+        ),
+        (
+            lambda: with_blocks(blocks).launch(q, **arrays | {"v_cache": rows[..., :64]}),
+            "DecodeKernel.launch: v_cache must be [sequences, kv_heads, capacity, head_dim_v / 32 * 34] = "
+            "[1, 1, 8, 68], got [1, 1, 8, 64]",
+        ),
+        (
+            lambda: with_blocks(blocks).launch(q, **arrays, k_scale=one, v_scale=one),
+            "DecodeKernel.launch: 2 problems\n"
+            f"  k_scale is for a cache of {SCALED_ARRAYS}, got uint8; leave it out\n"
+            f"  v_scale is for a cache of {SCALED_ARRAYS}, got uint8; leave it out",
+        ),
+        (
+            lambda: with_blocks(blocks, "f32").launch(q.astype(np.float32), **arrays, backend="interpreter"),
+            "DecodeKernel.launch: q must be float16 or bfloat16 for a cache of q8_0 with backend "
+            "'interpreter', got float32; convert it, or use backend='cpu'",
+        ),
+    ):
+        assert refusal(call, error=PtxGenError) == message
