@@ -104,7 +104,8 @@ def attention_with_kvcache(
     cache on the host also takes the others of "cpu", "compiled" and "interpreter". The kernels of
     "interpreter" and "cuda" require dense rows of q and out; for a cache of fp8 or int8 they
     require queries of 16 bits, head_dim and head_dim_v that are multiples of 8, and for e4m3 sm_89 or
-    later; for blocks queries of 16 bits and sm_80 or later. On a GPU all arrays are on the device of the cache, except k and v, which may be on the host unless
+    later; for blocks queries of 16 bits and sm_80 or later. On a GPU all arrays are on the device of
+    the cache, except k and v, which may be on the host unless
     there are rotary tables; these tables are then float32. Work is put on `stream`, by default the
     current one of q's library.
 

@@ -46,8 +46,8 @@ class KVCache:
     dtype: "f32", "f16", "bf16", fp8 or "int8", as `AttentionConfig.dtype` or an array library calls it; or
         "q8_0" or "q4_0", llama.cpp's blocks. Fp8 and int8 store x as x / scale, clamped to the type's largest
         number (of int8 127) and rounded to nearest even.
-    scale_per: of fp8 and int8, what has a scale of K and one of V: "head", each head of a layer (`set_scales`),
-        initially 1; or "token", each row of a head: its largest magnitude / the type's largest number.
+    scale_per: of fp8 and int8, what has a scale of K and one of V: "head", each head of a layer
+        (`set_scales`), initially 1; or "token", each row: its largest magnitude / the type's largest number.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim]; or
         1..256, the tokens of a page, K being [pages, kv_heads, page_size, head_dim]. V likewise, with
         head_dim_v. Row r of sequence b is row r % page_size of page `block_table[b, r // page_size]`.

@@ -273,7 +273,7 @@ class CacheArrays:
             for row in range(begin, end - p.n):
                 page, within = slot_of(self.operands, settings.page_size, sequence, row)
                 side[page, :, within] = of_side[:, row - begin]
-        k, v = (loaded(x, self.settings.element, s)[None] for x, s in zip(rows, scales, strict=True))
+        k, v = (loaded(x, settings.stored, s)[None] for x, s in zip(rows, scales, strict=True))
         self.keys.append((k, v))
 
     def _append(self, b: int, sequence: int, k: Array, v: Array) -> None:

@@ -210,7 +210,9 @@ def test_tokens_of_permuted_pages_give_the_same_bits() -> None:
 def test_new_rows_are_divided_by_their_scales_and_rounded(
     backend: Any, count: int, stored: DType, per_token: bool
 ) -> None:
-    """The scales of heads; or, per token, the largest finite magnitude of a row over the type's."""
+    """The scales of heads; or, per token, the largest finite magnitude of a row over the type's, as
+    `flash.quantize_rows` has them.
+    """
     arrays = paged(caches("f16", stored, per_token=per_token))
     of = (ml_dtypes.iinfo if stored.is_finite else ml_dtypes.finfo)(stored.numpy)
     most = np.float32(of.max)
@@ -231,6 +233,8 @@ def test_new_rows_are_divided_by_their_scales_and_rounded(
         numbers = np.nan_to_num(np.rint(numbers), nan=0.0) if stored.is_finite else numbers
         codes = numbers.astype(stored.numpy).view(np.uint8)
         codes[np.isnan(new)] = 0 if stored.is_finite else 0x7F
+        rows, of_rows = flash.quantize_rows(new, stored.name)  # type: ignore[arg-type]
+        assert not per_token or ((rows.view(np.uint8) == codes).all() and (of_rows == scales).all())
         for b in range(BATCH):
             rows = np.arange(USED[b] - count, USED[b])
             at = TABLE[b, rows // PAGE], slice(None), rows % PAGE
@@ -524,7 +528,7 @@ def with_blocks(blocks: BlockType, dtype: str = "f16") -> flash.DecodeKernel:
 
 def test_blocks_are_those_of_ggml() -> None:
     numbers = np.float32([(7 * i % 32 - 15.5) * 0.37 for i in range(32)])
-    assert {n: in_blocks(numbers, t).tobytes().hex() for n, t in BLOCK_TYPES.items()} == GGML
+    assert {n: flash.quantize_rows(numbers, n)[0].tobytes().hex() for n in GGML} == GGML
 
 
 @BLOCKS
@@ -577,6 +581,15 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
             lambda: flash.DecodeKernel(config, kv_dtype="q8"),  # type: ignore[arg-type]
             "DecodeKernel: kv_dtype must be 'q8_0' or 'q4_0', or None for caches whose arrays have the type "
             "of their elements, got 'q8'; did you mean 'q8_0'?",
+        ),
+        (
+            lambda: flash.quantize_rows(q[..., :40], "q8_0"),
+            "quantize_rows: x must have rows of elements in multiples of 32, got shape [1, 1, 1, 40]",
+        ),
+        (
+            lambda: flash.quantize_rows(q, "q5_0"),  # type: ignore[arg-type]
+            f"quantize_rows: dtype must be one of {', '.join(map(repr, CACHED_DTYPES))}, got 'q5_0'; did you "
+            "mean 'q4_0'?",
         ),
         (
             lambda: flash.KVCache(1, 1, 1, 40, 8, dtype="q4_0"),
