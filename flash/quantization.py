@@ -110,9 +110,9 @@ def quantize_rows(x: A, dtype: Cached) -> tuple[A, A | None]:
 
     x [..., n] is an array of numpy, or of torch on the host, of float32, float16 or bfloat16. Returns rows
     and scales: of "e4m3", "e5m2" and "int8" an array of that type of the shape of x, and float32 [...], for
-    each row what its numbers are multiplied by, as with `scale_per="token"`; of "q8_0" and "q4_0" the bytes of
-    blocks, uint8 [..., n / 32 * 34] or [..., n / 32 * 18], and None. `docs/kv-cache.md` says how numbers are
-    rounded.
+    each row what its numbers are multiplied by, as with `scale_per="token"`; of "q8_0" and "q4_0" the bytes
+    of blocks, uint8 [..., n / 32 * 34] or [..., n / 32 * 18], and None. `docs/kv-cache.md` says how numbers
+    are rounded.
 
     Raises `ConfigError` for another dtype, and `LaunchError` for another array.
     """
