@@ -589,7 +589,7 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
         (
             lambda: flash.quantize_rows(q, "q5_0"),  # type: ignore[arg-type]
             f"quantize_rows: dtype must be one of {', '.join(map(repr, CACHED_DTYPES))}, got 'q5_0'; did you "
-            "mean 'q4_0'?",
+            "mean 'q8_0'?",
         ),
         (
             lambda: flash.KVCache(1, 1, 1, 40, 8, dtype="q4_0"),
