@@ -278,8 +278,8 @@ def kernel_of(
     narrow: NarrowArguments | None,
     **fields: Any,
 ) -> AttentionKernel:
-    """The kernel of a call whose config has `fields`, and those that follow from the other arguments: one of
-    two classes, of which the second is for values without columns.
+    """The kernel of a call. Its config has the `fields`, and those that follow from the arrays `q` and `v`
+    and from the other arguments. Its class is the first of `of`, or the second if `v` has no columns.
     """
     caller, taken = of[0]._caller.name, DTYPES if narrow is None else INPUT_DTYPES
     columns, of_v = last_dimension(caller, q, "q"), last_dimension(caller, v, "v")

@@ -22,12 +22,8 @@ QUERIES: Final = 64
 KEYS: Final = 512
 HEAD_DIMS: Final = (64, 128, 256)
 WAYS: Final[tuple[tuple[Precision, str], ...]] = (
-    ("ieee", "sm_80"),
-    ("f32_grade", "sm_80"),
-    ("f32_grade", "sm_90"),
-    ("f32_grade", "sm_90a"),
-    ("f32_grade", "sm_100a"),
-    ("tf32", "sm_80"),
+    *(("ieee", "sm_80"), ("f32_grade", "sm_80"), ("f32_grade", "sm_90"), ("f32_grade", "sm_90a")),
+    *(("f32_grade", "sm_100a"), ("tf32", "sm_80")),
 )
 
 

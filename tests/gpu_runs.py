@@ -46,16 +46,8 @@ LEFT_OUT = {
     "grid_facts": _TOGETHER,
     **dict.fromkeys(
         (
-            "texture_turned",
-            "texture_layers",
-            "texture_convolved",
-            "texture_box",
-            "texture_bicubic",
-            "texture_volume",
-            "texture_cube",
-            "texture_others",
-            "surface_written",
-            "surface_others",
+            *("texture_turned", "texture_layers", "texture_convolved", "texture_box", "texture_bicubic"),
+            *("texture_volume", "texture_cube", "texture_others", "surface_written", "surface_others"),
             "surface_outside",
         ),
         _TEXTURES,

@@ -90,17 +90,8 @@ def lanes_of(rng: np.random.Generator, held: str, shape: tuple[int, ...]) -> np.
     info = np.finfo(real)
     special = np.array(
         [
-            0.0,
-            -0.0,
-            np.inf,
-            -np.inf,
-            np.nan,
-            info.tiny,
-            info.smallest_subnormal,
-            info.max,
-            1.0,
-            info.tiny * 0.75,
-            1 + info.eps,
+            *(0.0, -0.0, np.inf, -np.inf, np.nan, info.tiny, info.smallest_subnormal, info.max, 1.0),
+            *(info.tiny * 0.75, 1 + info.eps),
         ],
         real,
     )

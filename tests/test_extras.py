@@ -161,14 +161,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("extras") / "checkout"
     folder.mkdir()
     pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(folder.parent),
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder.parent)),
         "jinja2",
     ]
     if subprocess.run(pip, capture_output=True, check=False).returncode:

@@ -123,17 +123,10 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
     ]
     assert square == ["test_of_a_square[0-0]", "test_of_a_square[1-1]", "test_of_a_square[2-2]"]
     assert [n for n in result if n not in kept and n not in square] == [
-        "test_without_the_marker[0]",
-        "test_without_parameters",
-        "test_of_a_sample[0]",
-        "test_of_a_sample[2]",
-        "test_of_a_sample[6]",
-        "test_of_a_slow_sample[0]",
-        "test_of_a_slow_sample[2]",
-        "test_of_a_slow_sample_of_two[0-0]",
-        "test_of_a_slow_sample_of_two[1-0]",
-        "test_of_a_slow_sample_of_two[2-1]",
-        "test_that_is_slow[0]",
+        *("test_without_the_marker[0]", "test_without_parameters", "test_of_a_sample[0]"),
+        *("test_of_a_sample[2]", "test_of_a_sample[6]", "test_of_a_slow_sample[0]"),
+        *("test_of_a_slow_sample[2]", "test_of_a_slow_sample_of_two[0-0]"),
+        *("test_of_a_slow_sample_of_two[1-0]", "test_of_a_slow_sample_of_two[2-1]", "test_that_is_slow[0]"),
     ]
     squares = {f"test_of_a_square[{a}-{b}]" for a, b in itertools.product(range(3), range(3))}
     nightly = {name for name, marker in left_out.items() if marker == "nightly"}

@@ -160,16 +160,8 @@ def test_the_comment_at_the_head_is_the_header():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("10", 10),
-        ("0", 0),
-        ("-10", -10),
-        ("10U", 10),
-        ("0x1F", 31),
-        ("0XffffFFFFU", 0xFFFFFFFF),
-        ("0b101", 5),
-        ("0B11U", 3),
-        ("017", 15),
-        ("-0x10", -16),
+        *(("10", 10), ("0", 0), ("-10", -10), ("10U", 10), ("0x1F", 31), ("0XffffFFFFU", 0xFFFFFFFF)),
+        *(("0b101", 5), ("0B11U", 3), ("017", 15), ("-0x10", -16)),
     ],
 )
 def test_integers_of_all_bases_are_read(text, value):
@@ -179,15 +171,9 @@ def test_integers_of_all_bases_are_read(text, value):
 @pytest.mark.parametrize(
     ("text", "bits"),
     [
-        ("0f3F800000", 0x3F800000),
-        ("0F3f800000", 0x3F800000),
-        ("-0f3F800000", 0xBF800000),
-        ("1.5", 0x3FC00000),
-        ("-1.5", 0xBFC00000),
-        ("1.", 0x3F800000),
-        ("1e1", 0x41200000),
-        ("1.0e-1", 0x3DCCCCCD),
-        ("1e300", 0x7F800000),
+        *(("0f3F800000", 0x3F800000), ("0F3f800000", 0x3F800000), ("-0f3F800000", 0xBF800000)),
+        *(("1.5", 0x3FC00000), ("-1.5", 0xBFC00000), ("1.", 0x3F800000), ("1e1", 0x41200000)),
+        *(("1.0e-1", 0x3DCCCCCD), ("1e300", 0x7F800000)),
     ],
 )
 def test_floats_are_read_as_bits_of_the_operand(text, bits):

@@ -317,22 +317,13 @@ def test_inner_scopes_are_dissolved_and_their_names_made_unique():
     x, second_x = Reg("x$1", "b32"), Reg("x$2", "b32")
     p, q = Reg("p$1", "pred"), Reg("p$2", "b32")
     assert built.body == (
-        Instr("mov.u32", (R[1], IntImm(1))),
-        Instr("bra", (Symbol("L"),)),
-        Label("L"),
-        Instr("mov.u32", (inner, R[4])),
-        Label("L$1"),
-        Instr("setp.eq.u32", (p, inner, x)),
+        *(Instr("mov.u32", (R[1], IntImm(1))), Instr("bra", (Symbol("L"),)), Label("L")),
+        *(Instr("mov.u32", (inner, R[4])), Label("L$1"), Instr("setp.eq.u32", (p, inner, x))),
         Instr("bra", (Symbol("L$1"),), Guard(p, negated=True)),
-        Instr("mov.u32", (second_x, Reg("%r$1_2", "b32"))),
-        Instr("bra", (Symbol("M$1"),)),
-        Label("M$1"),
-        Instr("mov.u32", (x, Symbol("s$1"))),
-        Instr("call", (Symbol("f"), Arguments((Symbol("a$1"),)))),
-        Instr("mov.u32", (q, R[1])),
-        Instr("st.param.b32", (Address(Symbol("a$2")), q)),
-        Instr("mov.u32", (R[1], Symbol("x"))),
-        Instr("bra", (Symbol("L"),)),
+        *(Instr("mov.u32", (second_x, Reg("%r$1_2", "b32"))), Instr("bra", (Symbol("M$1"),)), Label("M$1")),
+        *(Instr("mov.u32", (x, Symbol("s$1"))), Instr("call", (Symbol("f"), Arguments((Symbol("a$1"),))))),
+        *(Instr("mov.u32", (q, R[1])), Instr("st.param.b32", (Address(Symbol("a$2")), q))),
+        *(Instr("mov.u32", (R[1], Symbol("x"))), Instr("bra", (Symbol("L"),))),
     )
     assert built.shared == (Shared("s$1", 8, 4),)
     assert built.variables == (
@@ -361,12 +352,8 @@ def test_new_names_avoid_those_of_the_text():
 def test_lists_and_prototypes_of_a_scope_are_renamed_with_it():
     built = kernel("{ T: .branchtargets L, M; brx.idx %r1, T; L: ret; } M: ret;")
     assert built.body == (
-        Targets("T$1", "branchtargets", ("L$1", "M")),
-        Instr("brx.idx", (R[1], Symbol("T$1"))),
-        Label("L$1"),
-        RET,
-        Label("M"),
-        RET,
+        *(Targets("T$1", "branchtargets", ("L$1", "M")), Instr("brx.idx", (R[1], Symbol("T$1")))),
+        *(Label("L$1"), RET, Label("M"), RET),
     )
 
 
@@ -376,38 +363,13 @@ def test_lists_and_prototypes_of_a_scope_are_renamed_with_it():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1<<4", 16),
-        ("(2*3+1)", 7),
-        ("2+3*4", 14),
-        ("10-4-3", 3),
-        ("-7/2", -3),
-        ("7/-2", -3),
-        ("-7 % 4", 1),
-        ("1<<2+1", 8),
-        ("7 & 3 ^ 1 | 8", 10),
-        ("1 < 2 == 1", 1),
-        ("3 != 3 || 2 && 1", 1),
-        ("0 && 1", 0),
-        ("0 ? 2 : 1 ? 3 : 4", 3),
-        ("2 >= 3 ? 5 : 6", 6),
-        ("~0", -1),
-        ("!5", 0),
-        ("!!5 + !0", 2),
-        ("- -4", 4),
-        ("+4", 4),
-        ("-1U", -1),
-        ("-1 < 1U", 0),
-        ("-1 < 1", 1),
-        ("-8 >> 1", -4),
-        ("-8U >> 60", 15),
-        ("(.u64)-8 >> 60", 15),
-        ("(.s64)0xFFFFFFFFFFFFFFFF >> 4", -1),
-        ("1 << 64", 0),
-        ("WARP_SZ", 32),
-        ("WARP_SZ*2", 64),
-        ("1.5 > 1.0", 1),
-        ("0xFFFFFFFFFFFFFFFF", 0xFFFFFFFFFFFFFFFF),
-        ("0xFFFFFFFFFFFFFFFF * 1", -1),
+        *(("1<<4", 16), ("(2*3+1)", 7), ("2+3*4", 14), ("10-4-3", 3), ("-7/2", -3), ("7/-2", -3)),
+        *(("-7 % 4", 1), ("1<<2+1", 8), ("7 & 3 ^ 1 | 8", 10), ("1 < 2 == 1", 1), ("3 != 3 || 2 && 1", 1)),
+        *(("0 && 1", 0), ("0 ? 2 : 1 ? 3 : 4", 3), ("2 >= 3 ? 5 : 6", 6), ("~0", -1), ("!5", 0)),
+        *(("!!5 + !0", 2), ("- -4", 4), ("+4", 4), ("-1U", -1), ("-1 < 1U", 0), ("-1 < 1", 1)),
+        *(("-8 >> 1", -4), ("-8U >> 60", 15), ("(.u64)-8 >> 60", 15)),
+        *(("(.s64)0xFFFFFFFFFFFFFFFF >> 4", -1), ("1 << 64", 0), ("WARP_SZ", 32), ("WARP_SZ*2", 64)),
+        *(("1.5 > 1.0", 1), ("0xFFFFFFFFFFFFFFFF", 0xFFFFFFFFFFFFFFFF), ("0xFFFFFFFFFFFFFFFF * 1", -1)),
         ("0777 + 0x10U + 0b11", 530),
     ],
 )
@@ -418,12 +380,8 @@ def test_constant_expressions_are_evaluated(text, value):
 @pytest.mark.parametrize(
     ("text", "bits"),
     [
-        ("1.0+2.0", 0x40400000),
-        ("-(1.0)", 0xBF800000),
-        (".5", 0x3F000000),
-        ("3.0/2.0", 0x3FC00000),
-        ("1 ? 2.0 : 1.0", 0x40000000),
-        ("0d3FF0000000000000", 0x3F800000),
+        *(("1.0+2.0", 0x40400000), ("-(1.0)", 0xBF800000), (".5", 0x3F000000), ("3.0/2.0", 0x3FC00000)),
+        *(("1 ? 2.0 : 1.0", 0x40000000), ("0d3FF0000000000000", 0x3F800000)),
         ("0d3FF0000000000000 * 2.0", 0x40000000),
     ],
 )

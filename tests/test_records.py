@@ -97,14 +97,8 @@ def inherited(dataclass: Any, **options: Any) -> Any:
 
 CLASSES = [two_fields, every_kind_of_field, no_fields, own_methods, inherited]
 OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"slots": True},
-    {"frozen": True},
-    FROZEN,
-    {"frozen": True, "kw_only": True},
-    {"frozen": True, "eq": False},
-    {"frozen": True, "repr": False},
-    {"slots": True, "unsafe_hash": True},
+    *({}, {"slots": True}, {"frozen": True}, FROZEN, {"frozen": True, "kw_only": True}),
+    *({"frozen": True, "eq": False}, {"frozen": True, "repr": False}, {"slots": True, "unsafe_hash": True}),
 ]
 CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"a": 1, "b": 2}), ((1,), {"a": 1}),

@@ -26,15 +26,8 @@ def test_an_array_gives_dims_strides_and_dtype_innermost_first() -> None:
 @pytest.mark.parametrize(
     ("dtype", "name"),
     [
-        (np.uint8, "u8"),
-        (np.uint16, "u16"),
-        (np.uint32, "u32"),
-        (np.int32, "s32"),
-        (np.uint64, "u64"),
-        (np.int64, "s64"),
-        (np.float16, "f16"),
-        (np.float32, "f32"),
-        (np.float64, "f64"),
+        *((np.uint8, "u8"), (np.uint16, "u16"), (np.uint32, "u32"), (np.int32, "s32"), (np.uint64, "u64")),
+        *((np.int64, "s64"), (np.float16, "f16"), (np.float32, "f32"), (np.float64, "f64")),
         (ml_dtypes.bfloat16, "bf16"),
     ],
 )

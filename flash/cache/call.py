@@ -139,7 +139,7 @@ class Task(NamedTuple):
 
     @property
     def new_rows(self) -> int:
-        """The number of new rows of each item."""
+        """The number of rows of K and V that the call appends to each batch item."""
         return self.views["k"].shape[2] if "k" in self.views else 0
 
     @property

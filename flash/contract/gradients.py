@@ -117,15 +117,17 @@ def _emit_auxiliary(config: SumConfig | WideConfig) -> ir.Module:
 
 @lru_cache(maxsize=32)
 def verified_auxiliary(config: SumConfig | WideConfig) -> AuxiliaryBuild:
-    """The kernel that sums terms, or widens rows. Raises `VerifyError` for a fault of the generator's."""
+    """The auxiliary kernel of a config, verified: it adds up partial gradients, or converts rows of a narrow
+    type to a wider one. Raises `VerifyError` for a fault of the generator.
+    """
     module = _emit_auxiliary(config)
     require_valid(module)
     return AuxiliaryBuild(config, module)
 
 
 def auxiliary_build(config: SumConfig | WideConfig) -> AuxiliaryBuild:
-    """The kernel that sums terms, or widens rows, for a launch: no fault is known in its accesses to memory.
-    Raises `VerifyError` for a fault of the generator's.
+    """The kernel of `verified_auxiliary` for a launch, after the prover has found no fault in its accesses to
+    memory. Raises `VerifyError` for a fault of the generator.
     """
     kernel = verified_auxiliary(config)
     kernel.require_proved()

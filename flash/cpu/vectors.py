@@ -52,8 +52,8 @@ def bits_of(context: Any, x: Any) -> Any:  # noqa: ARG001
 
 @intrinsic  # type: ignore[untyped-decorator]
 def in_widest_vectors(context: Any) -> Any:  # noqa: ARG001
-    """Have LLVM make vectors of 512 bits in this function where the CPU has them. By default it does not,
-    which is better for code with few such vectors.
+    """Let LLVM use vectors of 512 bits in the function that is compiled, where the CPU has them. By default
+    LLVM does not, which is better for functions with few such vectors.
     """
 
     def mark(target: Any, builder: Any, _: object, __: object) -> Any:

@@ -361,8 +361,8 @@ class KeysPart:
 
     @marked("gradients: tiles without hidden queries")
     def whole_tiles(self, k: KernelBuilder, t: AnyGradientTiling, reach: Reach) -> tuple[Value, Value]:
-        """The first tile and the end, exclusive, of the tiles whose queries all exist and see all keys of the
-        CTA that exist. `reach` is that of a head.
+        """The first tile of queries and the end, exclusive, of those in which every query exists and sees
+        every existing key of the CTA. `reach` says which keys a query of the head sees.
         """
         seq_q, seq_k = self.parameters.seq_q, self.parameters.seq_k
         _, end = reach.queries(k, self.first_key, self.first_key, seq_q)

@@ -59,9 +59,9 @@ class WarpCoordinates:
 
 
 def apart(k: KernelBuilder, at: TilePointer) -> AbstractContextManager[object]:
-    """A context for instructions that the assembler does not move among others, whose operands would take
-    registers when few are left: a branch that all threads take, since every address in shared memory, as
-    `at`, is below the bound.
+    """A context that keeps the assembler from moving instructions out of it, where their operands would take
+    registers when few are left. It emits a branch that all threads take: its condition is that `at`, an
+    address in shared memory, is less than a bound that no such address reaches.
     """
     return k.when(at.value < _BEYOND_SHARED, uniform=True)
 

@@ -111,7 +111,7 @@ class SharedRowsSoftmax(OverlappedSoftmax):
         self.exchange.write(self.shift, *([self._rest] if self._rest else []))
 
     def finish(self, i: int) -> FinishedRow:
-        """See `LazySoftmax`; before the first row is finished, the warpgroups meet."""
+        """See `LazySoftmax`; with the first row the two warpgroups add their sums of all rows."""
         if i == 0:
             self._join()
         return super().finish(i)

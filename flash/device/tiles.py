@@ -20,10 +20,11 @@ _LOOKUPS_IN_FLIGHT = 16
 
 @dataclass(frozen=True)
 class Strip:
-    """The rows of a tile of `rows` rows that a thread copies, and the part of each: row `row` of a matrix,
-    s32, which is row `tile_row` of the tile, u32 and below `apart`, and each `apart`-th row from there on;
-    `within()` emits the offset in a row, u64 bytes. The thread is the `nth` of `lanes` neighbouring ones with
-    these rows.
+    """What one thread copies of a tile of `rows` rows: every `apart`-th row, and of each row some chunks.
+
+    The first one is row `row` of the matrix, s32, and row `tile_row` of the tile, u32, which is less than
+    `apart`. `within()` emits the offset of the first chunk in a row, in bytes, u64. `lanes` adjacent threads
+    share the rows, and this thread has number `nth` among them.
     """
 
     row: Value

@@ -181,8 +181,10 @@ def store_rows(
     to: Corner,
     rows: tuple[Matrix, Value],
 ) -> None:
-    """Store the rows of `tile`, which the threads of `team` have written, from `to` on: the rows of a matrix
-    from one of them on, `rows`. Of packed sequences threads store them where rows of another sequence follow.
+    """Store the rows of `tile`, which the threads of `team` have written to shared memory, in a matrix:
+    `rows` is the matrix and the first row to store, s32, and `to` that row's coordinates in the tensor map.
+    TMA stores whole tiles; the last tile of a packed sequence is stored by threads, because the rows of
+    another sequence may follow in memory.
     """
     if not config.features.varlen:
         k.tma.store(tile, to)

@@ -93,13 +93,15 @@ class AnyTarget(Family[T]):
 
 
 def of_columns(table: Mapping[int, Sizes], columns: int) -> Sizes:
-    """The sizes for rows of `columns` columns; the keys of `table` are the most columns of a row."""
+    """The default tile and block_q for rows of `columns` columns; the keys of `table` are the most columns of
+    a row.
+    """
     return next(sizes for most, sizes in table.items() if columns <= most)
 
 
 def of_shared(table: Mapping[int, Mapping[int, Sizes]], columns: int, target: Target) -> Sizes:
-    """The sizes for a target and rows of `columns` columns; the keys of `table` are the least shared memory
-    of a block, in bytes, and those of its tables the most columns of a row.
+    """The default tile and block_q on a target for rows of `columns` columns. The keys of `table` are the
+    least shared memory of a CTA, in bytes; those of the tables in it are the most columns of a row.
     """
     enough = (sizes for least, sizes in table.items() if target.shared_per_block_optin >= least)
     return of_columns(next(enough), columns)

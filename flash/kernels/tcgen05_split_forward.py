@@ -50,7 +50,7 @@ class Roles:
 
     @classmethod
     def of(cls, k: KernelBuilder, t: SplitTcgen05Tiling) -> Roles:
-        """Give the warps of a kernel their roles."""
+        """Declare the roles of the warpgroups of a kernel, with the registers of a thread from `t`."""
         to_copy, to_compute = t.registers_of_roles(keeps_more=False)
         softmax = k.warpgroup_role("softmax", registers=to_compute)
         correction = k.warpgroup_role("correction", registers=t.correction_registers(keeps_more=False))

@@ -130,9 +130,9 @@ class KernelConfig:
 
     @property
     def ping_pong(self) -> bool:
-        """Whether CTAs of several heads alternate, the query blocks that see the most keys first
-        (`flash/device/cta_order.py`): in causal kernels without splits. With splits there are few
-        query blocks.
+        """Whether consecutive CTAs compute query blocks of several heads alternately, beginning with the
+        blocks that see the most keys (`flash/device/cta_order.py`): in causal kernels without splits. With
+        splits there are few query blocks.
         """
         return bool(self.causal) and not self.features.splits
 

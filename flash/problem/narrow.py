@@ -109,11 +109,7 @@ def block_format(scale_block: object) -> BlockFormat | None:
 
 
 def not_for_fp8(
-    page_size: int | None,
-    pack_gqa: object,
-    dropout: float,
-    varlen: bool = False,
-    scale_block: int | str | None = None,
+    page_size: int | None, pack_gqa: object, dropout: float, varlen: bool, scale_block: int | str | None
 ) -> str:
     """The first of these settings that the kernel of fp8 does not support; the empty string if it supports
     all.

@@ -41,7 +41,9 @@ class Sum(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """A predicate: `lanes`, bool, if thread numbers decide it, else None; and whether it `splits` a warp."""
+    """What is known of a predicate register. `lanes` is its value in each thread of a CTA, bool, or None if
+    other things than the thread number decide it; `splits` is whether it may differ within a warp.
+    """
 
     lanes: Lanes | None
     splits: bool

@@ -117,7 +117,7 @@ _RELAXED: Final = {"acquire": "relaxed", "release": "relaxed", "acq_rel": "relax
 
 
 def orders(site: Site) -> Iterator[Change]:
-    """Weakened memory orders of accesses."""
+    """Changes of a memory access that weaken its memory order."""
     instr = site.instr
     if instr.opcode.startswith(("ld.", "st.", "atom.", "red.")):
         yield from _renamed(instr, _RELAXED, "made")

@@ -46,16 +46,9 @@ def test_a_comparison_that_comes_out_the_same_is_pointed_out(comparison: str, ho
 @pytest.mark.parametrize(
     "comparison",
     [
-        "ge.s32 %p1, %r1, 0",
-        "gt.u32 %p1, %r1, 0",
-        "le.u32 %p1, %r1, 0",
-        "lt.u32 %p1, 0, %r1",
-        "ge.u32 %p1, 0, %r1",
-        "ge.u32 %p1, %r1, 1",
-        "eq.u32 %p1, %r1, 0",
-        "lt.u32 %p1, %r1, -1",
-        "ge.u64 %p1, %rd1, 4294967295",
-        "ge.u32 %p1, %r1, %r2",
+        *("ge.s32 %p1, %r1, 0", "gt.u32 %p1, %r1, 0", "le.u32 %p1, %r1, 0", "lt.u32 %p1, 0, %r1"),
+        *("ge.u32 %p1, 0, %r1", "ge.u32 %p1, %r1, 1", "eq.u32 %p1, %r1, 0", "lt.u32 %p1, %r1, -1"),
+        *("ge.u64 %p1, %rd1, 4294967295", "ge.u32 %p1, %r1, %r2"),
     ],
 )
 def test_a_comparison_that_tells_numbers_apart_is_not(comparison: str) -> None:

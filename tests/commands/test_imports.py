@@ -27,11 +27,7 @@ OTHER_COMMANDS = ("ptxgen.frontends", "ptxgen.mutation", "ptxgen.program", "ptxg
 # Emission of a kernel for a forward pass or gradients needs no arrays of a caller.
 ARRAYS = ("flash.calls", "flash.decode", "flash.host", "flash.launch", "flash.reference")
 EMITTING = (
-    "ptxgen.dsl.builder",
-    "ptxgen.isa",
-    "ptxgen.check.verify",
-    "ptxgen.text",
-    "flash.device",
+    *("ptxgen.dsl.builder", "ptxgen.isa", "ptxgen.check.verify", "ptxgen.text", "flash.device"),
     "flash.kernels",
 )
 NEVER = (*FRAMEWORKS, "tools")

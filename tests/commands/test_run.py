@@ -737,25 +737,8 @@ TYPES = (
 
 TMA = Path(__file__).parents[1] / "ptx" / "nvcc" / "tma.sm_90a.ptx"
 COPY_BOX = [
-    str(TMA),
-    "--entry",
-    "tma_copy",
-    "--grid",
-    "1",
-    "--block",
-    "64",
-    "--arg",
-    "map:32x8:none:x.npy",
-    "--arg",
-    "{}",
-    "--arg",
-    "u32:4",
-    "--arg",
-    "u32:2",
-    "--arg",
-    "u32:8",
-    "--arg",
-    "u32:1",
+    *(str(TMA), "--entry", "tma_copy", "--grid", "1", "--block", "64", "--arg", "map:32x8:none:x.npy"),
+    *("--arg", "{}", "--arg", "u32:4", "--arg", "u32:2", "--arg", "u32:8", "--arg", "u32:1"),
 ]
 
 
@@ -926,13 +909,8 @@ def test_a_cuda_file_is_compiled_and_run(source: Path) -> None:
 
 def test_the_entries_of_a_cuda_file_have_its_names(source: Path, call: Command) -> None:
     assert call.out(str(source), "--nvrtc=-use_fast_math").splitlines()[2:9] == [
-        "saxpy",
-        "  block     any",
-        "  shared    0 bytes",
-        "  arg 0     n: u32, 4 bytes",
-        "  arg 1     a: f32, 4 bytes",
-        "  arg 2     x: u64, 8 bytes",
-        "  arg 3     y: u64, 8 bytes",
+        *("saxpy", "  block     any", "  shared    0 bytes", "  arg 0     n: u32, 4 bytes"),
+        *("  arg 1     a: f32, 4 bytes", "  arg 2     x: u64, 8 bytes", "  arg 3     y: u64, 8 bytes"),
     ]
 
 

@@ -303,20 +303,7 @@ def test_the_schema_has_the_words_that_are_checked() -> None:
 
 
 WRONG = [
-    None,
-    True,
-    -1,
-    0,
-    3,
-    1 << 70,
-    "",
-    "n",
-    "a b",
-    "x\ny",
-    [],
-    [1, 2],
-    {},
-    {"plus": [1, "n"]},
+    *(None, True, -1, 0, 3, 1 << 70, "", "n", "a b", "x\ny", [], [1, 2], {}, {"plus": [1, "n"]}),
     {"div": [1]},
 ]
 
@@ -383,15 +370,7 @@ def test_texts_end_neither_a_comment_nor_a_string() -> None:
 
 
 ODD = [
-    "int",
-    "int_",
-    "and",
-    "NULL",
-    "linux",
-    "UINT64_MAX",
-    "_Bool",
-    "__LINE__",
-    "CU_STREAM_LEGACY",
+    *("int", "int_", "and", "NULL", "linux", "UINT64_MAX", "_Bool", "__LINE__", "CU_STREAM_LEGACY"),
     "PTXGEN_HOST",
 ]
 ODD += ["self", "self_", "Self", "crate", "type", "_", "r", "a", "values", "grid", "X_H", "errno", "async"]

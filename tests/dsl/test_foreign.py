@@ -86,15 +86,8 @@ def stored(compute: Callable[[Any], Any], number: int = 3) -> int:
 @pytest.mark.parametrize(
     "compute",
     [
-        lambda n: 10 // n,
-        lambda n: 10 % n,
-        lambda n: 1 << n,
-        lambda n: 64 >> n,
-        lambda n: 6 & n,
-        lambda n: 8 | n,
-        lambda n: 6 ^ n,
-        lambda n: +n,
-        lambda n: np.uint32(5) * n - np.uint8(1) * n,
+        *(lambda n: 10 // n, lambda n: 10 % n, lambda n: 1 << n, lambda n: 64 >> n, lambda n: 6 & n),
+        *(lambda n: 8 | n, lambda n: 6 ^ n, lambda n: +n, lambda n: np.uint32(5) * n - np.uint8(1) * n),
         lambda n: np.uint32(100) // n,
     ],
 )

@@ -227,16 +227,24 @@ def test_a_loop_is_left_by_whole_warps(loop, message):
         built(body)
 
 
+@pytest.mark.parametrize("within", ["", "when"])
 @pytest.mark.parametrize("first", [True, False])
-def test_lanes_do_not_leave_a_loop_before_others(first):
+def test_lanes_do_not_leave_a_loop_before_others(first, within):
+    def leave(k, n, split, promise):
+        left = (k.thread_id() if split else k.block_id()) > n
+        if within:
+            with k.when(left, **promise), k.when(k.block_id() < n):
+                k.break_if(n > 5)
+        else:
+            k.break_if(left, **promise)
+
     def body(k, X, n, split=True, **promise):
         with k.loop(0, n) as i:
-            left = (k.thread_id() if split else k.block_id()) > n
             if first:
-                k.break_if(left, **promise)
+                leave(k, n, split, promise)
             X[i] = k.warp.sum(X[i])
             if not first:
-                k.break_if(left, **promise)
+                leave(k, n, split, promise)
 
     caller = "warp.sum in a loop with break_if:" if first else "break_if: warp.sum is in the same loop, and"
     assert refused(body) == f"{caller} {LEFT}"

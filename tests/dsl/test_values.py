@@ -202,16 +202,9 @@ def test_a_wrong_use_of_a_value_is_refused(use, message):
 @pytest.mark.parametrize(
     ("type", "number", "fits"),
     [
-        (u32, 2**32 - 1, True),
-        (u32, 2**32, False),
-        (u32, -(2**31), True),
-        (u32, -(2**31) - 1, False),
-        (s32, 2**31 - 1, True),
-        (s32, 2**31, False),
-        (s32, -(2**31), True),
-        (s32, -(2**31) - 1, False),
-        (u64, 2**64 - 1, True),
-        (u64, 2**64, False),
+        *((u32, 2**32 - 1, True), (u32, 2**32, False), (u32, -(2**31), True), (u32, -(2**31) - 1, False)),
+        *((s32, 2**31 - 1, True), (s32, 2**31, False), (s32, -(2**31), True), (s32, -(2**31) - 1, False)),
+        *((u64, 2**64 - 1, True), (u64, 2**64, False)),
     ],
 )
 def test_an_integer_literal_must_fit_the_type(type, number, fits):

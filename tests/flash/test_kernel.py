@@ -1046,27 +1046,11 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
-        "AttentionConfig",
-        "AttentionGradient",
-        "AttentionKernel",
-        "DecodeKernel",
-        "DecodeStep",
-        "KVCache",
-        "attention",
-        "attention_backward",
-        "attention_varlen",
-        "attention_varlen_backward",
-        "attention_weights",
-        "attention_with_kvcache",
-        "block_table_from_csr",
-        "lse_from_log2",
-        "lse_to_log2",
-        "merge_partials",
-        "quantize_mx",
-        "quantize_nvfp4",
-        "quantize_rows",
-        "rotary_tables",
-        "to_device",
+        *("AttentionConfig", "AttentionGradient", "AttentionKernel", "DecodeKernel", "DecodeStep"),
+        *("KVCache", "attention", "attention_backward", "attention_varlen", "attention_varlen_backward"),
+        *("attention_weights", "attention_with_kvcache", "block_table_from_csr", "lse_from_log2"),
+        *("lse_to_log2", "merge_partials", "quantize_mx", "quantize_nvfp4", "quantize_rows"),
+        *("rotary_tables", "to_device"),
     ]
     assert flash.AttentionConfig is AttentionConfig
     with pytest.raises(AttributeError) as caught:

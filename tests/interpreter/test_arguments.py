@@ -159,15 +159,9 @@ def test_structures_come_as_bytes_or_numpy_records() -> None:
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        (b"1234567", "7 bytes"),
-        (b"123456789", "9 bytes"),
-        (b"", "b''"),
-        (np.array([(1, 2, 3)], "i4,i4,i4")[0], "12 bytes"),
-        (np.float32(1), "4 bytes"),
-        (3, "3"),
-        (None, "None"),
-        ([1, 2], "[1, 2]"),
-        ("12345678", "'12345678'"),
+        *((b"1234567", "7 bytes"), (b"123456789", "9 bytes"), (b"", "b''")),
+        *((np.array([(1, 2, 3)], "i4,i4,i4")[0], "12 bytes"), (np.float32(1), "4 bytes"), (3, "3")),
+        *((None, "None"), ([1, 2], "[1, 2]"), ("12345678", "'12345678'")),
     ],
 )
 def test_structures_of_another_size_are_refused(value: Any, got: str) -> None:
@@ -278,12 +272,8 @@ def test_the_number_of_arguments_is_that_of_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("args", "got"),
     [
-        (None, "NoneType"),
-        (np.zeros(2, np.uint64), "ndarray"),
-        ({"x": 1, "a": 2}, "dict"),
-        ("ab", "str"),
-        (b"ab", "bytes"),
-        (7, "int"),
+        *((None, "NoneType"), (np.zeros(2, np.uint64), "ndarray"), ({"x": 1, "a": 2}, "dict")),
+        *(("ab", "str"), (b"ab", "bytes"), (7, "int")),
     ],
 )
 def test_arguments_come_in_a_list(args: Any, got: str) -> None:

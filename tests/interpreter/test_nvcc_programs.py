@@ -497,14 +497,8 @@ def test_shuffles(program: Program, rng: Any) -> None:
         return np.where(source // width == lane // width, source, lane)
 
     sources = [
-        (lane * 5 + 3) % 32,
-        lane // 8 * 8 + lane // 4 % 8,
-        clamped(lane - 3, 32),
-        clamped(lane - 2, 8),
-        clamped(lane + 7, 32),
-        clamped(lane + 1, 16),
-        lane ^ 13,
-        lane ^ 3,
+        *((lane * 5 + 3) % 32, lane // 8 * 8 + lane // 4 % 8, clamped(lane - 3, 32), clamped(lane - 2, 8)),
+        *(clamped(lane + 7, 32), clamped(lane + 1, 16), lane ^ 13, lane ^ 3),
     ]
     for got, source in zip(out, sources, strict=True):
         same(warps(got), warps(x)[:, source])
@@ -597,12 +591,8 @@ def test_reductions_of_a_warp_in_one_instruction(program: Program, rng: Any) -> 
     program("warp_reductions", x, out, block=64)
     signed, word = warps(x), warps(x.view(np.uint32))
     rows = [
-        s32(signed.sum(axis=1, dtype=np.int64)),
-        signed.min(axis=1),
-        signed.max(axis=1),
-        word.max(axis=1),
-        np.bitwise_and.reduce(word, axis=1),
-        np.bitwise_or.reduce(word, axis=1),
+        *(s32(signed.sum(axis=1, dtype=np.int64)), signed.min(axis=1), signed.max(axis=1)),
+        *(word.max(axis=1), np.bitwise_and.reduce(word, axis=1), np.bitwise_or.reduce(word, axis=1)),
         np.bitwise_xor.reduce(word, axis=1),
     ]
     for got, want in zip(out, rows, strict=False):
@@ -963,12 +953,8 @@ def test_arithmetic_of_pairs_of_halves(program: Program, rng: Any) -> None:
     with np.errstate(all="ignore"):
         product = (a * b).astype(np.float16)  # exact in f64, rounded once
         rows = [
-            x + y,
-            product,
-            (a * b + 0.5).astype(np.float16),
-            -x - y,
-            np.clip(np.where(np.isnan(product), 0, product), 0, 1),
-            (x > y).astype(np.float16),
+            *(x + y, product, (a * b + 0.5).astype(np.float16), -x - y),
+            *(np.clip(np.where(np.isnan(product), 0, product), 0, 1), (x > y).astype(np.float16)),
         ]
     for got, want in zip(out, rows, strict=True):
         same(got, want)
@@ -1504,18 +1490,12 @@ def test_fiddling_with_bits(program: Program, rng: Any) -> None:
         eight = (v | u << 32).to_bytes(8, "little")
         half = signed(v, 32) + signed(u, 32)
         want = [
-            v.bit_count() | w.bit_count() << 8,
-            32 - v.bit_length() | 64 - w.bit_length() << 8,
+            *(v.bit_count() | w.bit_count() << 8, 32 - v.bit_length() | 64 - w.bit_length() << 8),
             (v & -v).bit_length() | (w & -w).bit_length() << 8,
             int(f"{v:032b}"[::-1], 2) ^ int(f"{w:064b}"[::-1], 2) >> 7,
-            int.from_bytes(bytes(eight[k] for k in (2, 5, 1, 6)), "little"),
-            both << s >> 32,
-            both >> s,
-            both << min(i + 20, 32) >> 32,
-            (v << s | v >> (32 - s) % 32),
-            signed(v, 32) >> s,
-            half // 2 ^ (half + 1) // 2,
-            (v & u) | (~v & 0x12345678),
+            *(int.from_bytes(bytes(eight[k] for k in (2, 5, 1, 6)), "little"), both << s >> 32, both >> s),
+            *(both << min(i + 20, 32) >> 32, (v << s | v >> (32 - s) % 32), signed(v, 32) >> s),
+            *(half // 2 ^ (half + 1) // 2, (v & u) | (~v & 0x12345678)),
         ]
         assert [int(g) for g in out[:, i]] == [n & low for n in want]
 
@@ -1772,20 +1752,10 @@ def test_functions_of_single_precision(program: Program, rng: Any) -> None:
     v = wide(x)
     # The greatest error in units in the last place that the CUDA C++ Programming Guide gives, +1.
     wants: list[tuple[Any, float]] = [
-        (np.sin(v), 3),
-        (np.cos(v), 3),
-        (np.exp(v), 3),
-        (np.log(abs(v)), 2),
-        (abs(v) ** float(np.float32(1.7)), 9),
-        (np.tanh(v), 3),
-        (np.sqrt(abs(v)), 1),
-        (1 / v, 1),
-        (np.arctan2(v, 2.0), 4),
-        ([math.erf(a) for a in v], 3),
-        (np.cbrt(v), 2),
-        (np.fmod(v, 0.75), 0.01),
-        (np.log1p(abs(v)), 2),
-        (np.exp2(v), 3),
+        *((np.sin(v), 3), (np.cos(v), 3), (np.exp(v), 3), (np.log(abs(v)), 2)),
+        *((abs(v) ** float(np.float32(1.7)), 9), (np.tanh(v), 3), (np.sqrt(abs(v)), 1), (1 / v, 1)),
+        *((np.arctan2(v, 2.0), 4), ([math.erf(a) for a in v], 3), (np.cbrt(v), 2)),
+        *((np.fmod(v, 0.75), 0.01), (np.log1p(abs(v)), 2), (np.exp2(v), 3)),
     ]
     errors = [ulps(got, want) for got, (want, _) in zip(out, wants, strict=True)]
     assert all(e <= most for e, (_, most) in zip(errors, wants, strict=True)), errors
@@ -1796,13 +1766,8 @@ def test_functions_of_single_precision(program: Program, rng: Any) -> None:
     v = wide(small)
     # Absolute errors of 2^-21 for sine, cosine and logarithm; two units of each multiplication.
     wants = [
-        (np.sin(v), 2e-6),
-        (np.cos(v), 2e-6),
-        (np.exp(v), 2e-5),
-        (np.log2(abs(v)), 2e-6),
-        (abs(v) ** -0.5, 1e-5),
-        (v / 3, 1e-6),
-        (abs(v) ** float(np.float32(1.7)), 2e-5),
+        *((np.sin(v), 2e-6), (np.cos(v), 2e-6), (np.exp(v), 2e-5), (np.log2(abs(v)), 2e-6)),
+        *((abs(v) ** -0.5, 1e-5), (v / 3, 1e-6), (abs(v) ** float(np.float32(1.7)), 2e-5)),
     ]
     for got, (want, error) in zip(fast, wants, strict=True):
         close(got, want, rtol=0, atol=error)
@@ -1817,14 +1782,8 @@ def test_functions_of_double_precision(program: Program, rng: Any) -> None:
     program("double_math", x, out, block=64)
     with np.errstate(over="ignore"):
         wants = [
-            (np.sin(x), 3),
-            (np.exp(x), 2),
-            (abs(x) ** 1.25, 3),
-            (np.log(abs(x)), 2),
-            (np.sqrt(abs(x)), 0),
-            (x / 3.7, 0),
-            (np.tanh(x), 3),
-            (abs(x) ** -0.5, 2),
+            *((np.sin(x), 3), (np.exp(x), 2), (abs(x) ** 1.25, 3), (np.log(abs(x)), 2)),
+            *((np.sqrt(abs(x)), 0), (x / 3.7, 0), (np.tanh(x), 3), (abs(x) ** -0.5, 2)),
         ]
     for got, (want, most) in zip(out, wants, strict=False):
         # numpy's own error is up to one unit, which the bound of CUDA's guide does not have.

@@ -467,12 +467,8 @@ def test_what_no_figure_has_is_named() -> None:
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16",
     ]
     seen = [
-        "cp.async.bulk.commit_group",
-        "cp.async.bulk.wait_group",
-        "wgmma.fence.sync.aligned",
-        "cp.async.cg.shared.global",
-        "ld.global.u32",
-        "cp.async.bulk.prefetch.L2.global",
+        *("cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "wgmma.fence.sync.aligned"),
+        *("cp.async.cg.shared.global", "ld.global.u32", "cp.async.bulk.prefetch.L2.global"),
     ]
     counters.by_opcode.update([*named, *seen])
     assert counters.traffic_not_counted == tuple(named)

@@ -421,13 +421,7 @@ IMMEDIATES: dict[str, tuple[int, ...]] = {
 }
 
 for _part in (
-    cases_control,
-    cases_convert,
-    cases_floats,
-    cases_hopper,
-    cases_integer,
-    cases_matrix,
-    cases_memory,
+    *(cases_control, cases_convert, cases_floats, cases_hopper, cases_integer, cases_matrix, cases_memory),
     cases_textures,
 ):
     MEANING.update(_part.MEANING)

@@ -76,15 +76,10 @@ LOADS_WITH_POLICY = (
     "ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type",
 )
 STORES = (
-    "st.space{.cop}{.vec}.type",
-    "st{.cop}{.vec}.type",
-    "st.weak{.space}{.cop}{.vec}.type",
-    "st{.weak}{.space}.evict{.vec}.type",
-    "st.volatile{.space}{.vec}.type",
-    "st.sem.scope{.space}{.vec}.type",
-    "st.sem.scope{.space}.evict{.vec}.type",
-    "st{.weak}{.space}.cop.vec.type",
-    "st{.weak}{.space}{.evict}{.level2}.vec.type",
+    *("st.space{.cop}{.vec}.type", "st{.cop}{.vec}.type", "st.weak{.space}{.cop}{.vec}.type"),
+    *("st{.weak}{.space}.evict{.vec}.type", "st.volatile{.space}{.vec}.type"),
+    *("st.sem.scope{.space}{.vec}.type", "st.sem.scope{.space}.evict{.vec}.type"),
+    *("st{.weak}{.space}.cop.vec.type", "st{.weak}{.space}{.evict}{.level2}.vec.type"),
 )
 STORES_WITH_POLICY = (
     "st{.weak}{.space}{.cop}.L2::cache_hint{.vec}.type",

@@ -81,14 +81,8 @@ def test_every_instruction_asks_for_it(
 @pytest.mark.parametrize(
     ("exponent", "type", "wanted"),
     [
-        (-150, f32, 0.0),
-        (-149, f32, 2.0**-149),
-        (-1000, f32, 0.0),
-        (128, f32, np.inf),
-        (-25, f16, 0.0),
-        (-24, f16, 2.0**-24),
-        (-134, bf16, 0.0),
-        (-133, bf16, 2.0**-133),
+        *((-150, f32, 0.0), (-149, f32, 2.0**-149), (-1000, f32, 0.0), (128, f32, np.inf), (-25, f16, 0.0)),
+        *((-24, f16, 2.0**-24), (-134, bf16, 0.0), (-133, bf16, 2.0**-133)),
     ],
 )
 def test_a_power_of_two_halfway_between_two_numbers_is_rounded_to_even(

@@ -14,13 +14,7 @@ from pathlib import Path
 
 # Packages that a Python in WebAssembly lacks; a module that needs one of them is only compiled.
 ABSENT = {
-    "_multiprocessing",
-    "cuda",
-    "ml_dtypes",
-    "multiprocessing",
-    "numpy",
-    "platformdirs",
-    "pytest",
+    *("_multiprocessing", "cuda", "ml_dtypes", "multiprocessing", "numpy", "platformdirs", "pytest"),
     "threadpoolctl",
 }
 

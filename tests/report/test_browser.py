@@ -26,16 +26,9 @@ pytestmark = pytest.mark.slow
 
 NARROW, WIDE, HEIGHT = 360, 1400, 900
 OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--force-color-profile=srgb",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--force-color-profile=srgb"),
 )
 CODES = {"Tab": {"windowsVirtualKeyCode": 9}}  # the browser itself acts on this key
 Shown = Callable[..., Any]

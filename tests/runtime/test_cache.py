@@ -117,15 +117,9 @@ def test_a_digest_is_the_same_in_every_process_and_release() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        key("ret; "),
-        key(target="sm_90"),
-        key(assembler="nvjitlink"),
-        key(version="13.1"),
-        key(options=()),
-        key(options=("-O", "3")),
-        key(options=("-O3", "")),
-        key(target="sm_80p", assembler="txas"),
-        key(version="13.0r", text="et;"),
+        *(key("ret; "), key(target="sm_90"), key(assembler="nvjitlink"), key(version="13.1")),
+        *(key(options=()), key(options=("-O", "3")), key(options=("-O3", ""))),
+        *(key(target="sm_80p", assembler="txas"), key(version="13.0r", text="et;")),
     ],
 )
 def test_every_field_and_its_borders_are_in_the_digest(other: CacheKey) -> None:
@@ -1029,15 +1023,8 @@ def test_every_variable_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "nbytes"),
     [
-        ("1", 1),
-        ("4096", 4096),
-        ("7B", 7),
-        ("512MB", 512_000_000),
-        ("512 MB", 512_000_000),
-        (" 2gib ", 2 << 30),
-        ("5KiB", 5120),
-        ("5kb", 5000),
-        ("1GB", 10**9),
+        *(("1", 1), ("4096", 4096), ("7B", 7), ("512MB", 512_000_000), ("512 MB", 512_000_000)),
+        *((" 2gib ", 2 << 30), ("5KiB", 5120), ("5kb", 5000), ("1GB", 10**9)),
     ],
 )
 def test_a_cache_size_is_bytes_or_has_a_unit(text: str, nbytes: int) -> None:

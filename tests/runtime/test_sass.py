@@ -181,12 +181,7 @@ def test_the_mix_names_what_there_is() -> None:
 
 def test_the_mix_knows_what_uses_tensor_memory() -> None:
     names = (
-        "UTCHMMA.2CTA",
-        "UTCQMMA",
-        "UTCOMMA.4X",
-        "LDTM.x32",
-        "STTM.x16",
-        "UTCCP.T.S.4x32dp128bit",
+        *("UTCHMMA.2CTA", "UTCQMMA", "UTCOMMA.4X", "LDTM.x32", "STTM.x16", "UTCCP.T.S.4x32dp128bit"),
         "UTCBAR",
     )
     assert mix([SassInstr(name) for name in names]) == {"products": 3, "tensor memory": 4}

@@ -42,13 +42,9 @@ def test_moves_are_followed(moves: list[str]) -> None:
 @pytest.mark.parametrize(
     "after",
     [
-        "UIADD3 UR5, UPT, UPT, UR5, 0x2, URZ",
-        "UIADD3.64 UR4, UPT, UPT, UR10, 0x80, URZ",
-        "LDCU.128 UR2, c[0x0][0x650]",
-        "UTCATOMSWS.FIND_AND_SET.ALIGN UP0, UR5, UR4",
-        "@P0 UMOV UR5, 0x8110490",
-        "UMOV UR5, UR9",
-        "HFMA2 R3, -RZ, RZ, 0, R4",
+        *("UIADD3 UR5, UPT, UPT, UR5, 0x2, URZ", "UIADD3.64 UR4, UPT, UPT, UR10, 0x80, URZ"),
+        *("LDCU.128 UR2, c[0x0][0x650]", "UTCATOMSWS.FIND_AND_SET.ALIGN UP0, UR5, UR4"),
+        *("@P0 UMOV UR5, 0x8110490", "UMOV UR5, UR9", "HFMA2 R3, -RZ, RZ, 0, R4"),
         "CALL.REL.NOINC `(.L_x_9)",
     ],
 )
@@ -67,11 +63,7 @@ def test_a_load_from_tensor_memory_writes_all_its_registers() -> None:
 def test_ways_with_one_value_meet_and_others_leave_it_unknown() -> None:
     def way(other: str) -> list[str]:
         lines = (
-            "UMOV UR5, 0x8200490",
-            "BRA.U UP0, `(.L_x_1)",
-            f"UMOV UR5, {other}",
-            ".L_x_1:",
-            PRODUCT,
+            *("UMOV UR5, 0x8200490", "BRA.U UP0, `(.L_x_1)", f"UMOV UR5, {other}", ".L_x_1:", PRODUCT),
             "EXIT",
         )
         return list(lines)
@@ -83,11 +75,7 @@ def test_ways_with_one_value_meet_and_others_leave_it_unknown() -> None:
 def test_a_value_from_before_a_loop_is_known_in_it_unless_the_loop_writes_it() -> None:
     def loop(written: str) -> list[str]:
         return [
-            "UMOV UR5, 0x8200490",
-            ".L_x_1:",
-            PRODUCT,
-            f"UMOV {written}, 0x1",
-            "BRA.U UP0, `(.L_x_1)",
+            *("UMOV UR5, 0x8200490", ".L_x_1:", PRODUCT, f"UMOV {written}, 0x1", "BRA.U UP0, `(.L_x_1)"),
             "EXIT",
         ]
 

@@ -110,19 +110,10 @@ def test_jumps_are_swapped_and_dropped() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '"""1 < 2"""',
-        "assert a < 1, f(2)",
-        "x = f'{a + 1}'",
-        "x: Literal[1] = a",
-        "Some = A | B | C",
-        "x = isinstance(a, A | B)",
-        "def f(a: Literal[1]) -> Literal[2]:\n    return a",
-        "@f(1)\nclass A:\n    x: int",
-        "class A:\n    def __repr__(self):\n        return str(1 + 2)",
-        "if TYPE_CHECKING:\n    x = 1",
-        "__slots__ = ('a', 'b')",
-        "x = 'a' if b else 'c'",
-        "import a",
+        *('"""1 < 2"""', "assert a < 1, f(2)", "x = f'{a + 1}'", "x: Literal[1] = a", "Some = A | B | C"),
+        *("x = isinstance(a, A | B)", "def f(a: Literal[1]) -> Literal[2]:\n    return a"),
+        *("@f(1)\nclass A:\n    x: int", "class A:\n    def __repr__(self):\n        return str(1 + 2)"),
+        *("if TYPE_CHECKING:\n    x = 1", "__slots__ = ('a', 'b')", "x = 'a' if b else 'c'", "import a"),
     ],
 )
 def test_words_types_and_assertions_are_left_alone(text: str) -> None:

@@ -266,21 +266,8 @@ def test_the_call_and_what_comes_of_it(tmp_path: Path) -> None:
     assert (said.tool, said.verdict, len(said.findings)) == ("racecheck", "errors", 1)
     assert (tmp_path / "log.args").read_text() == repr(
         [
-            "--tool",
-            "racecheck",
-            "--show-backtrace",
-            "no",
-            "--print-limit",
-            "20",
-            "--error-exitcode",
-            "86",
-            "--log-file",
-            str(log),
-            "--kernel-name",
-            "kne=attention",
-            "--",
-            "python",
-            "launch.py",
+            *("--tool", "racecheck", "--show-backtrace", "no", "--print-limit", "20", "--error-exitcode"),
+            *("86", "--log-file", str(log), "--kernel-name", "kne=attention", "--", "python", "launch.py"),
         ]
     )
 

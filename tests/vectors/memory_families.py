@@ -180,12 +180,8 @@ def products() -> Iterator[Product]:
         yield Product(types, swizzle=swizzle, ta=True, tb=tb)
         yield Product(types, swizzle=swizzle, tb=tb, registers=True)
     others = (
-        ("f32", "tf32", "tf32"),
-        ("f32", "e4m3", "e5m2"),
-        ("f16", "f16", "f16"),
-        ("f16", "e5m2", "e4m3"),
-        ("s32", "s8", "s8"),
-        ("s32", "u8", "s8"),
+        *(("f32", "tf32", "tf32"), ("f32", "e4m3", "e5m2"), ("f16", "f16", "f16"), ("f16", "e5m2", "e4m3")),
+        *(("s32", "s8", "s8"), ("s32", "u8", "s8")),
     )
     for types, swizzle, registers in itertools.product(others, SPANS, (False, True)):
         yield Product(types, swizzle=swizzle, registers=registers)
@@ -361,20 +357,8 @@ def awkward() -> Array:
     """Bits of floats: special ones, ties and neighbours of ties of tf32, and random ones."""
     rng = seeded("awkward")
     special = [
-        0,
-        1,
-        0x007FFFFF,
-        0x00800000,
-        0x7F7FFFFF,
-        0x7F7FF000,
-        0x7F7FEFFF,
-        0x7F800000,
-        0x7F800001,
-        0x7FC00000,
-        0x7FFFFFFF,
-        0x00001000,
-        0x00000FFF,
-        0x00001001,
+        *(0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F7FF000, 0x7F7FEFFF, 0x7F800000, 0x7F800001),
+        *(0x7FC00000, 0x7FFFFFFF, 0x00001000, 0x00000FFF, 0x00001001),
     ]
     tops = rng.integers(0, 1 << 19, 256, dtype=np.uint32) << np.uint32(13)
     lows = rng.choice(np.array([0x0FFF, 0x1000, 0x1001, 0x1FFF, 0], np.uint32), 256)

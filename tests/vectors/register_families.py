@@ -38,19 +38,8 @@ SIGNS: Final = {
     "e5m2": 0x7F7F7F7F,
 }
 MMA_ROWS: Final = (
-    "mma_f32_f16",
-    "mma_f16_f16",
-    "mma_quad_f32",
-    "mma_quad_f32_f16",
-    "mma_quad_f16",
-    "mma_f32_bf16",
-    "mma_f32_tf32",
-    "mma_f32_fp8",
-    "mma_f16_fp8",
-    "mma_f64",
-    "mma_int8",
-    "mma_int4",
-    "mma_bits",
+    *("mma_f32_f16", "mma_f16_f16", "mma_quad_f32", "mma_quad_f32_f16", "mma_quad_f16", "mma_f32_bf16"),
+    *("mma_f32_tf32", "mma_f32_fp8", "mma_f16_fp8", "mma_f64", "mma_int8", "mma_int4", "mma_bits"),
 )
 
 
@@ -134,30 +123,9 @@ def movmatrix() -> Iterator[Case]:
 
 F32_SPECIAL: Final = np.array(
     [
-        0,
-        1,
-        0x007FFFFF,
-        0x00800000,
-        0x00800001,
-        0x3F800000,
-        0x3F7FFFFF,
-        0x3F800001,
-        0x3F000000,
-        0x40000000,
-        0x40490FDB,
-        0x3FC90FDB,
-        0x7E800000,
-        0x7F000000,
-        0x7F7FFFFF,
-        0x7F800000,
-        0x7F800001,
-        0x7FC00000,
-        0x7FFFFFFF,
-        0x42FC0000,
-        0x43000000,
-        0x42FFFFFF,
-        0x43150000,
-        0x43160000,
+        *(0, 1, 0x007FFFFF, 0x00800000, 0x00800001, 0x3F800000, 0x3F7FFFFF, 0x3F800001, 0x3F000000),
+        *(0x40000000, 0x40490FDB, 0x3FC90FDB, 0x7E800000, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001),
+        *(0x7FC00000, 0x7FFFFFFF, 0x42FC0000, 0x43000000, 0x42FFFFFF, 0x43150000, 0x43160000),
     ],
     np.uint32,
 )

@@ -78,7 +78,7 @@ def changed(text: str, before: str, after: str) -> str:
 
 
 def compiled(text: str, **options: Any) -> Program:
-    """The program of a text that uses names of the C library; options are those of `cuda.compile`."""
+    """Compile CUDA C++ that uses names of the C library; `options` are those of `cuda.compile`."""
     return cuda.compile(HOST_WORDS + text, name="public.cu", **options)
 
 

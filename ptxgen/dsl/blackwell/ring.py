@@ -353,7 +353,7 @@ class TensorStage(StepStage):
 
     @property
     def is_of_products(self) -> bool:
-        """Whether products use the stage here, not the threads that load and store."""
+        """Whether matrix products use the stage at this point of the kernel, not loads and stores."""
         return self._kind == "fill" or (self._kind == "drain" and self.ring.written)
 
     def require_side(self, caller: str, *, products: bool) -> None:

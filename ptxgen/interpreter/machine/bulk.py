@@ -125,8 +125,8 @@ class BulkMachine(MemoryAccess):
         reduce: Reduce | None = None,
         type: ScalarType = b64,
     ) -> None:
-        """Start copying `nbytes` from shared `src` to shared `dst` of the cluster, with completion
-        on `mbarrier` there; or reducing values of `type` into `dst`.
+        """Start copying `nbytes` bytes of shared memory from `src` to `dst` in the cluster, or with `reduce`
+        combining values of `type` into `dst`. It completes on `mbarrier` in the CTA of `dst`.
         """
         sources = self.positions(src, UNIT)
         for n, (start, target, counter, size) in enumerate(self._targets(dst, nbytes, mbarrier)):

@@ -88,7 +88,9 @@ class TensorAllocator:
         self._changed = False
 
     def ask(self, request: Request) -> None:
-        """Meet a request, or have its lanes wait. Raises `TrapError` for one that no CTA may make."""
+        """Queue a request for tensor memory; its lanes wait until `complete` returns them. Raises `TrapError`
+        for a request that breaks the rules of tcgen05.alloc, dealloc or relinquish_alloc_permit.
+        """
         cta = self._cta(request)
         self._check(request, self._ctas[cta])
         self._ctas[cta].requests[request.what].append(request)

@@ -250,8 +250,8 @@ class Objects:
         self._arriving[rows] = 0
 
     def acquire_shared(self, ids: Lanes, positions: Lanes, order: Order, *, ticket: bool = False) -> None:
-        """Record that lanes have read positions in shared memory with an order; with `ticket`, to draw a
-        ticket.
+        """Record that lanes have read positions in shared memory with an order. `ticket` says that an atomic
+        operation read them that is no poll: a barrier after it acquires as a fence does.
         """
         if not (self._keys or self._landed):
             return
@@ -317,7 +317,7 @@ class Objects:
             clocks.tick(clocks.warps(ids))
 
     def acquire_global(self, ids: Lanes, addresses: Lanes, order: Order, *, ticket: bool = False) -> None:
-        """Record that lanes have read global addresses with an order; with `ticket`, to draw a ticket."""
+        """Record that lanes have read global addresses with an order; `ticket` as in `acquire_shared`."""
         if not self._global:
             return
         met = self._drawn if ticket else self._met

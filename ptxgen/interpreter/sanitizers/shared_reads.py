@@ -178,8 +178,8 @@ class SharedReads:
             self._note_products(0, self._units)
 
     def conflicts(self, access: Access, at: int, *, volatile: bool) -> list[Conflict]:
-        """The conflicts with reads that a write by instruction `at` does not come after; volatile reads count
-        if `volatile`.
+        """The conflicts of a write by instruction `at` with earlier reads that nothing orders before it.
+        `volatile` says that volatile reads conflict, too.
         """
         self._refresh()
         self._note(access.low, access.high)

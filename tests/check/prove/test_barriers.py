@@ -292,20 +292,12 @@ def test_roles_that_do_not_come_together_are_not_proved(name: str) -> None:
 # PTX does not define it: threads that have ended are not waited for, and lanes count with their warp. A warp
 # may arrive and then wait at one barrier, which counts it twice.
 _RUNS = {
-    "a number of the launch",
-    "a reduction and a barrier",
-    "a block of no whole warps",
-    "an early exit of lanes",
-    "lanes differ",
-    "lanes differ at the instruction",
+    *("a number of the launch", "a reduction and a barrier", "a block of no whole warps"),
+    *("an early exit of lanes", "lanes differ", "lanes differ at the instruction"),
     "a completion that an earlier arrival does not know of",
-    "memory decides about a condition of the launch",
-    "memory decides how often a loop runs",
-    "memory decides in a role",
-    "nobody waits for the first arrivals",
-    "one warp twice instead of two",
-    "the barrier of all threads in a role",
-    "the barrier of all threads in a role, and another one",
+    *("memory decides about a condition of the launch", "memory decides how often a loop runs"),
+    *("memory decides in a role", "nobody waits for the first arrivals", "one warp twice instead of two"),
+    *("the barrier of all threads in a role", "the barrier of all threads in a role, and another one"),
     "two roles with one number",
 }
 

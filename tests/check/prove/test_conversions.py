@@ -32,14 +32,9 @@ BEGINNINGS = {
     "a tensor map": "mov.u64 %rd3, map;",
 }
 ACCESSES = (
-    "ld.u32 %r1, [%rd3];",
-    "ld.global.u32 %r1, [%rd3];",
-    "ld.global.nc.u32 %r1, [%rd3];",
-    "ld.shared.u32 %r1, [%rd3];",
-    "st.u32 [%rd3], 7;",
-    "st.global.u32 [%rd3], 7;",
-    "st.shared.u32 [%rd3], 7;",
-    "cp.async.ca.shared.global [%r8], [%rd3], 4;",
+    *("ld.u32 %r1, [%rd3];", "ld.global.u32 %r1, [%rd3];", "ld.global.nc.u32 %r1, [%rd3];"),
+    *("ld.shared.u32 %r1, [%rd3];", "st.u32 [%rd3], 7;", "st.global.u32 [%rd3], 7;"),
+    *("st.shared.u32 [%rd3], 7;", "cp.async.ca.shared.global [%r8], [%rd3], 4;"),
     "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd3, {0}], [%r8];",
 )
 CONTRACT = GlobalContract(

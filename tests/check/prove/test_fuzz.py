@@ -246,13 +246,8 @@ class Program:
         self.lines.append(
             rng.choice(
                 (
-                    "",
-                    "",
-                    "",
-                    self.moved("%r23"),
-                    "xor.b32 %r23, %r23, 16;",
-                    "and.b32 %r23, %r23, 0x7FFFFFFC;",
-                    "max.u32 %r23, %r23, 64;",
+                    *("", "", "", self.moved("%r23"), "xor.b32 %r23, %r23, 16;"),
+                    *("and.b32 %r23, %r23, 0x7FFFFFFC;", "max.u32 %r23, %r23, 64;"),
                 )
             )
         )

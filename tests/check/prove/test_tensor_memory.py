@@ -266,17 +266,9 @@ def test_what_may_not_happen_is_no_violation() -> None:
 
 def test_a_value_that_a_loop_has_for_other_threads_is_no_violation() -> None:
     lines = (
-        "mov.u32 %r30, 0;",
-        "mov.u32 %r21, 0;",
-        "$next:",
-        f"setp.lt.u32 %p1, {THREAD}, 64;",
-        "@%p1 bra $skip;",
-        "mov.u32 %r30, 1;",
-        "$skip:",
-        "add.u32 %r21, %r21, 1;",
-        "setp.lt.u32 %p2, %r21, 2;",
-        "@%p2 bra $next;",
-        "add.u32 %r20, %r20, %r30;",
+        *("mov.u32 %r30, 0;", "mov.u32 %r21, 0;", "$next:", f"setp.lt.u32 %p1, {THREAD}, 64;"),
+        *("@%p1 bra $skip;", "mov.u32 %r30, 1;", "$skip:", "add.u32 %r21, %r21, 1;"),
+        *("setp.lt.u32 %p2, %r21, 2;", "@%p2 bra $next;", "add.u32 %r20, %r20, %r30;"),
     )
     first = text(*lines, f"@%p9 {LOAD}")  # of warp 0, for which %r30 is 0
     assert [v[:2] for v in said(proof(first))] == [("unknown", "@%p9")]

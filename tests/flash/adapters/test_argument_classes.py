@@ -60,15 +60,8 @@ def calls(torch: ModuleType, flash_attn: Any) -> dict[str, tuple[Call, dict[str,
 
 
 NAMES = (
-    "flash.attention",
-    "flash.attention_varlen",
-    "AttentionConfig",
-    "attention",
-    "with gradients",
-    "attention_with_kvcache",
-    "flash_attn_func",
-    "flash_attn_varlen_func",
-    "flash_attn_with_kvcache",
+    *("flash.attention", "flash.attention_varlen", "AttentionConfig", "attention", "with gradients"),
+    *("attention_with_kvcache", "flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"),
 )
 
 
@@ -210,15 +203,8 @@ def refusing(torch: ModuleType, flash_attn: Any) -> dict[str, tuple[Call, str, d
 
 
 REFUSING = (
-    "flash.attention",
-    "flash.attention_varlen",
-    "attention",
-    "with gradients",
-    "into out",
-    "attention_varlen",
-    "attention_with_kvcache",
-    "scaled_dot_product_attention",
-    "replace_sdpa",
+    *("flash.attention", "flash.attention_varlen", "attention", "with gradients", "into out"),
+    *("attention_varlen", "attention_with_kvcache", "scaled_dot_product_attention", "replace_sdpa"),
     "flash_attn_func",
 )
 

@@ -119,15 +119,10 @@ def wanted(three: tuple[Array, ...], splits: int) -> Array:
 
 
 FORMS = (
-    "flash",
-    "torch",
-    pytest.param("torch compiled", marks=pytest.mark.slow),
-    pytest.param("torch tracked", marks=pytest.mark.slow),
-    "flash_attn",
+    *("flash", "torch", pytest.param("torch compiled", marks=pytest.mark.slow)),
+    *(pytest.param("torch tracked", marks=pytest.mark.slow), "flash_attn"),
     pytest.param("flash_attn kv", marks=pytest.mark.slow),
-    pytest.param("flash_attn qkv", marks=pytest.mark.slow),
-    "in place",
-    "jax",
+    *(pytest.param("flash_attn qkv", marks=pytest.mark.slow), "in place", "jax"),
     pytest.param("jax traced", marks=pytest.mark.slow),
 )
 

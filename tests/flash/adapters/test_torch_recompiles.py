@@ -52,16 +52,8 @@ def calls(torch: ModuleType, flash_attn: Any) -> dict[str, Call]:
 
 
 NAMES = (
-    "max_seqlen_q",
-    "max_seqlen",
-    "window",
-    "window_size",
-    "splits",
-    "num_splits",
-    "dropout_seed",
-    "layer",
-    "cache_seqlens",
-    "gradients",
+    *("max_seqlen_q", "max_seqlen", "window", "window_size", "splits", "num_splits", "dropout_seed"),
+    *("layer", "cache_seqlens", "gradients"),
 )
 
 

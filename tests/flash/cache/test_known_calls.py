@@ -83,17 +83,10 @@ def _with(cache: flash.KVCache, rows: list[Array]) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"leftpad": [9, 0]},
-        {"cache_batch_idx": [0, 2]},
-        {"cache_batch_idx": [1, 1]},
-        {"layer": 2},
-        {"stream": 0},
-        {"causal": "top_left"},
-        {"splits": 0},
-        {"softmax_scale": "much"},
+        *({"leftpad": [9, 0]}, {"cache_batch_idx": [0, 2]}, {"cache_batch_idx": [1, 1]}, {"layer": 2}),
+        *({"stream": 0}, {"causal": "top_left"}, {"splits": 0}, {"softmax_scale": "much"}),
         {"rotary_cos": TABLE, "rotary_sin": TABLE},
-        {"out": np.zeros((BATCH, HEADS, 1, DIM), np.float16)},
-        {"out": SHARED},
+        *({"out": np.zeros((BATCH, HEADS, 1, DIM), np.float16)}, {"out": SHARED}),
     ],
     ids=lambda wrong: ",".join(wrong),
 )

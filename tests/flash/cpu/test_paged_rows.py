@@ -105,13 +105,8 @@ def test_pages_read_where_they_lie_give_the_bits_of_contiguous_keys(
 @pytest.mark.parametrize(
     ("rows", "page_size", "first", "keys", "copied"),
     [
-        (1, 16, 0, 4096, 0),
-        (1, 16, 0, 4100, 4),
-        (1, 64, 0, 90, 10),
-        (4, 64, 0, 1024, 0),
-        (4, 16, 0, 1024, 1024),
-        (1, 16, 8, 1024, 1024),
-        (17, 64, 0, 1024, 1024),
+        *((1, 16, 0, 4096, 0), (1, 16, 0, 4100, 4), (1, 64, 0, 90, 10), (4, 64, 0, 1024, 0)),
+        *((4, 16, 0, 1024, 1024), (1, 16, 8, 1024, 1024), (17, 64, 0, 1024, 1024)),
     ],
 )
 def test_only_what_does_not_lie_in_whole_chunks_is_copied(

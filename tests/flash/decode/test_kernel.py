@@ -246,11 +246,12 @@ def test_a_decoding_grid(case: tuple[str, int, int, int, int]) -> None:
         problem.check(out, lse)
 
 
-def test_results_may_be_views_of_any_strides() -> None:
+@pytest.mark.parametrize("splits", [1, 2])
+def test_results_may_be_views_of_any_strides(splits: int) -> None:
     config = config_of("f16")
     problem = Problem(config, (20, 3), seq_q=3, page_size=4)
     kernel = DecodeKernel(config)
-    wanted = kernel.launch(*problem.arrays, **problem.operands, splits=2, backend="interpreter")
+    wanted = kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend="interpreter")
     out = np.zeros((2, 3, 4, DIM_V + 1), np.float16)[..., :-1].swapaxes(1, 2)
     rotation = np.ascontiguousarray(problem.q.swapaxes(1, 2)).swapaxes(1, 2)
     got = kernel.launch(
@@ -258,7 +259,7 @@ def test_results_may_be_views_of_any_strides() -> None:
         problem.k[:, ::-1][:, ::-1],
         problem.v,
         **problem.operands,
-        splits=2,
+        splits=splits,
         backend="interpreter",
         out=out,
     )

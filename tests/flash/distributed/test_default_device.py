@@ -19,14 +19,7 @@ import ptxgen
 WORLD = 2
 ROWS = 16  # of each rank
 CALLS = (
-    "ring",
-    "gather",
-    "ulysses",
-    "gradients",
-    "packed",
-    "array of numpy",
-    "no elements",
-    "unshard",
+    *("ring", "gather", "ulysses", "gradients", "packed", "array of numpy", "no elements", "unshard"),
     "cache",
 )
 

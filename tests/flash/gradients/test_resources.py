@@ -17,13 +17,8 @@ from ptxgen.errors import BackendError
 from ptxgen.target import target
 
 MASKS: list[dict[str, Any]] = [
-    {},
-    {"causal": True},
-    {"causal": "top_left"},
-    {"window": (90, 70)},
-    {"window": (0, None)},
-    {"window": (None, 3)},
-    {"window": (40, None), "causal": True},
+    *({}, {"causal": True}, {"causal": "top_left"}, {"window": (90, 70)}, {"window": (0, None)}),
+    *({"window": (None, 3)}, {"window": (40, None), "causal": True}),
 ]
 
 

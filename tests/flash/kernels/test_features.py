@@ -291,22 +291,12 @@ def test_a_number_of_each_head_may_be_broadcast(kind: str, of: str, shape: tuple
 GENERATIONS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 # Of 16 bits, whose rows of an odd length, or at any address, are copied element by element.
 ODD: list[dict[str, Any]] = [
-    {"head_dim": 59},
-    {"head_dim": 111},
-    {"head_dim": 127},
-    {"head_dim": 191},
-    {"head_dim": 193},
-    {"head_dim": 255},
-    {"head_dim": 128, "head_dim_v": 255},
-    {"head_dim": 256, "head_dim_v": 191},
-    {"head_dim": 256, "head_dim_v": 223},
-    {"head_dim": 256, "head_dim_v": 241},
-    {"head_dim": 256, "head_dim_v": 255},
-    {"head_dim": 64, "head_dim_v": 511},
-    {"head_dim": 256, "head_dim_v": 511},
-    {"head_dim": 64, "alignment": 2},
-    {"head_dim": 128, "alignment": 2},
-    {"head_dim": 256, "alignment": 2},
+    *({"head_dim": 59}, {"head_dim": 111}, {"head_dim": 127}, {"head_dim": 191}, {"head_dim": 193}),
+    *({"head_dim": 255}, {"head_dim": 128, "head_dim_v": 255}, {"head_dim": 256, "head_dim_v": 191}),
+    *({"head_dim": 256, "head_dim_v": 223}, {"head_dim": 256, "head_dim_v": 241}),
+    *({"head_dim": 256, "head_dim_v": 255}, {"head_dim": 64, "head_dim_v": 511}),
+    *({"head_dim": 256, "head_dim_v": 511}, {"head_dim": 64, "alignment": 2}),
+    *({"head_dim": 128, "alignment": 2}, {"head_dim": 256, "alignment": 2}),
 ]
 
 

@@ -328,12 +328,8 @@ def test_auto_packs_heads_where_that_saves_ctas() -> None:
 @pytest.mark.parametrize(
     ("choice", "sizes", "packed"),
     [
-        ("auto", (1, 40, 8), True),
-        ("auto", (32, 40, 8), False),
-        ("auto", (33, 40, 8), True),
-        ("auto", (1, 40, 1), False),
-        (False, (1, 40, 8), False),
-        (True, (32, 40, 8), True),
+        *(("auto", (1, 40, 8), True), ("auto", (32, 40, 8), False), ("auto", (33, 40, 8), True)),
+        *(("auto", (1, 40, 1), False), (False, (1, 40, 8), False), (True, (32, 40, 8), True)),
         (True, (1, 40, 1), True),
     ],
     ids=str,

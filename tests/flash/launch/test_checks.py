@@ -367,13 +367,8 @@ def test_overlap_that_is_too_hard_to_decide_counts_as_overlap(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("shape", "strides", "repeats"),
     [
-        ((3, 4), (4, 1), False),
-        ((3, 4), (1, 3), False),
-        ((3, 4), (-4, 1), False),
-        ((3, 4), (3, 1), True),
-        ((3, 4), (0, 1), True),
-        ((1, 4), (0, 1), False),
-        ((0, 4), (0, 0), False),
+        *(((3, 4), (4, 1), False), ((3, 4), (1, 3), False), ((3, 4), (-4, 1), False)),
+        *(((3, 4), (3, 1), True), ((3, 4), (0, 1), True), ((1, 4), (0, 1), False), ((0, 4), (0, 0), False)),
         ((2, 3, 4), (4, 8, 1), False),
     ],
 )
@@ -453,12 +448,7 @@ def test_the_worst_pointer_decides_the_alignment(pointer: int, wanted: int) -> N
 @pytest.mark.parametrize(
     ("head_dim", "pointer", "wanted"),
     [
-        (8, 0x1000, 16),
-        (8, 0x1008, 8),
-        (8, 0x1004, 4),
-        (8, 0x1002, 2),
-        (4, 0x1000, 8),
-        (6, 0x1000, 4),
+        *((8, 0x1000, 16), (8, 0x1008, 8), (8, 0x1004, 4), (8, 0x1002, 2), (4, 0x1000, 8), (6, 0x1000, 4)),
         (7, 0x1000, 2),
     ],
 )

@@ -42,11 +42,7 @@ NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": n
 # Batch, heads, heads of K, queries of the longest sequence, and keys. A small device has few multiprocessors
 # for the same blocks.
 CALLS = (
-    (1, 8, 8, 1, 70),
-    (9, 8, 1, 1, 1024),
-    (1, 8, 1, 9, 1),
-    (2, 32, 8, 33, 20000),
-    (1, 8, 8, 129, 1024),
+    *((1, 8, 8, 1, 70), (9, 8, 1, 1, 1024), (1, 8, 1, 9, 1), (2, 32, 8, 33, 20000), (1, 8, 8, 129, 1024)),
     (9, 32, 8, 4096, 4096),
 )
 DEVICES = (Device(), Device(multiprocessors=16))

@@ -51,17 +51,9 @@ def test_the_canonical_text_says_arrays_and_steps() -> None:
     result = score(lambda score, batch, head, query, key, slopes: score - slopes[head] * (query - key))
     assert result.text == "\n".join(
         [
-            "score_mod",
-            "slopes: f32[1]",
-            "%0 = input.f32 score",
-            "%1 = input.s32 head",
-            "%2 = load.f32 slopes %1",
-            "%3 = input.s32 query",
-            "%4 = input.s32 key",
-            "%5 = sub.s32 %3 %4",
-            "%6 = float.f32 %5",
-            "%7 = mul.f32 %2 %6",
-            "%8 = sub.f32 %0 %7",
+            *("score_mod", "slopes: f32[1]", "%0 = input.f32 score", "%1 = input.s32 head"),
+            *("%2 = load.f32 slopes %1", "%3 = input.s32 query", "%4 = input.s32 key"),
+            *("%5 = sub.s32 %3 %4", "%6 = float.f32 %5", "%7 = mul.f32 %2 %6", "%8 = sub.f32 %0 %7"),
         ]
     )
 

@@ -28,12 +28,8 @@ def test_the_key_of_a_text_is_its_sha_256() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "stays"),
     [
-        (RAN, RIGHT, RIGHT),
-        (RIGHT, RAN, RIGHT),
-        (RIGHT, NEW, NEW),
-        (RIGHT, WRONG, WRONG),
-        (WRONG, RAN, WRONG),
-        (WRONG, RIGHT, WRONG),
+        *((RAN, RIGHT, RIGHT), (RIGHT, RAN, RIGHT), (RIGHT, NEW, NEW), (RIGHT, WRONG, WRONG)),
+        *((WRONG, RAN, WRONG), (WRONG, RIGHT, WRONG)),
         (WRONG, replace(RIGHT, source=WRONG.source), replace(RIGHT, source=WRONG.source)),
         (RAN, replace(RAN, driver="590.2"), replace(RAN, driver="590.2")),
     ],

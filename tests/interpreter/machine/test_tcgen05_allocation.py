@@ -133,14 +133,9 @@ def test_columns_that_are_freed_go_to_all_warps_that_have_room_in_them() -> None
 def test_an_allocation_has_no_values_of_an_earlier_one() -> None:
     cells = "%r14, [%r10];\ntcgen05.wait::ld.sync.aligned;"
     body = [
-        allocated(32, 0),
-        "mov.u32 %r9, 7;",
-        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r10], {%r9};",
-        "tcgen05.wait::st.sync.aligned;",
-        freed(32, 0),
-        allocated(32, 5),
-        f"tcgen05.ld.sync.aligned.32x32b.x1.b32 {cells}".replace("%r14", "{%r14}"),
-        written(4),
+        *(allocated(32, 0), "mov.u32 %r9, 7;", "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r10], {%r9};"),
+        *("tcgen05.wait::st.sync.aligned;", freed(32, 0), allocated(32, 5)),
+        *(f"tcgen05.ld.sync.aligned.32x32b.x1.b32 {cells}".replace("%r14", "{%r14}"), written(4)),
         freed(32, 5),
     ]
     text, x = text_of("\n".join(body)), np.zeros(1, np.uint32)

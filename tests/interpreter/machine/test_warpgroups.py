@@ -103,18 +103,10 @@ def test_registers_go_the_way_that_is_said_to_multiples_of_8() -> None:
 @pytest.mark.parametrize(
     "directives",
     [
-        "",
-        ".maxnreg 168",
-        ".maxntid 384",
-        ".maxntid 384 .minnctapersm 1",
-        ".minnctapersm 1",
-        ".reqntid 96,4 .minnctapersm 1",
-        ".maxntid 1024 .minnctapersm 1",
-        ".reqntid 256",
-        ".maxntid 384 .minnctapersm 2",
-        ".maxntid 384 .maxnreg 128 .minnctapersm 1",
-        ".maxntid 100 .minnctapersm 5",
-        ".maxntid 128 .minnctapersm 1",
+        *("", ".maxnreg 168", ".maxntid 384", ".maxntid 384 .minnctapersm 1", ".minnctapersm 1"),
+        *(".reqntid 96,4 .minnctapersm 1", ".maxntid 1024 .minnctapersm 1", ".reqntid 256"),
+        *(".maxntid 384 .minnctapersm 2", ".maxntid 384 .maxnreg 128 .minnctapersm 1"),
+        *(".maxntid 100 .minnctapersm 5", ".maxntid 128 .minnctapersm 1"),
     ],
 )
 def test_registers_at_entry_are_those_of_ptxas(assembler: Assembler, directives: str) -> None:

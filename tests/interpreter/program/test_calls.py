@@ -658,6 +658,13 @@ def test_memory_outlives_the_kernel_that_asked_for_it() -> None:
     assert len(arena.buffers) == 1  # `where` itself
 
 
+def test_lanes_free_their_memory_though_one_before_them_frees_null() -> None:
+    arena = DeviceArena()
+    text = ptx(f"    mov.u32 %r1, %tid.x;\n    mul.wide.u32 %rd3, %r1, 8;\n{MALLOC}{FREE}", before=HEAP)
+    run(text, grid=1, block=4, args=[], arena=arena)
+    assert not arena.buffers
+
+
 def test_accesses_outside_name_the_memory_and_its_thread() -> None:
     body = f"    mov.u64 %rd3, 64;{MALLOC}    st.u32 [%rd4+64], 1;\n    mov.u32 %r4, 0;"
     text = program(body, HEAP)

@@ -289,19 +289,11 @@ BETWEEN = {
 @pytest.mark.parametrize(
     ("between", "touches", "is_right"),
     [
-        ("nothing", 0, True),
-        ("nothing", 5, False),
-        ("the warp meets", 5, True),
-        ("the warp meets", 40, False),
-        ("both threads meet", 5, True),
-        ("other threads meet", 5, False),
-        ("a barrier", 5, True),
-        ("a barrier", 40, True),
-        ("an arrival of the thread", 5, True),
-        ("an arrival of the thread", 40, True),
-        ("an arrival of another thread", 5, False),
-        ("an arrival of another thread", 40, False),
-        ("an arrival after the warp meets", 40, True),
+        *(("nothing", 0, True), ("nothing", 5, False), ("the warp meets", 5, True)),
+        *(("the warp meets", 40, False), ("both threads meet", 5, True), ("other threads meet", 5, False)),
+        *(("a barrier", 5, True), ("a barrier", 40, True), ("an arrival of the thread", 5, True)),
+        *(("an arrival of the thread", 40, True), ("an arrival of another thread", 5, False)),
+        *(("an arrival of another thread", 40, False), ("an arrival after the warp meets", 40, True)),
     ],
 )
 @pytest.mark.parametrize("kind", ["store", "reduction"])

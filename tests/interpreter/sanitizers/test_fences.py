@@ -238,14 +238,9 @@ ARRIVE, WAIT = "mbarrier.arrive{}.shared::cluster.b64 _,", "mbarrier.try_wait.pa
 @pytest.mark.parametrize(
     ("arrive", "wait", "count"),
     [
-        (".release.cluster", ".acquire.cluster", 0),
-        ("", "", 0),
-        (".release.cluster", "", 0),
-        ("", ".acquire.cluster", 0),
-        (".release.cta", ".acquire.cluster", 1),
-        (".release.cta", "", 1),
-        (".release.cluster", ".acquire.cta", 1),
-        (".relaxed.cluster", ".acquire.cluster", 1),
+        *((".release.cluster", ".acquire.cluster", 0), ("", "", 0), (".release.cluster", "", 0)),
+        *(("", ".acquire.cluster", 0), (".release.cta", ".acquire.cluster", 1), (".release.cta", "", 1)),
+        *((".release.cluster", ".acquire.cta", 1), (".relaxed.cluster", ".acquire.cluster", 1)),
         (".release.cluster", ".relaxed.cluster", 1),
     ],
 )

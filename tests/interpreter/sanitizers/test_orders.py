@@ -54,13 +54,9 @@ $end:
 @pytest.mark.parametrize(
     ("names", "want"),
     [
-        (True, ["race", "uninitialised"]),
-        ("all", ["race", "uninitialised"]),
-        ("race", ["race"]),
-        (["init"], ["uninitialised"]),
-        ("init,race", ["race", "uninitialised"]),
-        (("bounds", "sync", "proxy"), []),
-        (False, []),
+        *((True, ["race", "uninitialised"]), ("all", ["race", "uninitialised"]), ("race", ["race"])),
+        *((["init"], ["uninitialised"]), ("init,race", ["race", "uninitialised"])),
+        *((("bounds", "sync", "proxy"), []), (False, [])),
     ],
 )
 def test_each_sanitizer_may_run_alone(names: Any, want: list[str]) -> None:
@@ -559,16 +555,8 @@ def volatile_sum(*syncs: str, first: str = BARRIER) -> str:
         ),
     ],
     ids=[
-        "barriers",
-        "none",
-        "none at all",
-        "not the first",
-        "not the second",
-        "not in the warp",
-        "loop",
-        "loop without",
-        "generic",
-        "reused register",
+        *("barriers", "none", "none at all", "not the first", "not the second", "not in the warp", "loop"),
+        *("loop without", "generic", "reused register"),
     ],
 )
 def test_a_volatile_sum_needs_its_barriers(text: str, want: list[str]) -> None:

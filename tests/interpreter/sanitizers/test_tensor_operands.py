@@ -199,13 +199,7 @@ def test_undefined_bits_are_those_of_the_product_s_cta() -> None:
     use = f"setp.eq.and.u32 %p6, %r3, {{}}, %p8;\n@%p6 {USE}"
     for cta in range(3):
         body = [
-            spoil,
-            "fence.proxy.async;",
-            start,
-            wait(),
-            ADDRESS,
-            LOAD,
-            "mov.u32 %r3, %ctaid.x;",
+            *(spoil, "fence.proxy.async;", start, wait(), ADDRESS, LOAD, "mov.u32 %r3, %ctaid.x;"),
             use.format(cta),
         ]
         text = kernel("\n".join(body), nbytes=1 << 16)

@@ -63,8 +63,8 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Inlined:
-    """A kernel with the calls inlined that can be followed. `sources` has the origin of each
-    instruction, `functions` the functions that were inlined, and `left_out` by name the reasons why
+    """A kernel in which the called functions are inlined, as far as possible. `sources` has the origin of
+    each instruction, `functions` the functions that were inlined, and `left_out` by name the reasons why
     others were not.
     """
 

@@ -22,7 +22,7 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of values."""
+        """The number of values in the range."""
         return (self.last - self.first) // self.step + 1 if self.step else 1
 
 
