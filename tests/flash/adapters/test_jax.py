@@ -332,9 +332,11 @@ def test_auto_is_numpy_for_gradients(
 
 
 @pytest.mark.nightly
-def test_gradients_of_the_kernels(jax: ModuleType, adapter: ModuleType) -> None:
-    """The interpreter has those of numpy, by other roundings."""
-    arrays = jax.tree.map(jax.numpy.asarray, inputs("bias"))
+@pytest.mark.parametrize("times", [1, 60])
+def test_gradients_of_the_kernels(jax: ModuleType, adapter: ModuleType, times: int) -> None:
+    """The interpreter has those of numpy, by other roundings, also of rows of `times` as many columns."""
+    wider = {n: np.tile(x, times if n in "qkv" else 1) for n, x in inputs("bias").items()}
+    arrays = jax.tree.map(jax.numpy.asarray, wider)
     result, wanted = (
         jax.grad(lambda x, b=backend: (adapter.attention(**x, causal=True, backend=b) ** 2).sum())(arrays)
         for backend in ("interpreter", "cpu")
