@@ -157,7 +157,8 @@ class _Cta:
         k.note("dQ")
         if not (part.mask.hides_keys or t.resident):
             await_every_copy(k)  # of rows that see no tile
-        k.barrier()  # Q has been read by all
+        if self.columns is None or not part.mask.hides_keys:  # else Q was read, or awaited, before a barrier
+            k.barrier()  # Q has been read by all
         where = part.parameters.rows(k, "dQ", part.batch, part.head), part.first_row
         mine = None if self.columns is None else self.columns.number
         through, scale = (self.products[0], self.Q_tile), part.parameters.scale
