@@ -10,8 +10,10 @@ and dS are rounded to the 16-bit type, gradients once at the end. For f32, see
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from flash.device.column_warps import ColumnWarps, SummedProducts
 from flash.device.epilogue import store_outputs
 from flash.device.fma_products import FmaProducts
 from flash.device.gradient_parts import GradientParameters
@@ -20,7 +22,7 @@ from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import Matrix
 from flash.families.mma import MmaTiling
 from flash.families.precision import FMA, HALF
-from flash.problem.gradients import GradientConfig
+from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.dsl.source_regions import marked
@@ -64,11 +66,18 @@ def products_of(
     config: GradientConfig,
     *,
     resident: bool = False,
+    column_warps: ColumnWarps | None = None,
+    are_second: bool = False,
 ) -> list[WarpProducts]:
     """The products of a warp with each part of a tile that registers hold at once, by how its elements are
     multiplied. `tiles` are those of the rows that the CTA owns, of the rows that they meet, and of those that
-    are weighed. `resident`: the rows that the CTA owns have arrived, and are read here, once.
+    are weighed. `resident`: the rows that the CTA owns have arrived, and are read here, once. With
+    `column_warps` the warp multiplies its columns of the tiles, and scores are those of all columns;
+    `are_second`: they come after those of other products with the same tile.
     """
+    if column_warps is not None:
+        of_warp = products_of(k, t, me, column_warps.parts(tiles), config)
+        return [SummedProducts(products, column_warps, awaits_readers=are_second) for products in of_warp]
     if t.operands is HALF:
         products = MmaProducts(k, t, me, tiles, config.dtype.scalar)
         if resident:
@@ -129,3 +138,34 @@ def store(
         for value in total.all():
             k.mul(value, scale, into=value)
     store_outputs(k, t, me, products, staging, (matrix, first_row), total)
+
+
+def store_part(
+    k: KernelBuilder,
+    t: GradientTiling,
+    mine: Value | None,
+    of: MmaTiling,
+    me: WarpCoordinates,
+    products: WarpProducts,
+    staging: SwizzledTile,
+    matrix: Matrix,
+    first_row: Value,
+    total: Fragment,
+    scale: Value | None,
+) -> None:
+    """Write the columns of a gradient that a warp makes, part `mine` of them (u32; None: all), times `scale`,
+    through its rows of `staging`.
+    """
+    if mine is None:
+        store(k, of, me, products, staging, matrix, first_row, total, scale)
+        return
+    width, in_cta = t.slice_width(matrix.columns), t.warps_of_rows
+    for number in range(t.column_parts):
+        left = matrix.columns - number * width
+        if left > 0:
+            with k.when(mine == number, uniform=in_cta == 1):
+                first = matrix.first + number * width * staging.dtype.nbytes
+                owned = replace(matrix, first=first, columns=min(left, width))
+                columns = replace(of, head_dim_v=owned.columns)
+                through = staging.part(number, in_cta) if in_cta > 1 else staging
+                store(k, columns, me, products, through, owned, first_row, total, scale)

@@ -11,26 +11,26 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+from flash.device.column_warps import ColumnWarps
 from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms, if_some
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import KeyTerms
-from flash.device.gradient_tiles import begun, products_of, shift_of, store, tame, tiles_of
+from flash.device.gradient_tiles import begun, products_of, shift_of, store_part, tame, tiles_of
 from flash.device.mask import if_seen
-from flash.device.mma_products import WarpCoordinates, WarpProducts, fragment_columns, fragment_rows
+from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
 from flash.device.query_sums import QuerySums
 from flash.device.shared_weights import SharedWeights
 from flash.device.tile_pairs import TilePairs
-from flash.device.tiles import Matrix, await_copies, await_every_copy, commit_copies, copies_are_asynchronous
-from flash.families.mma import MMA_KEYS, MmaTiling
+from flash.device.tiles import await_copies, await_every_copy, commit_copies, copies_are_asynchronous
+from flash.families.mma import MMA_KEYS
 from flash.families.precision import PANEL_BYTES
 from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.scores.score_coordinates import ScoreCoordinates
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, SharedTile, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -71,7 +71,8 @@ class _Cta:
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.mma, part.parameters
-        self.me, across = WarpCoordinates.of(k), None
+        of_columns = ColumnWarps.of(k, config)
+        self.me, across = WarpCoordinates.of(k) if of_columns is None else of_columns.rows, None
         if t.across > 1:
             across = self.me.warp % t.across
             self.me = WarpCoordinates(self.me.warp // t.across, self.me.lane)
@@ -97,8 +98,9 @@ class _Cta:
 
         of_scores = self.K_tile, self.Q_tile, self.Q_tile
         of_values = self.V_tile, self.dO_tile, self.dO_tile
-        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.resident > 0)
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.resident > 1)
+        products = functools.partial(products_of, k, me=self.me, config=config, column_warps=of_columns)
+        self.products = products(t.of_scores, tiles=of_scores, resident=t.resident > 0)
+        self.of_values = products(t.of_weights, tiles=of_values, resident=t.resident > 1, are_second=True)
         met = t.of_scores.tile
         self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(met)
         self.S, self.dP = (k.fragment(len(self.keys), met // 4, initial=None) for _ in range(2))
@@ -108,6 +110,10 @@ class _Cta:
         self.columns = [_part_of(part.slice if across is None else across, tile, t) for tile in walked]
         self.seen_from = part.first_key if t.warps_meet else self.my_first_key
         self.passed = None if across is None else SharedWeights(k, config, self.me, across)
+        # The part of the columns that this warp makes; None: all.
+        self.column_part = part.slice if across is None else across
+        if of_columns is not None:
+            self.column_part = of_columns.number
         self.query_sums = None
         if t.adds_queries:
             of_slice = part.slice, _part_of(part.slice, self.K_tile, t)
@@ -139,35 +145,13 @@ class _Cta:
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None
         scale = part.parameters.scale
-        self._store(part, t.of_scores, self.products[0], self.K_tile, dK, self.sum_dK, scale)
-        self._store(part, t.of_weights, self.of_values[0], self.V_tile, dV, self.sum_dV, factor)
-
-    def _store(
-        self,
-        part: KeysPart,
-        of: MmaTiling,
-        products: WarpProducts,
-        staging: SwizzledTile,
-        matrix: Matrix,
-        total: Fragment,
-        scale: Value | None,
-    ) -> None:
-        """Write the warp's part of the columns of dK or dV."""
-        k, t, me = self.k, self.config.mma, self.me
-        mine = part.slice if self.passed is None else self.passed.part
-        if mine is None:
-            store(k, of, me, products, staging, matrix, part.first_key, total, scale)
-            return
-        width = t.slice_width(matrix.columns)
-        for number in range(t.column_parts):
-            left = matrix.columns - number * width
-            if left > 0:
-                with k.when(mine == number, uniform=t.across == 1):
-                    first = matrix.first + number * width * staging.dtype.nbytes
-                    owned = replace(matrix, first=first, columns=min(left, width))
-                    columns = replace(of, head_dim_v=owned.columns)
-                    through = staging.part(number, t.across) if t.across > 1 else staging
-                    store(k, columns, me, products, through, owned, part.first_key, total, scale)
+        stored = (
+            (t.of_scores, self.products, self.K_tile, dK, self.sum_dK, scale),
+            (t.of_weights, self.of_values, self.V_tile, dV, self.sum_dV, factor),
+        )
+        mine = part.slice if t.slices > 1 else self.column_part
+        for of, (products, *_), staging, matrix, total, times in stored:
+            store_part(k, t, mine, of, self.me, products, staging, matrix, part.first_key, total, times)
 
 
 class _Head:
@@ -274,7 +258,7 @@ class _Head:
 
         def writes(key: Value) -> Value:
             result = (key < part.parameters.seq_k) & (cta.me.in_quad == 0)
-            return result if cta.passed is None else result & (cta.passed.part == 0)
+            return result if cta.config.mma.warps_of_rows == 1 else result & (cta.column_part == 0)
 
         def my_key() -> Value:
             return cta.my_first_key + k.signed(cta.me.lane // 4)

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 
+from flash.device.column_warps import ColumnWarps
 from flash.device.gradient_parts import GradientParameters, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_terms import RowTerms
-from flash.device.gradient_tiles import begun, nothing, products_of, shift_of, store, tamed, tiles_of
+from flash.device.gradient_tiles import begun, nothing, products_of, shift_of, store_part, tamed, tiles_of
 from flash.device.mask import if_seen
 from flash.device.mma_products import WarpCoordinates, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
@@ -55,7 +56,8 @@ class _Cta:
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: QueriesPart, longest: Value) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.mma, part.parameters
-        self.me = WarpCoordinates.of(k)
+        self.columns = ColumnWarps.of(k, config)
+        self.me = WarpCoordinates.of(k) if self.columns is None else self.columns.rows
         k.note("shared memory, and the first tiles on their way there")
         owned, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
         (self.Q_tile, dO_tile), (K_tile, V_tile) = owned, walked
@@ -82,8 +84,9 @@ class _Cta:
         k.barrier()  # D has been written by all
 
         of_scores, of_values = (self.Q_tile, K_tile, K_tile), (dO_tile, V_tile, V_tile)
-        self.products = products_of(k, t.of_scores, self.me, of_scores, config, resident=t.resident > 0)
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, resident=t.resident > 1)
+        products = functools.partial(products_of, k, me=self.me, config=config, column_warps=self.columns)
+        self.products = products(t.of_scores, tiles=of_scores, resident=t.resident > 0)
+        self.of_values = products(t.of_weights, tiles=of_values, resident=t.resident > 1, are_second=True)
         if t.resident:
             self.pairs.begin(part.first_tile, part.end_tile)
         self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
@@ -138,8 +141,12 @@ class _Cta:
 
     def write_terms(self) -> None:
         """Write each row's sum for the gradients of arrays of scores."""
-        seq_q = self.part.parameters.seq_q
-        self._row_terms.write(self.terms, self.my_query, lambda: self.me.in_quad, seq_q)
+
+        def number() -> Value:
+            in_quad = self.me.in_quad
+            return in_quad if self.columns is None else in_quad + self.columns.number
+
+        self._row_terms.write(self.terms, self.my_query, number, self.part.parameters.seq_q)
 
     @marked("gradient of queries: results")
     def store_sum(self, parameters: GradientParameters) -> None:
@@ -150,8 +157,9 @@ class _Cta:
         k.note("dQ")
         if not (part.mask.hides_keys or t.resident):
             await_every_copy(k)  # of rows that see no tile
-        k.barrier()  # Q has been read by all
+        if self.columns is None or not part.mask.hides_keys:  # else Q was read, or awaited, before a barrier
+            k.barrier()  # Q has been read by all
         where = part.parameters.rows(k, "dQ", part.batch, part.head), part.first_row
-        store(
-            k, t.of_scores, self.me, self.products[0], self.Q_tile, *where, self.sum_dQ, part.parameters.scale
-        )
+        mine = None if self.columns is None else self.columns.number
+        through, scale = (self.products[0], self.Q_tile), part.parameters.scale
+        store_part(k, t, mine, t.of_scores, self.me, *through, *where, self.sum_dQ, scale)

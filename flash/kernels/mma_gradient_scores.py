@@ -7,9 +7,11 @@ formulas.
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 
+from flash.device.column_warps import ColumnWarps
 from flash.device.gradient_parts import GradientParameters, RowNumbers
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, products_of, shift_of, tamed, tiles_of
@@ -58,10 +60,13 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
     k, parameters = begun(config)
     t, dtype = config.mma, config.dtype.scalar
     part = _Part.of(k, config, parameters)
-    me = WarpCoordinates.of(k)
+    columns = ColumnWarps.of(k, config)
+    me = WarpCoordinates.of(k) if columns is None else columns.rows
     (Q_tile, dO_tile), (K_tile, V_tile) = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
-    (products,) = products_of(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
-    (of_values,) = products_of(k, t.of_weights, me, (dO_tile, V_tile, V_tile), config)
+    (products,) = products_of(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config, column_warps=columns)
+    (of_values,) = products_of(
+        k, t.of_weights, me, (dO_tile, V_tile, V_tile), config, column_warps=columns, are_second=True
+    )
     rows, keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
     S, dP = (k.fragment(len(rows), t.tile // 4, initial=None) for _ in range(2))
     total = k.fragment(len(rows), t.tile // 4)
@@ -107,7 +112,8 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         gradients.differentiate(S, dP, numbers.__getitem__, result)
         for into, more in zip(total.all(), dP.all(), strict=True):
             k.add(into, more, into=into)
-    _store(k, parameters, part, me, total, (my_query, rows, keys))
+    with nullcontext() if columns is None else k.when(columns.number == 0):
+        _store(k, parameters, part, me, total, (my_query, rows, keys))
     return k.finish()
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from flash.families.mma import FIRST_ASYNCHRONOUS, MMA
-from flash.families.precision import F32_GRADE, FMA, HALF, TF32, operands_of
+from flash.families.precision import F32_GRADE, FMA, HALF, IEEE, TF32, operands_of
 from flash.families.request import MAX_COLUMNS
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
@@ -152,11 +152,6 @@ def gradient_config(
     """
     require_differentiable(config, caller)
     operands = operands_of(config.element, config.precision) or FMA
-    if max(config.head_dim, config.value_dim) > MAX_COLUMNS:
-        raise ConfigError(
-            f"{caller}: head_dim and head_dim_v must be at most {MAX_COLUMNS} in kernels of gradients, got "
-            f"{config.head_dim} and {config.value_dim}; only backend 'cpu' computes gradients of wider rows"
-        )
     if config.is_fp8:
         return _of_fp8(
             config, owner, target, alignment, (with_dlse, wanted), caller, without_wgmma, dout_dtype
@@ -180,14 +175,28 @@ def gradient_config(
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
     is_early = target.sm < FIRST_ASYNCHRONOUS
     by_columns = (SYNCHRONOUS_GRADIENT_TILES if is_early else GRADIENT_TILES)[of_tiles, operands.name]
-    offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
+    offered = next((tiles for most, tiles in by_columns.items() if columns <= most), ())
+    if not offered:
+        raise ConfigError(
+            f"{caller}: head_dim and head_dim_v must be at most {max(by_columns)} in kernels of gradients on "
+            f"{target.name}, got {config.head_dim} and {config.value_dim}; only backend 'cpu' computes "
+            "gradients of wider rows"
+        )
     load = _load(config, owner)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1  # of warps that own rows alone
     tilings = [
         GradientTiling(
             *(config.head_dim, config.value_dim, of.block, of.tile, of.warps, of.stages),
-            *(slices if of.across == 1 else 1, operands, adds, of.step, of.resident, of.across),
+            *(
+                slices if of.across * of.column_warps == 1 else 1,
+                operands,
+                adds,
+                of.step,
+                of.resident,
+                of.across,
+            ),
             prefetches=of.prefetches,
+            column_warps=of.column_warps,
         )
         for of in offered
         if of.load >= load
@@ -196,10 +205,13 @@ def gradient_config(
         tilings = [replace(t, stages=1, step=0, resident=0, prefetches=False) for t in tilings]
     fitting = [t for t in tilings if t.shared_bytes + _OTHER_BYTES <= target.shared_per_block_optin]
     if not fitting:
+        instead = "only backend 'cpu' computes these gradients"
+        if operands in (TF32, F32_GRADE):
+            instead = f"use precision={IEEE!r}, whose tiles may be smaller, or backend 'cpu'"
         raise ConfigError(
             f"{caller}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
             f"{tilings[-1].shared_bytes + _OTHER_BYTES} bytes of shared memory, but {target.name} allows "
-            f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
+            f"{target.shared_per_block_optin} bytes per block; {instead}"
         )
     together = [
         t
@@ -287,6 +299,8 @@ def against_wgmma(
         return f"CTAs that own {owner} have no kernel with wgmma"
     if operands_of(config.element, config.precision) is not HALF:
         return "kernels of gradients with wgmma are for f16 and bf16"
+    if max(config.head_dim, config.value_dim) > MAX_COLUMNS:
+        return f"kernels of gradients with wgmma have at most {MAX_COLUMNS} columns"
     if alignment < MAP_ALIGN:
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
     if one_sweep and _adding_tiles(config) is None:

@@ -24,7 +24,23 @@ class Tiles(NamedTuple):
     load: int = 4
     across: int = 1
     prefetches: bool = False
+    column_warps: int = 1
 
+
+# With more than 256 columns warps share rows and deal out the columns of all matrices, in whole panels of 128
+# bytes: up to 384 columns of 16 bits are three parts of 128.
+_WIDEST_OF_HALF: Final = {
+    384: (Tiles(32, 32, 6, 2, load=3, column_warps=3), Tiles(32, 16, 6, 1, column_warps=3)),
+    512: (
+        Tiles(32, 32, 8, 2, load=3, column_warps=4),
+        Tiles(32, 32, 8, 1, load=3, column_warps=4),
+        Tiles(32, 16, 8, 1, column_warps=4),
+        Tiles(16, 16, 4, 1, column_warps=4),
+    ),
+    576: (Tiles(32, 16, 8, 1, column_warps=4), Tiles(16, 16, 4, 1, column_warps=4)),
+}
+_WIDEST_OF_F32: Final = {576: (Tiles(32, 16, 8, 1, column_warps=4), Tiles(16, 16, 4, 1, column_warps=4))}
+_WIDEST_OF_FMA: Final = {576: (*_WIDEST_OF_F32[576], Tiles(16, 8, 4, 1, column_warps=4))}
 
 ADDING_KEYS: Final = "keys, adding to dQ"
 # Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
@@ -51,38 +67,50 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
             Tiles(64, 32, 4, 1),
         ),
         256: (Tiles(64, 32, 4, 1),),
+        **_WIDEST_OF_HALF,
     },
     (KEYS, HALF.name): {
         64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, resident=2)),
         96: (Tiles(64, 64, 4, 2, step=32, load=2), Tiles(64, 32, 4, 2)),
         128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1, load=3), Tiles(64, 16, 4, 2)),
         256: (Tiles(64, 64, 8, 2, across=4), Tiles(64, 64, 8, 1, across=4), Tiles(32, 32, 4, 1, across=2)),
+        **_WIDEST_OF_HALF,
     },
     (QUERIES, TF32.name): {
         64: (Tiles(64, 32, 4, 2),),
         128: (Tiles(64, 16, 4, 1),),
         256: (Tiles(32, 16, 2, 1),),
+        **_WIDEST_OF_F32,
     },
-    (KEYS, TF32.name): {64: (Tiles(64, 32, 4, 2),), 128: (Tiles(64, 16, 4, 1),), 256: (Tiles(32, 16, 2, 1),)},
+    (KEYS, TF32.name): {
+        64: (Tiles(64, 32, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+        **_WIDEST_OF_F32,
+    },
     (QUERIES, F32_GRADE.name): {
         64: (Tiles(64, 16, 4, 2),),
         128: (Tiles(64, 16, 4, 1),),
         256: (Tiles(32, 16, 2, 1),),
+        **_WIDEST_OF_F32,
     },
     (KEYS, F32_GRADE.name): {
         64: (Tiles(64, 16, 4, 2),),
         128: (Tiles(64, 16, 4, 1),),
         256: (Tiles(32, 16, 2, 1),),
+        **_WIDEST_OF_F32,
     },
     (QUERIES, FMA.name): {
         64: (Tiles(128, 16, 4, 1),),
         128: (Tiles(64, 16, 4, 1),),
         256: (Tiles(32, 16, 2, 1, load=3), Tiles(32, 8, 2, 1)),
+        **_WIDEST_OF_FMA,
     },
     (KEYS, FMA.name): {
         64: (Tiles(128, 16, 4, 1, load=1), Tiles(64, 32, 4, 1)),
         128: (Tiles(64, 16, 4, 1),),
         256: (Tiles(32, 16, 2, 1),),
+        **_WIDEST_OF_FMA,
     },
     (ADDING_KEYS, HALF.name): {
         64: (Tiles(64, 64, 4, 2, load=1), Tiles(64, 32, 4, 2)),

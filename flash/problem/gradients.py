@@ -27,7 +27,7 @@ from flash.families.request import natural_alignment
 from flash.families.simt import padded
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
-from flash.operands.dtypes import BF16, F32, DType
+from flash.operands.dtypes import BF16, F32, F32_BYTES, DType
 from flash.problem.features import NO_FEATURES, Features
 from flash.scores.feature import ScoreFeature
 from flash.scores.window import Window
@@ -111,6 +111,10 @@ class GradientTiling:
     In a kernel by keys `across` warps own the same rows: each computes the scores of one slice of a tile
     and one slice of the columns of dK and dV; P and dS pass through shared memory. If `across` is above 1,
     the warps have a barrier in each tile, `step` and `resident` are 0, and they do not add to sums of dQ.
+
+    `column_warps` warps own the same rows and have different columns of all matrices; their products of
+    scores are sums over these alone, which pass through shared memory (`flash/device/column_warps.py`). If
+    `column_warps` is above 1, `slices` and `across` are 1, and `step` and `resident` 0.
     """
 
     head_dim: int
@@ -126,16 +130,22 @@ class GradientTiling:
     resident: int = 0
     across: int = 1
     prefetches: bool = False
+    column_warps: int = 1
 
     @property
     def warps_meet(self) -> bool:
-        """Whether warps pass gradients of scores to one another, so that all or none take a tile."""
-        return self.adds_queries or self.across > 1
+        """Whether warps pass scores or their gradients to one another, so that all or none take a tile."""
+        return self.adds_queries or self.warps_of_rows > 1
+
+    @property
+    def warps_of_rows(self) -> int:
+        """Warps of a CTA that own the same rows."""
+        return self.across * self.column_warps
 
     @property
     def column_parts(self) -> int:
         """Parts of the columns, each of which a warp makes alone for its rows."""
-        return self.slices * self.across
+        return self.slices * self.warps_of_rows
 
     @property
     def rows_at_once(self) -> int:
@@ -155,7 +165,7 @@ class GradientTiling:
     @property
     def rows_of_warp(self) -> int:
         """Rows that a warp owns."""
-        return self.block * self.across // self.warps
+        return self.block * self.warps_of_rows // self.warps
 
     @property
     def of_scores(self) -> MmaTiling:
@@ -174,8 +184,9 @@ class GradientTiling:
 
     def _products(self, columns: int) -> MmaTiling:
         output_columns = columns if self.column_parts == 1 else self.slice_width(columns)
-        met, warps = self.rows_at_once // self.across, self.warps // self.across
-        return MmaTiling(columns, output_columns, met, self.block, warps, self.stages, self.operands)
+        summed = columns if self.column_warps == 1 else output_columns
+        met, warps = self.rows_at_once // self.across, self.warps // self.warps_of_rows
+        return MmaTiling(summed, output_columns, met, self.block, warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
         """The columns of a part of rows of `columns` columns: whole panels of a tile."""
@@ -185,28 +196,35 @@ class GradientTiling:
         """The columns of the tiles that these products read."""
         if self.column_parts == 1:
             return products.score_width
-        return self.column_parts * self.slice_width(products.head_dim)
+        return self.column_parts * products.output_columns
 
     def product_columns(self, owner: str) -> Iterator[int]:
         """For each matrix product of a tile: the columns that it sums over or computes, padding included."""
-        yield from (self.of_scores.score_columns, self.of_weights.score_columns)
+        for products in (self.of_scores, self.of_weights):
+            yield self.column_warps * products.score_columns
         if owner in OWNERS:
-            yield self.across * self.of_scores.output_columns
+            yield self.warps_of_rows * self.of_scores.output_columns
         if owner == KEYS:
-            yield self.across * self.of_weights.output_columns
+            yield self.warps_of_rows * self.of_weights.output_columns
             yield from [self.of_scores.output_columns] * self.adds_queries
+
+    @property
+    def partial_sums(self) -> int:
+        """Sums over the columns of one of `column_warps`, for the scores of its rows and a tile."""
+        return self.rows_of_warp * self.tile if self.column_warps > 1 else 0
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA, in bytes: four tiles, and those of what warps pass on: P and
-        dS across warps, dS for sums of dQ.
+        dS across warps, dS for sums of dQ, sums over columns in f32.
         """
         if not self.tile:
             return 0
         widths = self.width(self.of_scores) + self.width(self.of_weights)
         elements = widths * (self.block + self.stages * self.tile)
         passed = self.adds_queries + 2 * (self.across > 1)
-        return (elements + passed * self.block * self.tile) * self.operands.nbytes
+        tiles = (elements + passed * self.block * self.tile) * self.operands.nbytes
+        return tiles + self.warps * self.partial_sums * F32_BYTES
 
 
 AnyGradientTiling: TypeAlias = GradientTiling | WgmmaGradientTiling | WgmmaSumsTiling

@@ -79,6 +79,7 @@ class SwizzledTile:
         self.dtype = memory.dtype
         self.panels = panels_of(rows, memory.row_bytes)
         self._memory = memory
+        self._begin: Value | None = None  # the byte of the first panel, u32; None: 0
 
     @property
     def chunk(self) -> int:
@@ -98,6 +99,8 @@ class SwizzledTile:
         phase = (row >> (SWIZZLE_ROWS // chunks).bit_length() - 1) & (chunks - 1)
         within = ((chunk ^ phase) << (CHUNK_BYTES.bit_length() - 1)).as_(u32)
         start = self._memory.pointer()
+        if self._begin is not None:
+            start = start.moved(start.value + self._begin)
         base = k.mad(row.as_(u32), chunks * CHUNK_BYTES, start.value + within, mode="lo")
         return TilePointer(self._memory, base, start.offset)
 
@@ -146,12 +149,17 @@ class SwizzledTile:
             )
         self.k.store(self.pointer(*require_row_and_column("swizzled tile", self.name, index)), value)
 
-    def part(self, number: int, parts: int) -> SwizzledTile:
-        """The columns of part `number` of `parts` equal ones, which are whole panels, as a tile.
+    def part(self, number: int | Value, parts: int) -> SwizzledTile:
+        """The columns of part `number` of `parts` equal ones, which are whole panels, as a tile. `number` is
+        a Python int or u32.
 
         Raises `ConfigError` if the panels do not divide so.
         """
         each, rest = divmod(len(self.panels), parts)
+        if isinstance(number, Value):
+            part = self.part(0, parts)
+            part._begin = number * part.stage_bytes
+            return part
         if rest or not 0 <= number < parts:
             raise ConfigError(
                 f"swizzled tile {self.name!r}: part {number} of {parts} is no whole number of its "

@@ -43,10 +43,10 @@ _AT_THRESHOLD: Final = {
 class GradientSettings:
     """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
     that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
-    in `slices`, or with `across` warps that share them. With `in_parts`, registers hold the scores of half a
-    tile at once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also adds to sums of
-    dQ, maybe `in_order`. On sm_90a the kernel multiplies by `wgmma`, and its tiles alone are smaller than
-    those of calls.
+    in `slices`, or with `across` warps or `column_warps` that share them. With `in_parts`, registers hold the
+    scores of half a tile at once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also
+    adds to sums of dQ, maybe `in_order`. On sm_90a the kernel multiplies by `wgmma`, and its tiles alone are
+    smaller than those of calls.
     """
 
     owner: str
@@ -56,6 +56,7 @@ class GradientSettings:
     stages: int = 2
     slices: int = 1
     across: int = 1
+    column_warps: int = 1
     in_parts: bool = False
     one_sweep: bool = False
     in_order: bool = False
@@ -95,8 +96,10 @@ class GradientSettings:
         stages = 1 if kernel.owner == SCORES else self.stages
         slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
         step, count = (_TILE, 2) if self.in_parts else (0, 0)
-        small = replace(kernel.mma, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
+        warps = across * self.column_warps * _WARPS
+        small = replace(kernel.mma, block=_BLOCK, tile=self.tile, warps=warps, across=across)
         small = replace(small, stages=stages, slices=slices, step=step, resident=count)
+        small = replace(small, column_warps=self.column_warps)
         return verified_gradient(replace(kernel, tiling=small))
 
 

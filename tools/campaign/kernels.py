@@ -316,6 +316,20 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
             "dropout": 0.3,
         },
     },
+    # Two warps own the same queries, and add up scores of their columns.
+    "f16-sm_80-dq-columns": {
+        "owner": QUERIES,
+        "wanted": ("sink",),
+        "stages": 1,
+        "column_warps": 2,
+        "attention": {
+            "dtype": "f16",
+            "head_dim": 120,
+            "head_dim_v": 72,
+            "causal": "bottom_right",
+            "sink": True,
+        },
+    },
     "f32_grade-sm_80-dkv-window": {"owner": KEYS, "attention": _WINDOW},
     # Scores of a tile in parts, and matrices of the CTA's own rows in registers.
     "f16-sm_80-dq-parts": {"owner": QUERIES, "in_parts": True, "attention": _HALF},

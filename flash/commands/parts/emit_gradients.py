@@ -101,8 +101,8 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
             "--alignment",
             "--target",
         ),
-        head_dim={"help": "elements of a row of Q and K, 1 to 256"},
-        head_dim_v={"help": "of a row of V and O, 1 to 256 (default: --head-dim)"},
+        head_dim={"help": "elements of a row of Q and K, 1 to 576"},
+        head_dim_v={"help": "of a row of V and O, 1 to 512 (default: --head-dim)"},
     )
     group.add_argument(
         "--non-deterministic", action="store_true", help="one sweep, which sums dQ in any order"

@@ -368,8 +368,10 @@ def test_gradients_are_those_of_pytorch(torch: ModuleType, flash_attn: Any, name
 
 
 @pytest.mark.slow
-def test_gradients_of_the_kernels(torch: ModuleType, flash_attn: Any) -> None:
-    (qkv,) = tensors(torch, "float16", (1, 7, 3, 2, 16))
+@pytest.mark.parametrize("head_dim", [16, 320])
+def test_gradients_of_the_kernels(torch: ModuleType, flash_attn: Any, head_dim: int) -> None:
+    (qkv,) = tensors(torch, "float16", (1, 7, 3, 2, head_dim))
+    qkv *= (16 / head_dim) ** 0.5  # products of rows are as large as those of 16 columns
     result, wanted = (qkv.clone().requires_grad_() for _ in range(2))
     for leaf, backend in ((result, "interpreter"), (wanted, "cpu")):
         with flash_attn.using_backend(backend):

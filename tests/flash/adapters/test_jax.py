@@ -332,9 +332,12 @@ def test_auto_is_numpy_for_gradients(
 
 
 @pytest.mark.nightly
-def test_gradients_of_the_kernels(jax: ModuleType, adapter: ModuleType) -> None:
-    """The interpreter has those of numpy, by other roundings."""
+@pytest.mark.parametrize("times", [1, 60])
+def test_gradients_of_the_kernels(jax: ModuleType, adapter: ModuleType, times: int) -> None:
+    """The interpreter has those of numpy, by other roundings, also of rows of `times` as many columns."""
     arrays = jax.tree.map(jax.numpy.asarray, inputs("bias"))
+    for name in "qkv":  # products of rows stay as large as they are
+        arrays[name] = jax.numpy.tile(arrays[name], times) / times**0.5
     result, wanted = (
         jax.grad(lambda x, b=backend: (adapter.attention(**x, causal=True, backend=b) ** 2).sum())(arrays)
         for backend in ("interpreter", "cpu")

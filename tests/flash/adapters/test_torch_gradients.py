@@ -87,13 +87,20 @@ def test_gradients_of_all_arguments(ours: Any, torch: Any, layout: str, bias: st
         np.testing.assert_allclose(host(a), b, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_gradients_of_16_bits(ours: Any, torch: Any, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "backend"),
+    [
+        ("float16", 8, "auto"),
+        ("bfloat16", 8, "auto"),
+        pytest.param("float16", 512, "interpreter", marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_of_16_bits(ours: Any, torch: Any, dtype: str, head_dim: int, backend: str) -> None:
     of = getattr(torch, dtype)
-    arrays = [torch.randn(2, 4, 6, 8, dtype=of, requires_grad=True) for _ in range(3)]
+    arrays = [torch.randn(2, 4, 6, head_dim, dtype=of, requires_grad=True) for _ in range(3)]
     wide = [x.detach().float().requires_grad_() for x in arrays]
-    weights = torch.randn(2, 4, 6, 8, dtype=of)
-    result = torch.autograd.grad(ours.attention(*arrays), arrays, weights)
+    weights = torch.randn(2, 4, 6, head_dim, dtype=of)
+    result = torch.autograd.grad(ours.attention(*arrays, backend=backend), arrays, weights)
     wanted = torch.autograd.grad(ours.attention(*wide), wide, weights.float())
     for a, b in zip(result, wanted, strict=True):
         assert a.dtype == of

@@ -82,6 +82,29 @@ def test_gradients_err_by_no_more_than_their_roundings(kind: str, feature: str, 
     check(case_of(kind, feature, sweeps, 70, 90, heads=heads, with_dlse=with_dlse))
 
 
+# Rows of more than 256 columns, by kind: head_dim and head_dim_v, and a feature.
+WIDE = [
+    ("f16", 320, 512, "several"),
+    ("f16", 576, 8, "bias"),
+    ("bf16", 8, 384, "window"),
+    ("tf32", 264, 512, "key_bias"),
+    ("f32_grade", 512, 8, "sink"),
+    ("ieee", 512, 264, "dropout"),
+    ("wgmma_f16", 512, 512, "bottom_right"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "head_dim", "head_dim_v", "feature"),
+    [row if row in WIDE[:1] else pytest.param(*row, marks=pytest.mark.slow) for row in WIDE],
+)
+def test_gradients_of_wide_rows_err_by_no_more_than_their_roundings(
+    kind: str, head_dim: int, head_dim_v: int, feature: str
+) -> None:
+    features = features_of(20, 37, 2)[feature]
+    check(case(20, 37, head_dim, head_dim_v, heads=2, with_dlse=True, **KINDS[kind], **features))
+
+
 # ------------------------------------------------------------------------------------------
 # NaN and infinity reach what they reach in the reference, whose sums leave out what a row does not see
 

@@ -259,14 +259,25 @@ def test_kernels_that_shared_memory_does_not_hold_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dims", [(8, 264), (264, 8)])
-def test_a_function_says_what_no_kernel_computes(dims: tuple[int, int]) -> None:
-    config = flash.AttentionConfig(*dims, dtype="f16")
-    arrays = call_of(config, seq_q=3, seq_k=4)
-    assert refusal(flash.attention_backward, error=ConfigError, **arrays, backend="interpreter") == (
-        "attention_backward: head_dim and head_dim_v must be at most 256 in kernels of gradients, got "
-        f"{dims[0]} and {dims[1]}; only backend 'cpu' computes gradients of wider rows"
+def test_rows_that_are_too_wide_before_sm_80_are_refused(dims: tuple[int, int]) -> None:
+    config = flash.AttentionConfig(dims[0], head_dim_v=dims[1], dtype="f16", target="sm_75")
+    kernel, arrays = flash.AttentionGradient(config), call_of(config, seq_q=3, seq_k=4)
+    assert refusal(kernel.launch, error=ConfigError, **arrays, backend="interpreter") == (
+        "AttentionGradient.launch: head_dim and head_dim_v must be at most 256 in kernels of gradients on "
+        f"sm_75, got {dims[0]} and {dims[1]}; only backend 'cpu' computes gradients of wider rows"
     )
-    flash.attention_backward(**arrays, backend="cpu")
+    kernel.launch(**arrays, backend="cpu")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "f32_grade"])
+def test_tensor_cores_without_room_for_f32_are_refused(precision: str) -> None:
+    config = flash.AttentionConfig(264, precision=precision, target="sm_86")
+    kernel, arrays = flash.AttentionGradient(config), call_of(config, seq_q=3, seq_k=4)
+    assert refusal(kernel.launch, error=ConfigError, **arrays, backend="interpreter") == (
+        "AttentionGradient.launch: head_dim=264, head_dim_v=264 needs 103424 bytes of shared memory, but "
+        "sm_86 allows 101376 bytes per block; use precision='ieee', whose tiles may be smaller, or backend "
+        "'cpu'"
+    )
 
 
 @pytest.mark.parametrize("backend", ["gpu", 3])

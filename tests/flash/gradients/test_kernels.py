@@ -156,6 +156,7 @@ PACKED: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 2.0, "causal": "top_left"},
     "tf32": {"dtype": "f32", "precision": "tf32", "causal": True},
     "ieee": {"dtype": "f32", "with_dlse": True, "window": (9, 4), "softcap": 2.0},
+    "wide rows": {"head_dim": 264, "head_dim_v": 320, "causal": True, "seqused_k": True},
 }
 
 

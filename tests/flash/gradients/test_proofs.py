@@ -72,15 +72,22 @@ def _runs_on(kind: str, on: str) -> bool:
     return (on == "sm_75") == (KINDS[kind].get("target") == "sm_75")
 
 
+def _has_room(kind: str, head_dim: int, on: str) -> bool:
+    """Whether the shared memory of a target holds the tiles of a kind of kernels."""
+    of_tensor_cores = kind in ("tf32", "f32_grade") and on in ("sm_86", "sm_89", "sm_120")
+    most = {"sm_75": 192 if kind == "ieee sm_75" else 256}.get(on, 256 if of_tensor_cores else 576)
+    return head_dim <= most
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("head_dim", [5, 8, 40, 128, 160, 192, 256])
+@pytest.mark.parametrize("head_dim", [5, 8, 40, 128, 160, 192, 256, 320, 512])
 @pytest.mark.parametrize(
     ("kind", "sweeps", "on"),
     [(*of, on) for of in _IN_SWEEPS for on in ("sm_75", "sm_80", "sm_86", "sm_90") if _runs_on(of[0], on)],
 )
 def test_kernels_of_every_head_dim_are_proved(head_dim: int, kind: str, sweeps: str, on: str) -> None:
     config, is_one = AttentionConfig(head_dim, causal=True, **KINDS[kind]), sweeps == "one"
-    if kind == "ieee sm_75" and head_dim > 192:  # which shared memory does not hold
+    if not _has_room(kind, head_dim, on):
         return
     aligned = min(16, head_dim * config.element.nbytes & -(head_dim * config.element.nbytes))
     if not is_one or has_one_sweep(config):
@@ -105,6 +112,8 @@ def test_the_kernel_that_sums_terms_is_proved(dtype: str) -> None:
 # registers
 
 _HEAD_DIMS = [64, 96, 128, 192, 256]
+# With f32 on one target of each size of shared memory, because these kernels take long to assemble.
+_WIDE_ON = {"f16": ["sm_80", "sm_86", "sm_90", "sm_120"], "ieee": ["sm_86"], "f32_grade": ["sm_80", "sm_90"]}
 _TARGETS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"]
 _ON_SLOW = [("f16", "two", 128, "sm_90"), ("f16", "two", 128, "sm_90a"), ("f16", "one", 64, "sm_90a")]
 _ON_SLOW += [("f16 sm_75", "two", 64, "sm_75")]
@@ -115,9 +124,13 @@ _ON_SLOW += [("f16 sm_75", "two", 64, "sm_75")]
     ("kind", "sweeps", "head_dim", "on"),
     [
         pytest.param(*of, marks=pytest.mark.slow) if of in _ON_SLOW else nightly(*of)
-        for of in [(*of, d, on) for of, d, on in itertools.product(_IN_SWEEPS, _HEAD_DIMS, _TARGETS)]
+        for of in [
+            *((*of, d, on) for of, d, on in itertools.product(_IN_SWEEPS, _HEAD_DIMS, _TARGETS)),
+            *((kind, "two", 512, on) for kind, targets in _WIDE_ON.items() for on in targets),
+            *(("f16", "two", 320, on) for on in ("sm_80", "sm_86")),
+        ]
         if not of[0].startswith("wgmma")  # the kinds f16 and bf16 on sm_90a
-        if _runs_on(of[0], of[3]) and not (of[0] == "ieee sm_75" and of[2] > 192)
+        if _runs_on(of[0], of[3]) and _has_room(of[0], of[2], of[3])
         if of[1] == "two" or has_one_sweep(AttentionConfig(of[2], **KINDS[of[0]]))
     ],
 )
@@ -194,6 +207,25 @@ WATCHED: dict[str, dict[str, Any]] = {
         "dropout": 0.2,
         "arrays": {"key_bias": _normal(1, 90)},
     },
+    "columns of several warps": {
+        "head_dim": 264,
+        "head_dim_v": 8,
+        "seq_q": 36,
+        "seq_k": 40,
+        "causal": True,
+        "key_bias": "f32",
+        "sink": True,
+        "arrays": {"key_bias": _normal(1, 40), "sink": _normal(1, 1)},
+    },
+    "columns of several warps, bias": {
+        "head_dim": 8,
+        "head_dim_v": 512,
+        "heads": 2,
+        "seq_q": 20,
+        "seq_k": 40,
+        "bias": "f32",
+        "arrays": {"bias": _normal(20, 40)},
+    },
     "wgmma": {"target": "sm_90a", "head_dim": 64, "seq_q": 270, "seq_k": 300, "with_dlse": True},
     "wgmma, causal": {"target": "sm_90a", "causal": True, "heads": 2, "seq_q": 300, "seq_k": 200},
     "wgmma, window": {"target": "sm_90a", "window": (120, 7), "seq_q": 290, "seq_k": 400},
@@ -235,6 +267,7 @@ WATCHED: dict[str, dict[str, Any]] = {
 _QUICK = [("causal", "two"), ("sm_75", "two")]
 _SLOW = [
     ("several", "two"),
+    ("columns of several warps", "two"),
     ("sm_75", "one"),
     ("causal", "one"),
     ("wgmma, causal", "two"),
@@ -257,19 +290,29 @@ def test_the_sanitizers_report_nothing(name: str, sweeps: str) -> None:
 
 
 # The tiles of wide heads differ in how many warps own the same keys, and in stages.
-_WIDE_ON = {"sm_80": (64, 64, 8, 1, 4), "sm_90": (64, 64, 8, 2, 4), "sm_120": (32, 32, 4, 1, 2)}
+_TILES_OF_WIDE = {
+    (256, "sm_80"): (64, 64, 8, 1, 4),
+    (256, "sm_90"): (64, 64, 8, 2, 4),
+    (256, "sm_120"): (32, 32, 4, 1, 2),
+    (384, "sm_80"): (32, 32, 6, 2, 3),
+    (384, "sm_120"): (32, 16, 6, 1, 3),
+    (512, "sm_80"): (32, 32, 8, 1, 4),
+    (512, "sm_90"): (32, 32, 8, 2, 4),
+    (512, "sm_120"): (16, 16, 4, 1, 4),
+}
 
 
-@pytest.mark.parametrize(("on", "tiles"), _WIDE_ON.items())
-def test_the_tiles_of_wide_heads_are_those_that_fit(on: str, tiles: tuple[int, ...]) -> None:
-    t = gradient_config(AttentionConfig(256, dtype="f16"), KEYS, target(on), 16).tiling
-    assert (t.block, t.tile, t.warps, t.stages, t.across) == tiles
+@pytest.mark.parametrize(("of", "tiles"), _TILES_OF_WIDE.items())
+def test_the_tiles_of_wide_heads_are_those_that_fit(of: tuple[int, str], tiles: tuple[int, ...]) -> None:
+    t = gradient_config(AttentionConfig(of[0], dtype="f16"), KEYS, target(of[1]), 16).mma
+    assert (t.block, t.tile, t.warps, t.stages, t.warps_of_rows) == tiles
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("on", _WIDE_ON)
-def test_the_sanitizers_report_nothing_on_any_tiles_of_wide_heads(on: str) -> None:
-    of = case(**WATCHED["keys of several warps"])
+@pytest.mark.parametrize("name", ["keys of several warps", "columns of several warps"])
+@pytest.mark.parametrize("on", ["sm_80", "sm_90", "sm_120"])
+def test_the_sanitizers_report_nothing_on_any_tiles_of_wide_heads(name: str, on: str) -> None:
+    of = case(**WATCHED[name])
     result = interpret(of, on)
     assert interpret(of, on, sanitize="all") == result
     assert interpret(of, on, sanitize="all", schedule=PCT(1, apart=True)) == result
