@@ -210,7 +210,7 @@ class AttentionGradient:
 
         Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, with fp8 of the
         type of out, and a dict of the gradients of those arrays of scores whose names are `wanted`, among
-        "alibi_slopes", "bias", "key_bias", "sink", and "aux_" with the name of an array of numbers in aux that
+        "alibi_slopes", "bias", "key_bias", "sink" and "aux_" with the name of an array of numbers in aux that
         score_mod reads; in the shapes and types of the arguments: sums over all elements that an element was
         broadcast to, or over all reads of it. Gradients of keys and values are sums over the heads that
         share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides
