@@ -374,7 +374,7 @@ def test_forward_may_be_named(call: Command) -> None:
         (
             [*SMALL["backward"], "--owner", "sums"],
             "backward: owner='sums' is none of the kernels with deterministic=True, which are queries, keys, "
-            "scores; use deterministic=False",
+            "scores, elements; use deterministic=False",
         ),
         (
             [
