@@ -8,18 +8,19 @@ from typing import Final
 from flash.contract.gradients import AuxiliaryBuild, GradientBuild, verified_auxiliary, verified_gradient
 from flash.families.request import natural_alignment
 from flash.families.wgmma import WGMMA_TARGET
+from flash.kernels.rounded_elements import ElementsConfig
 from flash.kernels.sum_terms import SumConfig
 from flash.kernels.widened_rows import WideConfig
 from flash.operands.dtype_names import DTypeLike, InputDTypeLike
 from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, DType, config_name, require_dtype
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradient_choice import gradient_config, has_one_sweep, require_differentiable
-from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, WIDENED, owners_of
+from flash.problem.gradients import DELTAS, ELEMENTS, KEYS, QUERIES, SCORES, SUMS, WIDENED, owners_of
 from flash.scores.bias import Bias
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import target as find_target
 
-OWNERS: Final = (QUERIES, KEYS, SCORES, DELTAS, SUMS)
+OWNERS: Final = (QUERIES, KEYS, SCORES, ELEMENTS, DELTAS, SUMS)
 
 
 def backward(
@@ -31,20 +32,22 @@ def backward(
     deterministic: bool = True,
     dout_dtype: InputDTypeLike | None = None,
 ) -> GradientBuild:
-    """The kernel of gradients whose CTAs own rows of `owner`: "queries" writes dQ, and D for the
-    others; "keys" writes dK and dV; "scores" writes the gradient of a bias. The kernels of a call are
-    launched in this order. Tiles are those of a table; the config's are of the forward kernel. For sm_90a
-    the kernels of f16 and bf16 that own queries or keys use `wgmma` and take tensor maps, if rows are
+    """The kernel of gradients whose CTAs own rows of `owner`: "queries" writes dQ, and D for the others;
+    "keys" writes dK and dV; "scores" writes the gradient of a bias; "elements" adds to exact sums of the
+    gradients of the arrays of aux that are wanted, which kernels of `rounded_elements` round. The kernels of
+    a call are launched in this order. Tiles are those of a table; the config's are of the forward kernel. For
+    sm_90a the kernels of f16 and bf16 that own queries or keys use `wgmma` and take tensor maps, if rows are
     multiples of 16 bytes; in one sweep for some sizes and features (docs/backward.md).
 
     Unless `deterministic`, one sweep makes all gradients: "deltas" writes D, "keys" writes dK and dV and
-    adds to f32 sums of dQ by atomics, "sums" writes dQ from these, and "scores" is as above.
+    adds to f32 sums of dQ by atomics, "sums" writes dQ from these, and "scores" and "elements" are as above.
 
-    `dlse`: whether a launch of the kernel that writes D takes the gradient of LSE. `wanted`: the
-    arrays of scores, by argument, for whose gradients the kernels write terms, which a kernel of
-    `sum_terms` sums: "alibi_slopes" and "sink" with owner "queries", "key_bias" with owner "keys", where
-    the config has them; in one sweep "sink" with "deltas" and the others with "keys". "bias" is what
-    owner "scores" is for. All kernels of a call can be given the same options.
+    `dlse`: whether a launch of the kernel that writes D takes the gradient of LSE. `wanted`: the arrays of
+    scores, by argument, for whose gradients the kernels write terms, which a kernel of `sum_terms` sums:
+    "alibi_slopes" and "sink" with owner "queries", "key_bias" with owner "keys", where the config has them;
+    in one sweep "sink" with "deltas" and the others with "keys". "bias" is what owner "scores" is for, "aux_"
+    and the name of an array of aux what owner "elements" is for. All kernels of a call can be given the same
+    options.
 
     With Q, K and V of fp8 kernels take dO of `dout_dtype`, "e4m3" or "e5m2", by default of their type, and
     what kernels of `widened_rows` wrote.
@@ -57,7 +60,7 @@ def backward(
         raise ConfigError(
             f"{caller}: owner must be one of {owners}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
         )
-    in_order = (*owners_of(one_sweep=not deterministic), SCORES)
+    in_order = (*owners_of(one_sweep=not deterministic), SCORES, ELEMENTS)
     if owner not in in_order:
         raise ConfigError(
             f"{caller}: owner={owner!r} is none of the kernels with deterministic={deterministic}, which are "
@@ -79,7 +82,7 @@ def backward(
             f"{caller}: owner={SCORES!r} is for the gradient of a bias, which the config does not have; give "
             f"bias='f32', or take owner={QUERIES!r} and owner={KEYS!r}"
         )
-    known = [f.argument for f in config.features.scores if f.gradient_of]
+    known = config.differentiable
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     for name in names:
         if name not in known:
@@ -88,6 +91,11 @@ def backward(
                 f"{caller}: wanted must name arrays of scores with a gradient ({among}), got "
                 f"{shown(name)}{did_you_mean(name, known)}"
             )
+    if owner == ELEMENTS and set(names).isdisjoint(config.aux_operands):
+        raise ConfigError(
+            f"{caller}: owner={ELEMENTS!r} is for gradients of arrays of aux, of which none is wanted; give "
+            "wanted=['aux_NAME'] with a score_mod that reads NAME"
+        )
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
     return verified_gradient(
         gradient_config(
@@ -131,6 +139,16 @@ def widened_rows(
     if matrix == "dO":
         dtype, columns = _gradient_dtype(caller, config, dout_dtype) or dtype, config.value_dim
     return verified_auxiliary(WideConfig(target, dtype, columns, config.scaled_rows))
+
+
+def rounded_elements(dtype: DTypeLike = "f32", *, target: str | None = None) -> AuxiliaryBuild:
+    """The kernel that rounds exact sums, as a kernel of `backward` with owner "elements" adds them up, to the
+    gradient of an array of aux of `dtype`.
+
+    Raises `ConfigError` for another type, `VerifyError` for a fault of the generator.
+    """
+    of_array = require_dtype("rounded_elements", "dtype", dtype)
+    return verified_auxiliary(ElementsConfig(find_target(target or DEFAULT_TARGET), of_array))
 
 
 def _gradient_dtype(caller: str, config: AttentionConfig, dout_dtype: object) -> DType | None:

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from flash.mods.elements import differentiable
+from flash.mods.record import SCORE_MOD
+from flash.mods.trace import AUX
 from flash.operands.dtype_names import Causal, ScaleBlock
 from flash.operands.dtypes import BLOCK_FORMATS, MX_BLOCK
 from flash.operands.fp4 import unpacked
@@ -18,6 +21,7 @@ from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import with_captured
 from flash.scores.feature import Scored, ScoreFeature, summed_to
 from flash.scores.features import ScoreArguments, asked, require_known, scored, split_by_axes, takes
+from flash.scores.mods import ScoreMod
 from flash.scores.window import position_offset
 from ptxgen.errors import ConfigError
 
@@ -237,7 +241,8 @@ def attention_varlen_reference(
 
 class ReferenceGradients(NamedTuple):
     """The gradients of Q, K and V, and of the arrays of scores by the names of their arguments:
-    `alibi_slopes`, `bias`, `key_bias` and `sink`, those that were given.
+    `alibi_slopes`, `bias`, `key_bias` and `sink`, those that were given, and `aux_` with the name of
+    an array of numbers in `aux` that score_mod reads.
     """
 
     dq: NDArray[Any]
@@ -306,7 +311,12 @@ def attention_reference_gradients(
         delta = (dout * out).sum(axis=3) - dlse
         dweight = factor * (dout @ v.swapaxes(2, 3))
         dscore = np.where(seen, weight * (dweight - delta[..., None]), 0)
+        elements = {
+            a.operand: np.zeros(inputs[AUX][a.name].shape) for a in differentiable(of.arguments[SCORE_MOD])
+        }
         for step in reversed(steps):
+            if step.feature is ScoreMod:
+                ScoreMod.add_element_gradients(elements, dscore, step.before, of, None)
             gradient = step.feature.array_gradient(dscore, of)
             if gradient is not None:
                 arrays[step.feature.argument] = gradient
@@ -324,7 +334,8 @@ def attention_reference_gradients(
             dq,
             _over_groups(dk, shape_of_keys),
             _over_groups(dv, shape_of_values),
-            {name: summed_to(gradient, np.shape(inputs[name])) for name, gradient in arrays.items()},
+            {name: summed_to(gradient, np.shape(inputs[name])) for name, gradient in arrays.items()}
+            | elements,
         )
 
 
@@ -379,7 +390,7 @@ def attention_varlen_reference_gradients(
             else:
                 arrays[name] = arrays.get(name, 0) + part
     return ReferenceGradients(
-        dq, dk, dv, {name: summed_to(array, np.shape(how[name])) for name, array in arrays.items()}
+        dq, dk, dv, {name: summed_to(array, np.shape(how.get(name, array))) for name, array in arrays.items()}
     )
 
 

@@ -13,6 +13,7 @@ from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.problem.gradient_choice import has_one_sweep
+from flash.scores.aux_arrays import flattened
 from ptxgen.arrays.views import view
 from ptxgen.target import target
 
@@ -28,10 +29,11 @@ def steps(of: Case, on: str | None = None) -> tuple[list[Step], dict[str, Array]
     written = {name: np.full_like(arrays[like], np.nan) for name, like in WRITTEN.items()}
     views = {name: view(array, name) for name, array in {**arrays, **written}.items()}
     seed = of.others.get("dropout_seed")
-    arguments = {**of.arrays, **{n: a for n, a in of.others.items() if isinstance(a, np.ndarray)}}
+    others = flattened("test", of.others)
+    arguments = {**of.arrays, **{n: a for n, a in others.items() if isinstance(a, np.ndarray)}}
     operands = {name: view(array, name) for name, array in arguments.items()}
     sizes = Checks(of.config, Caller("test")).check(views, operands, "bhsd", (None, None))
-    result = {name: np.full_like(of.arrays[name], np.nan) for name in of.wanted}
+    result = {name: np.full_like(arguments[name], np.nan) for name in of.wanted}
     sums = {name: view(array, name) for name, array in result.items()}
     numbers = {**of.config.numbers, **({} if seed is None else {"dropout_seed": seed})}
     sweeps = of.in_order or (not of.deterministic and has_one_sweep(of.config)), of.in_order

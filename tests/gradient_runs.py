@@ -70,7 +70,8 @@ class Case:
     @property
     def wanted(self) -> list[str]:
         """The arrays that have gradients."""
-        return [f.argument for f in self.config.scores if f.gradient_of and f.argument in self.arrays]
+        elements = [name for name in self.config.differentiable if name in self.config.aux_operands]
+        return [*(name for name in self.config.differentiable if name in self.arrays), *elements]
 
     @property
     def kernel(self) -> AttentionGradient:
@@ -193,6 +194,15 @@ def _squared(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:  #
     return score + 0.1 * score * score
 
 
+def _of_tables(
+    score: Any, _: Any, head: Any, query: Any, key: Any, near: Any, scales: Any, tables: Any
+) -> Any:
+    """Elements of each kind: of a head, a query, a key, of their distance, and of any index."""
+    of_rows = tables[head, query] + tables[head, key + 3]
+    any_index = tables[head, (query - key) * key % 60]
+    return score * scales[head] + of_rows + near[query - key + 9] * any_index
+
+
 def _striped(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
     return (query - key) % 3 != 0
 
@@ -202,6 +212,8 @@ def features_of(seq_q: int = 70, seq_k: int = 90, heads: int = 2) -> dict[str, d
     slopes, sinks = {"alibi_slopes": 0.1 * np.abs(_normal(heads))}, {"sink": _normal(heads)}
     of_keys = {"key_bias": _some_hidden(1, seq_k)}
     mask = {"mask": _mask(1, heads, seq_q, seq_k)}
+    aux = {"near": _normal(20), "scales": _normal(heads), "tables": _normal(heads, 70).astype(np.float16)}
+    declared = {name: ("f16" if name == "tables" else "f32", array.ndim) for name, array in aux.items()}
     return {
         "nothing": {},
         "negative scale": {"softmax_scale": -0.7, "causal": True},
@@ -224,6 +236,13 @@ def features_of(seq_q: int = 70, seq_k: int = 90, heads: int = 2) -> dict[str, d
         "dropout": {"dropout": 0.3, "causal": True},
         "score_mod": {"score_mod": _squared, "causal": True, "bend": 3.0},
         "mask_mod": {"mask_mod": _striped},
+        "aux": {
+            "score_mod": _of_tables,
+            "aux": declared,
+            "causal": True,
+            "others": {"aux": aux},
+            "bend": 3.0,
+        },
         "several": {
             "softcap": 2.0,
             "dropout": 0.2,

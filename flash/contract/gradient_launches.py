@@ -20,6 +20,7 @@ from flash.contract.launches import (
     size,
     sizes_of_heads,
 )
+from flash.kernels.rounded_elements import THREADS, ElementsConfig
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.operands.declared import Number, Operand
@@ -30,6 +31,7 @@ from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import (
     BEGUN_CTAS,
     DELTAS,
+    ELEMENTS,
     KEYS,
     ORDER_OF_SUMS,
     QUERIES,
@@ -43,7 +45,13 @@ from flash.problem.gradients import (
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, PLUS, TIMES, Expression, product
 
-_FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
+_FROM_FORWARD: Final = {
+    QUERIES: "O and LSE are",
+    DELTAS: "O and LSE are",
+    KEYS: "LSE is",
+    SCORES: "LSE is",
+    ELEMENTS: "LSE is",
+}
 _ENDED: Final = (
     "of the same options, arrays and numbers, that has ended: launch this one behind it on the same stream"
 )
@@ -113,7 +121,7 @@ def _scalars(config: GradientConfig) -> Iterator[Number]:
 
 def _explained(config: GradientConfig, array: Operand) -> Operand:
     """An array with what a host must know of it besides its role."""
-    if array.name in {term.name for term in config.terms}:
+    if array.name in {term.name for term in config.terms} and config.owner != ELEMENTS:
         axes = array.axes if len(array.axes) == AXES else (*array.axes[:2], "1", array.axes[2])
         return replace(array, meaning=f"the sum kernel takes it as X of [{', '.join(axes)}]")
     if array.name == "LSE":
@@ -173,6 +181,13 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
         yield f"{listed(wide)} are what launches of the kernel of widened rows, that have ended, wrote as W"
     yield from _order(config)
     terms = [term.name for term in config.terms]
+    if owner == ELEMENTS:
+        yield (
+            f"{listed(terms)} {'hold' if len(terms) > 1 else 'holds'} 0 before the launch, whose CTAs add to "
+            "them in any order, with the same bits. Launches of the kernel of rounded elements, one for "
+            "each, follow"
+        )
+        terms = []
     if terms and features.varlen:
         yield (
             f"{listed(terms)} {'hold' if len(terms) > 1 else 'holds'} 0 before the launch, which writes "
@@ -240,6 +255,25 @@ def of_sums(config: SumConfig) -> Launch:
                 "along the axes that the array does not have or was broadcast along"
             )
         },
+    )
+
+
+def of_elements(config: ElementsConfig) -> Launch:
+    """The launches of the kernel that rounds exact sums."""
+    return Launch(
+        kind="round",
+        computes={"dtype": config.dtype.name},
+        arrays=config.arrays,
+        scalars=[size("elements", MAX_CTAS, "elements of Y: those of the array whose gradient it is")],
+        ctas={CEIL_DIV: ["elements", THREADS]},
+        equal={},
+        constraints=(
+            *constraints_of_arrays(config.arrays),
+            EXACTLY,
+            "X was added to by a launch with owner elements that has ended: launch this one behind it on the "
+            "same stream",
+        ),
+        more={"layout": "Y is dense, in the order of the elements of X"},
     )
 
 

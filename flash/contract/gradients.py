@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.kernels.gradient_rows import deltas, rounded_sums
+from flash.kernels.mma_gradient_elements import gradient_of_elements
 from flash.kernels.mma_gradient_keys import gradient_of_keys
 from flash.kernels.mma_gradient_queries import gradient_of_queries
 from flash.kernels.mma_gradient_scores import gradient_of_scores
+from flash.kernels.rounded_elements import ElementsConfig, rounded_elements
 from flash.kernels.sum_terms import SumConfig, sum_kernel
 from flash.kernels.wgmma_gradient_keys import wgmma_gradient_of_keys
 from flash.kernels.wgmma_gradient_queries import wgmma_gradient_of_queries
@@ -19,7 +21,7 @@ from flash.kernels.widened_rows import WideConfig, widened_rows
 from flash.operands.declared import Operand
 from flash.problem.gradient_arrays import gradient_arrays
 from flash.problem.gradient_maps import gradient_maps
-from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig
+from flash.problem.gradients import DELTAS, ELEMENTS, KEYS, QUERIES, SCORES, SUMS, GradientConfig
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.collector import uncollected
@@ -59,6 +61,7 @@ EMITTERS: Final = {
     QUERIES: gradient_of_queries,
     KEYS: gradient_of_keys,
     SCORES: gradient_of_scores,
+    ELEMENTS: gradient_of_elements,
     DELTAS: deltas,
     SUMS: rounded_sums,
 }
@@ -94,10 +97,13 @@ def gradient_build(config: GradientConfig) -> GradientBuild:
     return kernel
 
 
-class AuxiliaryBuild(BuiltKernel):
-    """A verified kernel that sums terms of gradients, or one that writes rows of fp8 in bf16."""
+AuxiliaryConfig = SumConfig | ElementsConfig | WideConfig
 
-    config: SumConfig | WideConfig
+
+class AuxiliaryBuild(BuiltKernel):
+    """A verified kernel that sums terms of gradients, rounds exact sums, or writes rows of fp8 in bf16."""
+
+    config: AuxiliaryConfig
 
     def _emitted(self) -> ir.Module:
         return _emit_auxiliary(self.config)
@@ -105,27 +111,38 @@ class AuxiliaryBuild(BuiltKernel):
     @property
     def launches(self) -> Launch:
         """The declaration of the kernel's launches."""
-        from flash.contract.gradient_launches import of_sums, of_widening
+        from flash.contract.gradient_launches import of_elements, of_sums, of_widening
 
-        config = self.config
-        return of_sums(config) if isinstance(config, SumConfig) else of_widening(config)
+        match self.config:
+            case SumConfig():
+                return of_sums(self.config)
+            case ElementsConfig():
+                return of_elements(self.config)
+            case WideConfig():
+                return of_widening(self.config)
 
 
-def _emit_auxiliary(config: SumConfig | WideConfig) -> ir.Module:
-    return sum_kernel(config) if isinstance(config, SumConfig) else widened_rows(config)
+def _emit_auxiliary(config: AuxiliaryConfig) -> ir.Module:
+    match config:
+        case SumConfig():
+            return sum_kernel(config)
+        case ElementsConfig():
+            return rounded_elements(config)
+        case WideConfig():
+            return widened_rows(config)
 
 
 @lru_cache(maxsize=32)
-def verified_auxiliary(config: SumConfig | WideConfig) -> AuxiliaryBuild:
-    """The auxiliary kernel of a config, verified: it adds up partial gradients, or converts rows of a narrow
-    type to a wider one. Raises `VerifyError` for a fault of the generator.
+def verified_auxiliary(config: AuxiliaryConfig) -> AuxiliaryBuild:
+    """The auxiliary kernel of a config, verified: it adds up partial gradients, rounds exact sums, or converts
+    rows of a narrow type to a wider one. Raises `VerifyError` for a fault of the generator.
     """
     module = _emit_auxiliary(config)
     require_valid(module)
     return AuxiliaryBuild(config, module)
 
 
-def auxiliary_build(config: SumConfig | WideConfig) -> AuxiliaryBuild:
+def auxiliary_build(config: AuxiliaryConfig) -> AuxiliaryBuild:
     """The kernel of `verified_auxiliary` for a launch, after the prover has found no fault in its accesses to
     memory. Raises `VerifyError` for a fault of the generator.
     """

@@ -67,7 +67,8 @@ def attention_gradients_cpu(
     gradients of the results and the results; without `dlse` the gradient of LSE is 0. `dq`, `dk`
     and `dv` have the shapes of q, k and v; dq, or both dk and dv, are None if they are not needed. `arrays`
     holds, by the names of their arguments, arrays for the wanted gradients of alibi_slopes, bias, key_bias
-    and sink, in the shapes of these arguments. The caller has checked this, and that the arrays that are
+    and sink, in the shapes of these arguments, and by `aux_` and its name that of an array of aux that
+    score_mod reads. The caller has checked this, and that the arrays that are
     written overlap no other array.
     `attention_reference_gradients` says what the gradients are, `attention_cpu` what the other arguments
     mean, and which type the arithmetic has. Any strides. Results are rounded once.
@@ -81,7 +82,7 @@ def attention_gradients_cpu(
     are as in `attention_cpu`; what adds to the same elements of `arrays` is computed by one thread.
 
     Raises ConfigError when `causal` is not a known word, and for an array in `arrays` that has no gradient,
-    such as one of aux.
+    such as one of aux that mask_mod reads.
     """
     dtype = arithmetic_of(dout, q, k, v, out)
     of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
@@ -106,8 +107,8 @@ def attention_gradients_cpu(
     )
     if unknown := sorted(arrays.keys() - job.sums.keys()):
         raise ConfigError(
-            "attention_gradients_cpu: arrays must be those of alibi_slopes, bias, key_bias and sink that "
-            f"are given, got {', '.join(unknown)}; other arguments have no gradient"
+            "attention_gradients_cpu: arrays must be those of alibi_slopes, bias, key_bias, sink and numbers "
+            f"of aux that are given, got {', '.join(unknown)}; other arguments have no gradient"
         )
     for tasks, products in job.rounds(threads or BLAS_THREADS.usual()):
         share_out(

@@ -10,10 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.mods.elements import differentiable
+from flash.mods.record import SCORE_MOD
 from flash.operands.declared import PER_SCORE
 from flash.operands.dtype_names import Causal
 from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
 from flash.scores.features import asked, scored
+from flash.scores.mods import ScoreMod
 from flash.scores.window import Window, position_offset
 
 Array = NDArray[Any]
@@ -80,6 +83,8 @@ class ScoreRules:
                 part = feature.array_gradient_block(dscore, block)
                 if part is not None:
                     _add(sums[feature.argument], part, feature, block)
+            if feature is ScoreMod:
+                ScoreMod.add_element_gradients(sums, dscore, saved.get(feature), self.of, block)
             feature.gradient_block(dscore, saved.get(feature), block)
 
     def lead_back_to_sinks(self, lse: Array, delta: Array, block: Block, sums: Mapping[str, Array]) -> None:
@@ -94,9 +99,9 @@ class ScoreRules:
 
     def zeros_for(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Zeros for the gradients of these arrays of features, by the names of their arguments,
-        with all axes of their operands.
+        with all axes of their operands; f64 for arrays of `aux`.
         """
-        zeros = {}
+        zeros = {name: np.zeros(arrays[name].shape) for name in self._elements if name in arrays}
         for feature in self.features:
             if feature.argument in arrays:
                 shape = arrays[feature.argument].shape
@@ -106,6 +111,8 @@ class ScoreRules:
 
     def shared_axes(self, sums: Mapping[str, Array]) -> set[str]:
         """The axes of scores along which an element of one of `sums` has several parts."""
+        if not sums.keys().isdisjoint(self._elements):
+            return set(PER_SCORE)
         return {
             axis
             for feature in self.features
@@ -113,6 +120,11 @@ class ScoreRules:
             for axis in PER_SCORE
             if _extent(sums[feature.argument], feature, axis) == 1
         }
+
+    @property
+    def _elements(self) -> list[str]:
+        """The names of the operands of the arrays of `aux` that have gradients."""
+        return [array.operand for array in differentiable(self.of.arguments.get(SCORE_MOD))]
 
     def hidden(self, block: Block) -> Array | None:
         """A mask [heads or 1, queries, keys], True where a query does not see a key; None if all keys are

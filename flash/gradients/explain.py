@@ -14,6 +14,7 @@ from flash.families.precision import FMA
 from flash.gradients.checks import WRITTEN
 from flash.gradients.resources import GradientResources
 from flash.gradients.steps import GradientCall, memory_of, why_without_wgmma
+from flash.kernels.rounded_elements import ElementsConfig
 from flash.kernels.widened_rows import WideConfig
 from flash.launch.explain import data_of, proved_text, rows_of, scores_of, silicon_text
 from flash.launch.varlen import LENGTHS
@@ -28,7 +29,7 @@ from ptxgen.target import Target
 
 _OWNED = {
     "queries": "dQ and D", "keys": "dK and dV", "scores": "the gradient of the bias", "deltas": "D",
-    "sums": "dQ from its sums",
+    "sums": "dQ from its sums", "elements": "sums of the gradients of arrays of aux",
 }  # fmt: skip
 
 
@@ -98,7 +99,8 @@ def _products_of(call: GradientCall) -> str:
 
 def _kernel(kernel: BuiltKernel, ctas: int, call: GradientCall, target: Target) -> Iterator[tuple[str, str]]:
     """The lines about a launch: kernel and CTAs, tiles, products, proofs, resources and runs on GPUs."""
-    role = "writes numbers of fp8 in bf16" if isinstance(kernel.config, WideConfig) else "sums terms"
+    roles = {WideConfig: "writes numbers of fp8 in bf16", ElementsConfig: "rounds exact sums"}
+    role = roles.get(type(kernel.config), "sums terms")
     if isinstance(kernel, GradientBuild):
         role = f"writes {_OWNED[kernel.config.owner]}"
     yield "kernel", f"{kernel.header.name} for {kernel.target}, verified, {role}, {ctas} CTAs"

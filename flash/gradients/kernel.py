@@ -210,8 +210,9 @@ class AttentionGradient:
 
         Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, with fp8 of the
         type of out, and a dict of the gradients of those arrays of scores whose names are `wanted`, among
-        "alibi_slopes", "bias", "key_bias" and "sink", in the shapes and types of the arguments: sums over all
-        elements that an element was broadcast to. Gradients of keys and values are sums over the heads that
+        "alibi_slopes", "bias", "key_bias", "sink" and "aux_" with the name of an array of numbers in aux that
+        score_mod reads; in the shapes and types of the arguments: sums over all elements that an element was
+        broadcast to, or over all reads of it. Gradients of keys and values are sums over the heads that
         share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones, of any strides
         whose last dimension is dense; they share no memory with each other or the inputs. With varlen, rows
         of no sequence are 0 in new arrays, and not written in arrays of the caller.
@@ -224,13 +225,13 @@ class AttentionGradient:
         gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`
         has the formulas, and what is rounded where.
 
-        `backend` is as in `AttentionKernel.launch`. On a GPU the work is put on `stream` (an integer,
-        or a stream object; default: the current one of q's library) and may not have run yet on
-        return; host arrays are copied there and back, and complete on return. In addition to the results the
-        kernels need memory for an f32 for each row of each head; unless `deterministic`, for head_dim f32
-        more for each of these rows; and for gradients of arrays of scores: for a bias an f32 for each of its
-        elements, broadcast along the rows and keys, for others one for each row or key of each head. The
-        memory is reused by the next calls on the stream.
+        `backend` is as in `AttentionKernel.launch`. On a GPU the work is put on `stream` (an integer, or a
+        stream object; default: the current one of q's library) and may not have run yet on return; host
+        arrays are copied there and back, and complete on return. In addition to the results the kernels need
+        memory for an f32 for each row of each head; unless `deterministic`, for head_dim f32 more for each of
+        these rows; and for gradients of arrays of scores: for a bias an f32 for each of its elements,
+        broadcast along the rows and keys, for others one for each row or key of each head; for arrays of aux
+        104 bytes for each element. The memory is reused by the next calls on the stream.
 
         `max_seqlen_q` and `max_seqlen_k` are the most queries and keys of a packed sequence; on the
         host they are computed if they are left out, and for lengths on a GPU they must be given:
@@ -369,7 +370,7 @@ class AttentionGradient:
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""
-        known = [f.argument for f in self.config.scores if f.gradient_of]
+        known = self.config.differentiable
         wanted = _names(names)
         for name in wanted:
             if not isinstance(name, str) or name not in known:

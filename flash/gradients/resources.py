@@ -11,7 +11,7 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.gradients import GradientBuild
 from flash.contract.resources import FLOPS_PER_FMA, reach_of, seen_pairs, size_text, tiles_seen
 from flash.gradients.checks import WRITTEN
-from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
+from flash.problem.gradients import KEYS, SCORES, GradientConfig
 from flash.scores.window import Sides
 from ptxgen.runtime.assembler_log import KernelUsage
 from ptxgen.target import WARP_SIZE, Target
@@ -82,7 +82,7 @@ class GradientResources:
         if owner == SCORES:
             return -(-seq_q // t.block) * -(-seq_k // t.tile)
         reach = diagonal, before, after = reach_of(self.config.causal, seq_q, seq_k, window)
-        rows, others = (seq_q, seq_k) if owner == QUERIES else (seq_k, seq_q)
+        rows, others = (seq_k, seq_q) if owner == KEYS else (seq_q, seq_k)
         if owner == KEYS:  # query i sees key j if key j is seen from i: the limits change sides
             reach = -diagonal, after, before
         first = np.arange(0, rows, t.block, dtype=np.int64)

@@ -16,28 +16,33 @@ from flash.cpu.engine import Engine
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.families.wgmma_gradient import CONSUMERS
 from flash.gradients.checks import WRITTEN, Checked, alignment
+from flash.kernels.rounded_elements import THREADS, ElementsConfig
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.launch.kernel_choice import against_map
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
 from flash.launch.varlen import LENGTHS
-from flash.mods.trace import AUX
-from flash.operands.dtypes import BF16, F32, I32, OF_ARRAYS, DType
+from flash.mods.trace import AUX, AuxArray
+from flash.operands.dtypes import BF16, F32, I32, I64, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.features import GRADIENT_SCALE
 from flash.problem.features import SCALES as SCALE_ARRAYS
 from flash.problem.gradient_choice import against_wgmma, gradient_config
 from flash.problem.gradients import (
     BEGUN_CTAS,
+    ELEMENTS,
     KEYS,
+    MOST_TERMS,
     ORDER_OF_SUMS,
+    PLANES,
     SCORES,
     SUM_BLOCKS,
     SUMS_OF_QUERIES,
     WIDE,
     WIDENED,
     GradientConfig,
+    exact_sums_of,
     owners_of,
     term_of,
 )
@@ -59,6 +64,7 @@ _POINTERS = {
 
 # Matrices of fp8 that kernels read in bf16, too, and the operands with their scales.
 _SCALES = dict(zip(WIDENED, (*SCALE_ARRAYS[:2], GRADIENT_SCALE), strict=True))
+_AFTER = (SCORES, ELEMENTS)  # owners of the kernels that follow those of dQ, dK and dV
 _MAPPED = ("Q", "K", "V", "dO", "dQ", "dK", "dV")  # which kernels with `wgmma` copy by tensor maps
 
 
@@ -131,7 +137,19 @@ def memory_of(call: GradientCall, target: Target, caller: str) -> dict[str, Memo
             longest = longest_k if name.startswith("key_") else longest_q
             needed = Memory((*heads, longest), is_cleared=config.varlen)
         memory[memory_name(call, feature)] = needed
+    elements = _elements(call)
+    if elements:
+        _kernel(call, ELEMENTS, target, caller)  # which takes these arrays
+        _require_few_terms(call, caller)
+    for array in elements:
+        shape = (PLANES, *call.sums[array.operand].shape)
+        memory[exact_sums_of(array)] = Memory(shape, is_cleared=True, dtype=I64)
     return memory
+
+
+def _elements(call: GradientCall) -> list[AuxArray]:
+    """The arrays of `aux` whose gradients the call sums."""
+    return [array for array in call.config.aux_arrays if array.operand in call.sums]
 
 
 def _shape_of_sums(call: GradientCall, target: Target, rows: tuple[int, ...], caller: str) -> tuple[int, ...]:
@@ -153,7 +171,7 @@ def _sum_blocks(call: GradientCall, block_rows: int) -> int:
 
 def _kernel(call: GradientCall, owner: str, target: Target, caller: str) -> GradientConfig:
     """The kernel of a call whose CTAs own rows of `owner`."""
-    config, one_sweep = call.config, call.one_sweep and owner != SCORES
+    config, one_sweep = call.config, call.one_sweep and owner not in _AFTER
     against = _against_maps(call)
     if call.in_order and against:
         raise LaunchError(
@@ -165,8 +183,8 @@ def _kernel(call: GradientCall, owner: str, target: Target, caller: str) -> Grad
         owner,
         target,
         alignment(config, call.arrays),
-        with_dlse="dlse" in call.arrays and owner != SCORES,
-        wanted=tuple(f.argument for f in config.scores if f.argument in call.sums),
+        with_dlse="dlse" in call.arrays and owner not in _AFTER,
+        wanted=tuple(name for name in config.differentiable if name in call.sums),
         caller=caller,
         one_sweep=one_sweep,
         in_order=call.in_order,
@@ -247,10 +265,30 @@ def steps_of(
         }
         ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
         yield from _step(kernel, views, values, ctas, caller)
+    if elements := _elements(call):
+        kernel = build(_kernel(call, ELEMENTS, target, caller))
+        ctas = -(-longest_q // kernel.config.tiling.block) * geometry.heads * geometry.batch
+        yield from _step(kernel, views, values, ctas, caller)
+        for array in elements:
+            gradient = views[sum_name(array.operand)]
+            rounding = auxiliary_build(ElementsConfig(target, OF_ARRAYS[gradient.dtype]))
+            of_arrays, size = {"X": views[exact_sums_of(array)], "Y": gradient}, gradient.size
+            yield from _step(rounding, of_arrays, {"elements": size}, -(-size // THREADS), caller)
     for feature in config.scores:
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
             yield from sum_steps(feature, views[terms], views[into], target, caller)
+
+
+def _require_few_terms(call: GradientCall, caller: str) -> None:
+    """Raise `LaunchError` if exact sums might overflow."""
+    geometry, longest_q, longest_k = call.checked
+    terms = geometry.batch * geometry.heads * longest_q * longest_k
+    if terms > MOST_TERMS:
+        raise LaunchError(
+            f"{caller}: gradients of arrays of aux take at most {MOST_TERMS} scores, got {terms}; divide the "
+            "batch"
+        )
 
 
 def _widening_steps(
@@ -369,18 +407,23 @@ def run_on_cpu(call: GradientCall, engine: Engine) -> None:
     of_heads = call.checked.geometry.batch, call.checked.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
-    of_sequences = {name: np.zeros(of_heads, np.float32) for name in sums}
+    of_elements = {name: np.zeros(sums[name].shape) for name in sums if name in config.aux_operands}
+    of_sequences = {name: np.zeros(of_heads, np.float32) for name in sums if name not in of_elements}
     for b, queries, keys in each_sequence(**lengths):
-        one = slice(b, b + 1)
+        one, terms = slice(b, b + 1), {name: np.empty_like(total) for name, total in of_elements.items()}
         rows_of = {n: a[:, :, keys if n in ("k", "v", "dk", "dv") else queries] for n, a in by_head.items()}
         attend(
             **dict.fromkeys(WRITTEN) | rows_of,
             **{name: None if a is None else a[None, :, queries] for name, a in rows.items()},
             **{name: array[one] for name, array in wide.items()},
-            arrays={name: array[one] for name, array in of_sequences.items()},
+            arrays={**{name: array[one] for name, array in of_sequences.items()}, **terms},
             **of_all,
             first_batch=b,
         )
+        for name, total in of_elements.items():
+            total += terms[name]
+    for name, total in of_elements.items():
+        sums[name][...] = total
     for name, array in of_sequences.items():
         sums[name][...] = summed_to(array, sums[name].shape)
 

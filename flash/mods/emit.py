@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flash.mods.operations import OPERATIONS, Emission
 from flash.mods.reach import factor_of_key, ranges
-from flash.mods.trace import SCORE, AuxArray, Step, Trace
+from flash.mods.trace import SCORE, SUMMED, AuxArray, Step, Trace
 from flash.operands.dtypes import BOOL
 from ptxgen import dsl
 from ptxgen.records import dataclass
@@ -66,10 +66,15 @@ class Emitted:
         self.uniform = frozenset(inputs)
         first = Elements(self)
         for n, needed in enumerate(trace.inputs):
-            if needed <= self.uniform and trace.steps[n].op != "const":
-                first.step(n, known)
-            elif trace.steps[n].op == "load":
+            is_load, is_uniform = trace.steps[n].op == "load", needed <= self.uniform
+            if is_load and not (is_uniform and self.loads(n)):
                 first.address(n, known, within=self.uniform)
+            elif is_uniform and trace.steps[n].op != "const":
+                first.step(n, known)
+
+    def loads(self, n: int) -> bool:
+        """Whether the element of the "load" `n` is loaded, and not only its address computed."""
+        return self.trace.steps[n].value != SUMMED
 
     def value(self, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
         """The function for one score; `inputs` emit its other inputs."""
@@ -94,10 +99,10 @@ class Elements:
         shared = self.of.uniform | {"batch", "head", "query"}
         for n, needed in enumerate(self.of.trace.inputs):
             step = self.of.trace.steps[n]
-            if needed <= shared:
-                self.step(n, inputs)
-            elif step.op == "load":
+            if step.op == "load" and not (needed <= shared and self.of.loads(n)):
                 self.address(n, inputs, within=shared)
+            elif needed <= shared:
+                self.step(n, inputs)
             else:
                 self._begun(step, inputs)
 
@@ -108,6 +113,11 @@ class Elements:
         self._position = row, column
         value: Value | bool | float = self.step(self.of.trace.result, inputs)
         return value
+
+    def element(self, row: int, column: int, inputs: Mapping[str, Callable[[], Value]]) -> Value:
+        """The address of the element that the function is, for the score in `row` and `column`."""
+        self._position = row, column
+        return self.address(self.of.trace.result, inputs)
 
     def step(self, n: int, inputs: Mapping[str, Callable[[], Value]]) -> Any:
         """The value of step `n`: a Python number if it is a constant."""

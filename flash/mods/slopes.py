@@ -12,22 +12,26 @@ from ptxgen.types import f32, pred
 
 
 @functools.lru_cache(maxsize=256)
-def derivative(trace: Trace) -> Trace:
-    """The derivative of a score_mod by the score, as a function of the same arguments. At a kink it is the
-    derivative of one side, and 0 for abs; conditions and indices have no derivative.
+def derivative(trace: Trace, by: int | None = None) -> Trace:
+    """The derivative of a score_mod by the score, or by the f32 that step `by` loads, as a function of the
+    same arguments. At a kink it is the derivative of one side, and 0 for abs; conditions and indices have no
+    derivative.
     """
     recorder = Recorder(trace.steps)
-    slopes: list[Traced | float] = []  # by the score; 0.0 where a step does not depend on it
+    if by is None:
+        by = next(
+            (n for n, step in enumerate(trace.steps) if step.op == "input" and step.value == SCORE), None
+        )
+    slopes: list[Traced | float] = []  # 0.0 where a step does not depend on step `by`
     for n, step in enumerate(trace.steps):
-        slopes.append(_slope(recorder, n, step, slopes) if step.kind is f32 else 0.0)
+        slope = 1.0 if n == by else _slope(recorder, n, step, slopes) if step.kind is f32 else 0.0
+        slopes.append(slope)
     slope = slopes[-1]
     result = slope.index if isinstance(slope, Traced) else recorder.constant(slope, f32)
     return Trace(f"d {trace.name}", recorder.steps, result, trace.arrays)
 
 
 def _slope(recorder: Recorder, n: int, step: Step, slopes: list[Traced | float]) -> Traced | float:
-    if step.op == "input":
-        return 1.0 if step.value == SCORE else 0.0
     if all(_is_zero(slopes[at]) for at in step.args):
         return 0.0
     if step.op == "where":

@@ -18,6 +18,9 @@ from ptxgen.types import ScalarType, f32, pred, s32
 SCORE: Final = "score"
 INDICES: Final = ("batch", "head", "query", "key")
 AUX: Final = "aux"  # the argument with the arrays
+SUMMED: Final = (
+    "sums"  # stands for the gradient of an array, of which a kernel needs the address of an element
+)
 _SHOWN_DIGITS: Final = 8  # hexadecimal digits of a digest in names
 
 Constant = float | int | bool

@@ -11,6 +11,7 @@ from flash.operands.dtypes import F32, I32
 from flash.problem.gradients import (
     BEGUN_CTAS,
     DELTAS,
+    ELEMENTS,
     KEYS,
     ORDER_OF_SUMS,
     QUERIES,
@@ -26,6 +27,7 @@ _MATRICES: Final = {
     QUERIES: ("Q", "K", "V", "dO", "O", "dQ"),
     KEYS: ("Q", "K", "V", "dO", "dK", "dV"),
     SCORES: ("Q", "K", "V", "dO"),
+    ELEMENTS: ("Q", "K", "V", "dO"),
     DELTAS: ("dO", "O"),
     SUMS: ("dQ",),
 }

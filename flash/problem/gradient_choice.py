@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from flash.families.mma import FIRST_ASYNCHRONOUS, MMA
 from flash.families.precision import F32_GRADE, FMA, HALF, IEEE, TF32, operands_of
 from flash.families.request import MAX_COLUMNS
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
+from flash.mods.elements import element_reads
+from flash.mods.trace import SCORE, Trace
 from flash.operands.dtypes import DType
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_tiles import (
@@ -24,6 +26,7 @@ from flash.problem.gradient_tiles import (
 )
 from flash.problem.gradients import (
     DELTAS,
+    ELEMENTS,
     KEYS,
     OWNERS,
     QUERIES,
@@ -47,6 +50,7 @@ _WARPS_OF_ROWS: Final = 4
 _TILES_OF_BLOCKS: Final = (64, 32, 16)  # rows of a tile that divide each block of rows with a scale
 _UNSPLIT: Final = 128  # the most columns that a warpgroup with `wgmma` sums of its 64 keys
 _WITH_DROPOUT: Final = 3  # the `load` of `Tiles` and `WgmmaTiles` with dropout alone
+_SCORES_OF_ELEMENTS: Final = 16  # of a thread at once, each with derivatives by elements
 # The most columns of which a CTA makes all, by how elements are multiplied.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
@@ -156,6 +160,7 @@ def gradient_config(
         return _of_fp8(
             config, owner, target, alignment, (with_dlse, wanted), caller, without_wgmma, dout_dtype
         )
+    _require_indices(config, wanted if owner == ELEMENTS else (), caller)
     against = MMA.lacking(replace(config.tile_request, stages=1), target)
     if operands is not FMA and against:
         raise ConfigError(f"{caller}: {against}")
@@ -172,7 +177,7 @@ def gradient_config(
         return GradientConfig(owner, target, by_wgmma, *of_problem)
     adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
-    of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
+    of_tiles = ADDING_KEYS if adds else QUERIES if owner in (SCORES, ELEMENTS) else owner
     is_early = target.sm < FIRST_ASYNCHRONOUS
     by_columns = (SYNCHRONOUS_GRADIENT_TILES if is_early else GRADIENT_TILES)[of_tiles, operands.name]
     offered = next((tiles for most, tiles in by_columns.items() if columns <= most), ())
@@ -201,8 +206,10 @@ def gradient_config(
         for of in offered
         if of.load >= load
     ]
-    if owner == SCORES:  # which has one tile of each matrix at a time
+    if owner in (SCORES, ELEMENTS):  # which have one tile of each matrix at a time
         tilings = [replace(t, stages=1, step=0, resident=0, prefetches=False) for t in tilings]
+    if owner == ELEMENTS:
+        tilings = [replace(t, tile=min(t.tile, _SCORES_OF_ELEMENTS * t.threads // t.block)) for t in tilings]
     fitting = [t for t in tilings if t.shared_bytes + _OTHER_BYTES <= target.shared_per_block_optin]
     if not fitting:
         instead = "only backend 'cpu' computes these gradients"
@@ -221,6 +228,18 @@ def gradient_config(
         >= _WANTED_WARPS
     ]
     return GradientConfig(owner, target, (together or fitting)[0], *of_problem)
+
+
+def _require_indices(config: AttentionConfig, elements: tuple[str, ...], caller: str) -> None:
+    """Raise `ConfigError`, which names `caller`, if an index of one of these arrays of aux depends on the
+    score.
+    """
+    for read in element_reads(cast(Trace, config.score_mod)) if elements else ():
+        if SCORE in read.inputs and read.array.operand in elements:
+            raise ConfigError(
+                f"{caller}: the gradient of {read.array.operand} has no kernel, because an index of it "
+                "depends on the score; only backend 'cpu' computes it"
+            )
 
 
 def _of_fp8(

@@ -26,10 +26,13 @@ from flash.families.precision import F32_GRADE, FMA, HALF, Operands
 from flash.families.request import natural_alignment
 from flash.families.simt import padded
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling
+from flash.mods.elements import differentiable
+from flash.mods.trace import AuxArray
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
-from flash.operands.dtypes import BF16, F32, F32_BYTES, DType
+from flash.operands.dtypes import BF16, F32, F32_BYTES, I64, DType
 from flash.problem.features import NO_FEATURES, Features
 from flash.scores.feature import ScoreFeature
+from flash.scores.mods import ScoreMod
 from flash.scores.window import Window
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import u32
@@ -37,6 +40,7 @@ from ptxgen.types import u32
 QUERIES: Final = "queries"
 KEYS: Final = "keys"
 SCORES: Final = "scores"
+ELEMENTS: Final = "elements"
 DELTAS: Final = "deltas"
 SUMS: Final = "sums"
 OWNERS: Final = (QUERIES, KEYS)
@@ -46,7 +50,11 @@ ORDER_OF_SUMS: Final = "dQ_order"
 BEGUN_CTAS: Final = "begun_ctas"
 WIDE: Final = "_wide"  # what the name of a matrix of fp8 in bf16 ends with
 WIDENED: Final = ("Q", "K", "dO")  # those that kernels of fp8 read in bf16, too
-_OF_ROWS: Final = (QUERIES, DELTAS, SUMS)  # whose CTAs own rows of Q
+# Exact sums (`flash/device/exact_sums.py`): integers for each, bits of a digit, and the most terms.
+PLANE_BITS: Final = 24
+PLANES: Final = 13
+MOST_TERMS: Final = 1 << 63 - PLANE_BITS
+_OF_ROWS: Final = (QUERIES, DELTAS, SUMS, ELEMENTS)  # whose CTAs own rows of Q
 OF_BIAS: Final = tuple(
     Number(name, u32, meaning, (1, 2**31 - 1))
     for name, meaning in (
@@ -95,6 +103,17 @@ def term_of(feature: ScoreFeature | type[ScoreFeature], *, one_sweep: bool) -> s
         return f"d{feature.argument}"
     by_keys = of == "keys" or (of == "rows" and one_sweep)
     return f"{'key' if by_keys else 'row'}_{feature.argument}"
+
+
+def exact_sums_of(array: AuxArray) -> str:
+    """The name of the array with the exact sums of the gradient of an array of `aux`."""
+    return f"{array.operand}_sums"
+
+
+def _exact_sums(array: AuxArray) -> Operand:
+    role = f"exact sums of the gradient of {array.operand}, 0 before the launch, added to"
+    axes = (str(PLANES), *array.sizes)
+    return Operand(exact_sums_of(array), I64, axes, role=role, is_written=True, is_dense=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +254,8 @@ class GradientConfig:
     """Everything that the text of a kernel of gradients depends on. Same value, same bytes.
 
     `owner` says what a CTA owns rows of: queries (dQ), keys (dK and dV), scores (the gradient of a
-    bias), deltas (D) or sums (dQ, rounded). `alignment`, in bytes, is a promise about all pointers
-    and strides of matrices.
+    bias), deltas (D), sums (dQ, rounded), or elements: queries, whose scores add to gradients of arrays
+    of aux. `alignment`, in bytes, is a promise about all pointers and strides of matrices.
     """
 
     owner: str
@@ -361,10 +380,19 @@ class GradientConfig:
         return [f for f in self.features.scores if f.argument in self.wanted and f.gradient_of in kinds]
 
     @property
+    def summed_elements(self) -> tuple[AuxArray, ...]:
+        """The arrays of `aux` whose gradients the kernel sums."""
+        mods = [feature for feature in self.features.scores if isinstance(feature, ScoreMod)]
+        arrays = differentiable(mods[0].trace) if mods and self.owner == ELEMENTS else ()
+        return tuple(array for array in arrays if array.operand in self.wanted)
+
+    @property
     def terms(self) -> tuple[Operand, ...]:
         """The numbers that the kernel writes for the gradients of arrays of scores: one for each row
-        of each head, or for each key.
+        of each head, or for each key, or exact sums of the elements.
         """
+        if self.owner == ELEMENTS:
+            return tuple(_exact_sums(array) for array in self.summed_elements)
         if self.owner == SCORES:
             role = "the gradient of the bias, summed over what shares it, written"
             axes = ("bias_batch", "bias_heads", "seq_q", "seq_k")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -41,25 +41,28 @@ class AppliedScoreMod(Applied):
     inputs: Inputs
     emitted: Emitted
     derivative: Emitted | None  # None if it is not needed
+    # Derivatives by elements that the function reads, and this thread's derivatives of that kind.
+    by_elements: Sequence[tuple[Emitted, Fragment]] = ()
 
     is_natural: ClassVar[bool] = True
     bends: ClassVar[bool] = True
 
     def change(self, S: Fragment, coordinates: ScoreCoordinates, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
-        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, coordinates)
+        k, of = self.inputs.k, OfTile(self.inputs, self.emitted, coordinates)
+        for by_element, into in self.by_elements:
+            of_element = OfTile(self.inputs, by_element, coordinates)
+            for i, j, elements in of_element.each():
+                into[i, j].set(elements.at(i, j, of_element.with_score(i, j, S[i, j])))
         if slopes is not None:
             assert self.derivative is not None  # the kernel differentiates
-            by_score = _OfTile(self.inputs, self.derivative, coordinates)
+            by_score = OfTile(self.inputs, self.derivative, coordinates)
             for i, j, elements in by_score.each():
-                known: dict[str, Callable[[], Value]] = {
-                    **by_score.indices(i, j),
-                    SCORE: functools.partial(_itself, S[i, j]),
-                }
-                k.mul(slopes[i, j], elements.at(i, j, known), into=slopes[i, j])
+                slope = elements.at(i, j, by_score.with_score(i, j, S[i, j]))
+                k.mul(slopes[i, j], slope, into=slopes[i, j])
         for i, j, elements in of.each():
             score = S[i, j]
-            result = elements.at(i, j, {**of.indices(i, j), SCORE: functools.partial(_itself, score)})
+            result = elements.at(i, j, of.with_score(i, j, score))
             if isinstance(result, dsl.Value):
                 k.mul(result, LOG2E, into=score)
             else:
@@ -71,7 +74,7 @@ def _itself(value: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class _OfTile:
+class OfTile:
     """A function for a thread's scores in a tile."""
 
     inputs: Inputs
@@ -88,13 +91,22 @@ class _OfTile:
             "first_key": lambda: coordinates.my_first_key,
         }
 
+    def with_score(self, i: int, j: int, score: Value) -> dict[str, Callable[[], Value]]:
+        """As `indices`, and the score itself."""
+        return {**self.indices(i, j), SCORE: functools.partial(_itself, score)}
+
+    @property
+    def elements(self) -> Elements:
+        """The function for the scores of the tile, where no branch has begun."""
+        return Elements(self.emitted, self.coordinates.keys)
+
     @marked("functions of scores: keys of a tile")
     def each(self) -> Iterator[tuple[int, int, Elements]]:
         """The rows and columns, each in a context for the code that is emitted for it. If elements are loaded
         by key, only for keys that exist.
         """
         coordinates, k = self.coordinates, self.inputs.k
-        elements = Elements(self.emitted, coordinates.keys)
+        elements = self.elements
         branches = self.emitted.trace.loads_by_key
         if branches:
             for i in range(len(coordinates.rows)):
@@ -146,7 +158,7 @@ class AppliedMaskMod(Applied):
         return functools.reduce(operator.or_, parts)
 
     def _hide(self, S: Fragment, coordinates: ScoreCoordinates) -> None:
-        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, coordinates)
+        k, of = self.inputs.k, OfTile(self.inputs, self.emitted, coordinates)
         for i, j, elements in of.each():
             seen = elements.at(i, j, of.indices(i, j))
             if isinstance(seen, dsl.Value):

@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import numpy as np
 
-from flash.mods.trace import AuxArray
+from flash.mods.elements import differentiable
+from flash.mods.trace import AuxArray, Trace
 from flash.operands.declared import PER_HEAD, PER_SCORE
 from flash.operands.dtype_names import Causal
 from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
@@ -85,6 +86,15 @@ class ScoreSettings(
     def aux_operands(self) -> tuple[str, ...]:
         """The names of the operands of the arrays that functions of scores index."""
         return tuple(array.operand for array in self.aux_arrays)
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """The names of the arrays of scores that have gradients: arguments, and operands of arrays in
+        `aux`.
+        """
+        arguments = [feature.argument for feature in self.scores if feature.gradient_of]
+        trace = cast(Trace | None, self.score_mod)
+        return (*arguments, *[array.operand for array in differentiable(trace)])
 
     @property
     def score_arguments(self) -> ScoreArguments:

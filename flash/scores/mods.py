@@ -5,11 +5,13 @@ keys a query sees, and both index the arrays of `aux`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
 
-from flash.mods.emit import Emitted
+from flash.mods.elements import ElementRead, element_reads
+from flash.mods.emit import AuxElements, Emitted
 from flash.mods.evaluate import Evaluation
 from flash.mods.operations import is_long
 from flash.mods.reach import Interval, has_gaps, key_bounds
@@ -17,7 +19,7 @@ from flash.mods.record import MASK_MOD, SCORE_MOD, naming, traced
 from flash.mods.rounding import rounding
 from flash.mods.slopes import derivative
 from flash.mods.tile_bounds import OnHost
-from flash.mods.trace import SCORE, Trace
+from flash.mods.trace import SCORE, SUMMED, Trace
 from flash.scores.applied_mods import AppliedMaskMod, AppliedScoreMod
 from flash.scores.aux_arrays import array_arguments, arrays_of_call, aux_arrays
 from flash.scores.feature import UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError, TypeOf
@@ -107,18 +109,34 @@ class _OfFunction(ScoreFeature):
             return _REGISTERS_OF_LOADS
         return _REGISTERS_OF_CALLS if is_long(self.trace) else _REGISTERS
 
-    def emitted(self, inputs: Inputs, trace: Trace | None = None) -> Emitted:
-        """The function in a kernel, or another one with the same arguments if `trace` is given."""
+    def emitted(
+        self,
+        inputs: Inputs,
+        trace: Trace | None = None,
+        more: Mapping[str, AuxElements] = MappingProxyType({}),
+    ) -> Emitted:
+        """The function in a kernel, or another one with the same arguments if `trace` is given. `more` are
+        arrays, by name, besides those of the launch.
+        """
         trace = self.trace if trace is None else trace
         of_cta = {"batch": inputs.batch}
         if inputs.packing is None:
             of_cta["head"] = inputs.first_head
-        arrays = {array.name: inputs.elements(array) for array in trace.arrays}
+        arrays = {a.name: more[a.name] if a.name in more else inputs.elements(a) for a in trace.arrays}
         return Emitted(inputs.k, trace, of_cta, arrays, rounds_once=inputs.rounds_once)
 
     @classmethod
-    def _evaluated(cls, trace: Trace, scores: Array | None, of: Scored, block: Block | None) -> Evaluation:
-        """The function for all scores, or for a block of the scores of one batch item."""
+    def evaluated(
+        cls,
+        trace: Trace,
+        scores: Array | None,
+        of: Scored,
+        block: Block | None = None,
+        more: Mapping[str, object] = MappingProxyType({}),
+    ) -> Evaluation:
+        """The function for all scores, or for a block of the scores of one batch item. `more` are arrays, by
+        name, besides those of the call.
+        """
         batch, heads, seq_q, seq_k = of.shape
         if block is None:
             indices = [np.arange(batch)[:, None, None, None], np.arange(heads)[:, None, None]]
@@ -134,7 +152,8 @@ class _OfFunction(ScoreFeature):
         }
         if scores is not None:
             inputs[SCORE] = scores
-        return Evaluation(trace, inputs, array_arguments(of.arguments), of.dtype)  # type: ignore[arg-type]
+        arrays: Any = {**array_arguments(of.arguments), **more}
+        return Evaluation(trace, inputs, arrays, of.dtype)
 
 
 @dataclass(frozen=True)
@@ -162,25 +181,47 @@ class ScoreMod(_OfFunction):
     @classmethod
     def change_block(cls, score: Array, block: Block) -> None:
         """See `ScoreFeature.change_block`."""
-        score[...] = cls._evaluated(block.of.arguments[SCORE_MOD], score, block.of, block).result
+        score[...] = cls.evaluated(block.of.arguments[SCORE_MOD], score, block.of, block).result
 
     @classmethod
     def gradient_block(cls, dscore: Array, saved: Array | None, block: Block) -> None:
         """See `ScoreFeature.gradient_block`."""
         slope = derivative(block.of.arguments[SCORE_MOD])
-        dscore *= cls._evaluated(slope, saved, block.of, block).result
+        dscore *= cls.evaluated(slope, saved, block.of, block).result
+
+    @classmethod
+    def add_element_gradients(
+        cls, sums: Mapping[str, Array], dscore: Array, before: Array | None, of: Scored, block: Block | None
+    ) -> None:
+        """Add to the gradients of arrays of `aux` in `sums`, by the names of their operands, the terms of all
+        scores, or of a block of them. `dscore` is the gradient of the scores after this step, `before` the
+        scores before it.
+        """
+        for read in element_reads(of.arguments[SCORE_MOD]):
+            if read.array.operand in sums:
+                of_slope = cls.evaluated(read.slope, before, of, block)
+                of_element = cls.of_element(read, before, of, block)
+                read.add(sums[read.array.operand], read.terms(dscore, of_slope), of_element)
+
+    @classmethod
+    def of_element(
+        cls, read: ElementRead, before: Array | None, of: Scored, block: Block | None = None
+    ) -> Evaluation:
+        """The indices of the elements that one read takes for all scores, or for a block of them."""
+        summed = {SUMMED: array_arguments(of.arguments)[read.array.name]}
+        return cls.evaluated(read.element, before, of, block, summed)
 
     @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
         """See `ScoreFeature.changed`."""
-        result = cls._evaluated(of.arguments[SCORE_MOD], scores, of, None).result
+        result = cls.evaluated(of.arguments[SCORE_MOD], scores, of, None).result
         return np.broadcast_to(result, scores.shape)
 
     @classmethod
     def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
         """See `ScoreFeature.gradient`."""
         slope = derivative(of.arguments[SCORE_MOD])
-        result: Array = dafter * cls._evaluated(slope, before, of, None).result
+        result: Array = dafter * cls.evaluated(slope, before, of, None).result
         return result
 
     @classmethod
@@ -189,8 +230,8 @@ class ScoreMod(_OfFunction):
         ln(2).
         """
         trace = of.arguments[SCORE_MOD]
-        slope = cls._evaluated(derivative(trace), before, of, None).result
-        inputs = cls._evaluated(trace, before, of, None).inputs
+        slope = cls.evaluated(derivative(trace), before, of, None).result
+        inputs = cls.evaluated(trace, before, of, None).inputs
         error = rounding(trace, inputs, array_arguments(of.arguments))  # type: ignore[arg-type]
         capped = np.abs(slope * before) if of.arguments.get("softcap") else 0.0
         rounded = np.abs(after) + error + 2 * capped
@@ -226,7 +267,7 @@ class MaskMod(_OfFunction):
     @classmethod
     def hidden_in(cls, block: Block) -> Array:
         """See `ScoreFeature.hidden_in`."""
-        shown_keys = cls._evaluated(block.of.arguments[MASK_MOD], None, block.of, block).result
+        shown_keys = cls.evaluated(block.of.arguments[MASK_MOD], None, block.of, block).result
         heads = shown_keys.shape[0] if shown_keys.ndim == 3 else 1
         return ~np.broadcast_to(shown_keys, (heads, *block.sizes))
 
@@ -250,4 +291,4 @@ class MaskMod(_OfFunction):
     @classmethod
     def visible(cls, of: Scored) -> Array:
         """See `ScoreFeature.visible`."""
-        return cls._evaluated(of.arguments[MASK_MOD], None, of, None).result
+        return cls.evaluated(of.arguments[MASK_MOD], None, of, None).result

@@ -325,8 +325,8 @@ def test_python_refuses_what_the_options_cannot_say() -> None:
     with pytest.raises(ConfigError) as stopped:
         gradient_kernels.backward(AttentionConfig(16, dtype="f16"), "key")
     assert str(stopped.value) == (
-        "backward: owner must be one of 'queries', 'keys', 'scores', 'deltas', 'sums', got 'key'; did you "
-        "mean 'keys'?"
+        "backward: owner must be one of 'queries', 'keys', 'scores', 'elements', 'deltas', 'sums', "
+        "got 'key'; did you mean 'keys'?"
     )
     with pytest.raises(ConfigError) as stopped:
         gradient_kernels.sum_terms("e4m3")  # type: ignore[arg-type]  # it is no type of Q

@@ -25,6 +25,7 @@ SMALL = {
     "backward": ["backward", "--owner", "queries", "--head-dim", "16", "--dtype", "f16"],
     "widen": ["widen", "--matrix", "Q", "--head-dim", "16", "--dtype", "e4m3", "--target", "sm_90a"],
     "sum": ["sum"],
+    "round": ["round"],
 }
 _FP8 = ("--dtype", "e4m3", "--target", "sm_90a")
 OPTIONS = {
@@ -102,6 +103,7 @@ OPTIONS = {
     ],
     "widen": [["--matrix", "dO", "--dout-dtype", "e5m2"], ["--head-dim", "32"], ["--scale-block", "64"]],
     "sum": [["--dtype", "f16"], ["--target", "sm_90"]],
+    "round": [["--dtype", "f16"], ["--target", "sm_90"]],
 }
 
 
@@ -147,6 +149,7 @@ def test_every_option_makes_another_kernel_that_its_contract_describes(kernel: s
         ["backward", "--owner", "keys", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
         ["backward", "--owner", "sums", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
         ["sum", "--dtype", "bf16"],
+        ["round", "--dtype", "bf16"],
     ],
     ids=lambda argv: "-".join(argv[::3]),
 )
@@ -218,7 +221,7 @@ def test_accesses_are_proved(kernel: str, options: str, call: Command) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "count"),
-    [("decode", 5), ("append", 3), ("merge", 2), ("backward", 6), ("widen", 2), ("sum", 2)],
+    [("decode", 5), ("append", 3), ("merge", 2), ("backward", 6), ("widen", 2), ("sum", 2), ("round", 2)],
 )
 def test_help_shows_examples_that_work(
     kernel: str, count: int, tmp_path: Path, call: Command, monkeypatch: pytest.MonkeyPatch
@@ -366,12 +369,12 @@ def test_forward_may_be_named(call: Command) -> None:
         (
             [*SMALL["backward"], "--non-deterministic"],
             "backward: owner='queries' is none of the kernels with deterministic=False, which are deltas, "
-            "keys, sums, scores; use deterministic=True",
+            "keys, sums, scores, elements; use deterministic=True",
         ),
         (
             [*SMALL["backward"], "--owner", "sums"],
             "backward: owner='sums' is none of the kernels with deterministic=True, which are queries, keys, "
-            "scores; use deterministic=False",
+            "scores, elements; use deterministic=False",
         ),
         (
             [

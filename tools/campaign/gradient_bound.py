@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.mods.elements import element_reads
+from flash.mods.record import SCORE_MOD
 from flash.operands.dtypes import BF16, DTYPES, F16, F32
 from flash.problem.config import AttentionConfig
 from flash.problem.gradients import SUMS_OF_QUERIES, term_of
@@ -23,8 +25,10 @@ from flash.reference import (
     visible_keys,
     weight_factors,
 )
+from flash.scores.aux_arrays import flattened
 from flash.scores.feature import Scored, ScoreFeature, summed_to
 from flash.scores.features import asked, scored
+from flash.scores.mods import ScoreMod
 
 Array = NDArray[Any]
 
@@ -96,7 +100,8 @@ class GradientInputs:
         errors = sums.of_matrices(self)
         errors |= {name: sums.of_array(self, name) for name in wanted}
         exact = {"q": right.dq, "k": right.dk, "v": right.dv, **right.arrays}
-        types = {name: np.asarray(self.arguments[name]).dtype for name in wanted}
+        arrays = flattened("the campaign", self.arguments)
+        types = {name: np.asarray(arrays[name]).dtype for name in wanted}
         bounds = {
             name: _rounded(exact[name], error, types.get(name, self.written or self.q.dtype))
             for name, error in errors.items()
@@ -106,8 +111,8 @@ class GradientInputs:
         bounds["D"] = _rounded(*delta, single)
         bounds[SUMS_OF_QUERIES] = _rounded(*sums.sums_of_queries(self), single)
         for name in wanted:
-            feature = sums.features[name]
-            if feature.gradient_of in ("rows", "first", "keys"):
+            feature = sums.features.get(name)
+            if feature is not None and feature.gradient_of in ("rows", "first", "keys"):
                 terms = sums.terms(self, feature)
                 bounds[term_of(feature, one_sweep=False)] = _rounded(*terms, single)
         return bounds
@@ -141,6 +146,9 @@ class _Terms:
     product_error: Array  # of gradients of scaled products, as factors of Q and K
     weight_error: Array  # of weights, as factors of dO
     first_error: Array  # of what a row adds to the gradient of its first score
+    score_error: Array
+    unmodified: Array  # scores before a `score_mod`
+    elements: Mapping[str, Array]  # the arrays of the call, by the names of their operands
 
     @classmethod
     def of(cls, call: GradientInputs) -> _Terms:
@@ -157,7 +165,9 @@ class _Terms:
         visible = visible_keys(at)
         none = np.isneginf(call.lse)
         score = scale * (q @ k.swapaxes(2, 3))
+        unmodified = score
         for step in score_steps(score, at):
+            unmodified = step.before if step.feature is ScoreMod else unmodified
             score = step.after
         score = np.where(visible, score, -np.inf)
         rows = np.where(none, np.inf, call.lse.astype(np.float64))[..., None]
@@ -195,6 +205,9 @@ class _Terms:
             np.where(visible, of_products, 0),
             np.where(visible, of_weights, 0),
             first + ends[..., :1].max(axis=3, initial=0),
+            np.where(visible, of_scores, 0),
+            unmodified,
+            flattened("the campaign", inputs),
         )
 
     def of_matrices(self, call: GradientInputs) -> dict[str, Array]:
@@ -218,6 +231,8 @@ class _Terms:
 
     def of_array(self, call: GradientInputs, name: str) -> Array:
         """The error of the gradient of an array of scores before it is rounded."""
+        if name not in self.features:
+            return self._of_elements(name)
         feature = self.features[name]
         parts = (
             feature.array_gradient(self.gradient_error, self.at),
@@ -225,6 +240,23 @@ class _Terms:
         )
         first = next(part for part in parts if part is not None)
         return summed_to(np.abs(first), np.shape(call.arguments[name]))
+
+    def _of_elements(self, name: str) -> Array:
+        """The error of the gradient of an array of `aux`: that of gradients of scores, times the derivative
+        by an element, and that of the derivative, whose own derivative by the score `bend` bounds.
+        """
+        total = np.zeros_like(self.elements[name], np.float64)
+        for read in element_reads(self.at.arguments[SCORE_MOD]):
+            if read.array.operand == name:
+                slope = np.abs(ScoreMod.evaluated(read.slope, self.unmodified, self.at).result)
+                error = slope * (self.gradient_error + _ROUNDINGS * np.abs(self.gradient))
+                error += np.abs(self.gradient) * self.score_error
+                read.add(
+                    total,
+                    np.where(self.gradient_error > 0, error, 0),
+                    ScoreMod.of_element(read, self.unmodified, self.at),
+                )
+        return total
 
     def terms(self, call: GradientInputs, feature: type[ScoreFeature]) -> GradientBound:
         """The terms, one for each row or key, whose sum is the gradient of a feature's array."""

@@ -18,6 +18,8 @@ from flash.adapters.jax import host, manual_axes
 from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work, result_types
 from flash.launch.options import ATTENTION, DEFAULTS, VARLEN, AttentionOptions, VarlenOptions, options_of
+from flash.mods.elements import differentiable
+from flash.mods.record import SCORE_MOD
 from flash.mods.trace import AUX
 from flash.problem.features import ANGLES
 from flash.problem.outputs import LSE, Output, and_lse
@@ -63,16 +65,15 @@ def attention(q: Any, k: Any, v: Any, **arguments: Unpack[AttentionArguments]) -
     are raised when the call is traced; results are of type jax.Array. Arguments that are no arrays
     are values of Python, but `dropout_seed` may be an integer array without axes.
 
-    Traced calls are computed by a callback in programs for the CPU, and by kernels, on the arrays in
-    place and the program's stream, in those for an NVIDIA GPU. Gradients of q, k, v,
-    alibi_slopes, bias, key_bias and sink, from those of out and lse, are those of
-    `flash.attention_backward`, by the backend of the call; of arrays on the host, "auto" is
-    PTXGEN_BACKEND, else "cpu". They are reverse-mode and of first order; max_logit is a constant for them.
-    Unless `deterministic`,
-    kernels sum that of q by atomics in any order, as `flash.attention_backward` has it.
+    Traced calls are computed by a callback in programs for the CPU, and by kernels, on the arrays in place
+    and the program's stream, in those for an NVIDIA GPU. Gradients of q, k, v, alibi_slopes, bias, key_bias,
+    sink and numbers of aux that score_mod reads, from those of out and lse, are those of
+    `flash.attention_backward`, by the backend of the call; of arrays on the host, "auto" is PTXGEN_BACKEND,
+    else "cpu". They are reverse-mode and of first order; max_logit is a constant for them. Unless
+    `deterministic`, kernels sum that of q by atomics in any order, as `flash.attention_backward` has it.
 
-    Raises `LaunchError` for traced values of other arguments, and for gradients of arrays in `aux` and of
-    gradients.
+    Raises `LaunchError` for traced values of other arguments, and for gradients of other arrays in `aux` and
+    of gradients.
     """
     require_known(ATTENTION, arguments, AttentionArguments, attention)
     return _called(ATTENTION, {"q": q, "k": k, "v": v}, arguments)
@@ -265,11 +266,12 @@ def _require_gradients(call: Call, wanted: Sequence[str], *, has_pages: bool) ->
             f"{call.caller}: keys in pages have no gradients, but {', '.join(wanted)} must be "
             "differentiated; use jax.lax.stop_gradient on the arrays of the call, or pass the keys packed"
         )
-    unknown = [name for name in wanted if name not in DIFFERENTIABLE]
+    elements = [array.operand for array in differentiable(dict(call.settings).get(SCORE_MOD))]
+    unknown = [name for name in wanted if name not in (*DIFFERENTIABLE, *elements)]
     if unknown:
         raise LaunchError(
-            f"{call.caller}: functions of scores are not differentiated by the arrays that they index, but "
-            f"{', '.join(unknown)} must be; use jax.lax.stop_gradient on them"
+            f"{call.caller}: arrays of aux that score_mod does not read have no gradients, but "
+            f"{', '.join(unknown)} must be differentiated; use jax.lax.stop_gradient on them"
         )
 
 

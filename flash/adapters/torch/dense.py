@@ -46,7 +46,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -
     atomics in any order, as `flash.attention_backward` has it, but not where
     `torch.are_deterministic_algorithms_enabled()` when the backward pass runs.
 
-    Raises `LaunchError` for tensors that require gradients in `aux`, or with `out`; for distributed and
+    Raises `LaunchError` for tensors that require gradients with `out`, or in `aux` inside transforms of
+    torch.func; for distributed and
     nested tensors; and for what is no tensor.
     """
     causal = arguments.get("causal", False)

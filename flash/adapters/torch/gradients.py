@@ -22,7 +22,9 @@ from ptxgen.errors import LaunchError
 _PAGES: Final = "block_table"  # the tensor that says that keys are in pages
 _DIFFERENTIATED: Final = 2  # results that have gradients: out and lse
 _NOT_OF_PAGES: Final = "keys in pages have no gradients"
-NOT_OF_AUX: Final = "functions of scores are not differentiated by the arrays that they index"
+NOT_OF_AUX: Final = (
+    "transforms of torch.func and tangents do not reach the arrays that functions of scores index"
+)
 
 
 def differentiate(
@@ -40,26 +42,26 @@ def differentiate(
     torch.func.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `settings`.
-    `compute` computes, from dout, dlse, out, lse, a flag for each of `WITH_GRADIENTS`, whether it is wanted,
-    and these arguments, the gradients of `WITH_GRADIENTS`; those that are not wanted have no elements.
-    `where` says where vmap puts a mapped axis, `pairs` how many pairs of queries and keys a call has.
+    `compute` computes, from dout, dlse, out, lse, a flag for each of `WITH_GRADIENTS` and of the tensors in
+    aux, whether it is wanted, and these arguments, the gradients of `WITH_GRADIENTS` and a list of those of
+    aux; those that are not wanted have no elements. `where` says where vmap puts a mapped axis, `pairs` how
+    many pairs of queries and keys a call has.
     """
     caller, aux, with_lse = settings.caller, len(names), settings.names.index(LSE.option)
 
     def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *args: Any) -> Any:  # noqa: ARG001
         named = dict(zip(names, args, strict=False))
-        asked = dict(zip(WITH_GRADIENTS, wanted, strict=True))
-        return tuple(
-            torch.empty_like(named[name], memory_format=torch.contiguous_format)
-            if asked[name]
-            else dout.new_empty((0,))
-            for name in WITH_GRADIENTS
-        )
+        tensors = [*map(named.get, WITH_GRADIENTS), *(args[aux] or ())]
+        gradients = [
+            torch.empty_like(tensor, memory_format=torch.contiguous_format) if asked else dout.new_empty((0,))
+            for tensor, asked in zip(tensors, wanted, strict=True)
+        ]
+        return (*gradients[: len(WITH_GRADIENTS)], gradients[len(WITH_GRADIENTS) :])
 
     back = library.declare(
         f"{caller}_backward",
         f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {schema}) -> "
-        f"({', '.join(['Tensor'] * len(WITH_GRADIENTS))})",
+        f"({', '.join(['Tensor'] * len(WITH_GRADIENTS))}, Tensor[])",
         compute,
         fake,
     )
@@ -68,7 +70,7 @@ def differentiate(
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         arrays = inputs[aux] or []
         needed = [name for name, asked in zip(names, ctx.needs_input_grad, strict=False) if asked]
-        require_no_tracking(caller, _of_aux(ctx.needs_input_grad, aux, len(arrays)), NOT_OF_AUX)
+        needed += _of_aux(ctx.needs_input_grad, aux, len(arrays))
         if dict(zip(names, inputs, strict=False)).get(_PAGES) is not None:
             require_no_tracking(caller, needed, _NOT_OF_PAGES)
         ctx.settings = inputs[aux + 1 :]
@@ -83,19 +85,23 @@ def differentiate(
         *tensors, out, lse = ctx.saved_tensors
         arrays = tensors[aux:] if ctx.has_aux else None
         needed = dict(zip(names, ctx.needs_input_grad, strict=False))
-        computed = (of_back if in_transform() else back)(
+        # Inside transforms, where a call refuses tensors of aux with gradients, this is one flag for all.
+        of_aux = ctx.needs_input_grad[aux]
+        wanted = [*of_aux] if isinstance(of_aux, (list, tuple)) else [False] * len(arrays or ())
+        *computed, of_arrays = (of_back if in_transform() else back)(
             torch.zeros_like(out) if dout is None else dout,
             dlse,
             out,
             lse,
-            [needed.get(name, False) for name in WITH_GRADIENTS],
+            [*[needed.get(name, False) for name in WITH_GRADIENTS], *wanted],
             *tensors[:aux],
             arrays,
             *ctx.settings,
         )
         of = dict(zip(WITH_GRADIENTS, computed, strict=True))
         of_tensors = [of.get(name) if needed[name] else None for name in names]
-        return (*of_tensors, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
+        of_elements = [x if asked else None for x, asked in zip(of_arrays, wanted, strict=True)]
+        return (*of_tensors, arrays and of_elements, *[None] * len(ctx.settings))
 
     rules = Mapped(settings, where, names)
     ready = _Formula(caller, forward, save, backward, rules.forward).registered()

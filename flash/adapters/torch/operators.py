@@ -14,13 +14,14 @@ from torch import Tensor
 import flash
 from flash.adapters.torch import flops, gradients, library
 from flash.adapters.torch.forward_mode import Computation
-from flash.adapters.torch.functions import functions_of
+from flash.adapters.torch.functions import functions_of, trace_of
 from flash.adapters.torch.settings import SEED, Known, Schema, or_empty, seed_tensor, shape_of, spread
 from flash.adapters.torch.tensors import (
     FP8,
     autocast_lowers,
     dense_rows,
     in_forward_level,
+    in_transform,
     require_no_tangents,
     require_no_tracking,
     require_plain,
@@ -32,6 +33,7 @@ from flash.adapters.torch.vmap import MATRICES, WITH_GRADIENTS, Dense, Varlen
 from flash.calls.backend import for_gradients_of_host
 from flash.gradients.tangents import attention_tangents
 from flash.launch.options import ATTENTION
+from flash.mods.elements import differentiable
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.operands.dtype_names import Backend, Precision
@@ -122,12 +124,13 @@ class Operators:
             in_forward_mode = out is None and self._has_tangents(inputs, backend, asked["precision"])
             if not in_forward_mode:
                 require_no_tangents(caller, {**inputs, "out": out})
-        differentiated = tracked(inputs)
         functions = functions_of(caller, options.get(SCORE_MOD), options.get(MASK_MOD), options.get(AUX))
-        if aux := functions.aux:
-            of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
-            require_no_tracking(caller, of_aux, gradients.NOT_OF_AUX)
-            require_no_tangents(caller, {f"aux[{name!r}]": array for name, array in aux.items()})
+        aux = {f"aux[{name!r}]": array for name, array in (functions.aux or {}).items()}
+        differentiated = tracked({**inputs, **aux})
+        if aux and (in_forward_mode or in_transform()):
+            require_no_tracking(caller, tracked(aux), gradients.NOT_OF_AUX)
+        if aux:
+            require_no_tangents(caller, aux)
         asked[LSE.option] = bool(asked[LSE.option] or differentiated or in_forward_mode)
         seed = seed_tensor(caller, asked["dropout"], options.get(SEED))
         compute = self._computed
@@ -144,7 +147,7 @@ class Operators:
             )
         else:
             require_plain(caller, {"out": out})
-            require_no_tracking(caller, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
+            require_no_tracking(caller, tracked({**inputs, **aux, "out": out}), _NOT_INTO_OUT)
             result, others = out, self._run_into(out, *arguments)
         if not any(wanted):
             return result
@@ -246,12 +249,14 @@ class Operators:
         wanted: Sequence[bool],
         *arguments: Any,
     ) -> tuple[Tensor, ...]:
-        """The gradients of `WITH_GRADIENTS`; a tensor without elements for what is not `wanted`. On a GPU
-        they are computed on the current stream, where autograd makes `dout`.
+        """The gradients of `WITH_GRADIENTS`, and a list of those of aux; a tensor without elements for what
+        is not `wanted`. On a GPU they are computed on the current stream, where autograd makes `dout`.
         """
-        is_wanted = dict(zip(WITH_GRADIENTS, wanted, strict=True))
         tensors, scores, asked = self._read(arguments)
         q, how = tensors["q"], self._settings.of_gradients(asked)
+        elements = [f"{AUX}_{name}" for name in asked["aux_names"] or ()]
+        is_wanted = dict(zip((*WITH_GRADIENTS, *elements), wanted, strict=True))
+        read = [array.operand for array in differentiable(trace_of(asked[SCORE_MOD]))]
         backend = asked["backend"]
         if q.device.type == "cpu":
             backend = for_gradients_of_host(backend, asked["precision"])
@@ -266,11 +271,15 @@ class Operators:
             **scores,
             **how,
             needed=[name for name in MATRICES if is_wanted[name]],
-            wanted=[name for name in DIFFERENTIABLE if is_wanted[name]],
+            wanted=[name for name in (*DIFFERENTIABLE, *read) if is_wanted[name]],
             backend=backend,
         )
         gradients = dict(zip(MATRICES, computed, strict=False)) | computed.arrays
-        return tuple([gradients[name] if is_wanted[name] else q.new_empty((0,)) for name in WITH_GRADIENTS])
+        for name, array in zip(elements, arguments[len(self._names)] or (), strict=True):
+            if is_wanted[name] and name not in read:  # no score depends on it
+                gradients[name] = torch.zeros_like(array)
+        of = [gradients[name] if is_wanted[name] else q.new_empty((0,)) for name in is_wanted]
+        return (*of[: len(WITH_GRADIENTS)], of[len(WITH_GRADIENTS) :])
 
     def _results(self, q: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         out, *others = self._computed(q, *arguments)

@@ -151,9 +151,9 @@ class Mapped:
         (*first, wanted), rest = arguments[:5], arguments[5:]
         rest_dims = dims[5:]
         where = self._kind.of(info.batch_size, rest[0], rest_dims[0])
-        is_wanted = dict(zip(WITH_GRADIENTS, wanted, strict=True))
+        is_wanted = dict(zip(WITH_GRADIENTS, wanted, strict=False))
         folded = [None if t is None else where.folded(t, d) for t, d in zip(first, dims[:4], strict=True)]
-        gradients = operator(*folded, wanted, *self._folded(info, where, rest_dims, rest, is_wanted))
+        *gradients, of_aux = operator(*folded, wanted, *self._folded(info, where, rest_dims, rest, is_wanted))
         named = dict(zip(self._names, zip(rest, rest_dims, strict=False), strict=False))
         results: list[tuple[Tensor, int | None]] = []
         for name, gradient in zip(WITH_GRADIENTS, gradients, strict=True):
@@ -163,7 +163,8 @@ class Mapped:
                 results.append(where.unfolded(gradient))
             else:
                 results.append(where.of_array(name, gradient, *named[name]))
-        return tuple(zip(*results, strict=True))
+        tensors, axes = zip(*results, strict=True)
+        return (*tensors, of_aux), (*axes, [None] * len(of_aux))
 
     def _folded(
         self,

@@ -34,19 +34,20 @@ The gradients of a call are launches of several kernels, in this order, each wit
   --owner queries  dQ, and D, the sums of O times its gradient over rows, which the others read
   --owner keys     dK and dV
   --owner scores   the gradient of a bias, if it is wanted
+  --owner elements exact sums of the gradients of arrays of --aux, if aux_NAME is wanted
 With --non-deterministic one sweep makes all gradients, and sums dQ in any order:
   --owner deltas   D
   --owner keys     dK and dV; it adds to f32 sums of dQ, which are 0 before
-  --owner scores   as above
+  --owner scores, --owner elements  as above
   --owner sums     dQ, the sums times the scale
 They take Q, K, V, O and LSE of the forward kernel, emitted with --return-lse, and the gradient of O.
 With --wanted they also write terms of the gradients of arrays of scores, in f32: the kernel of ptxgen
-emit sum adds these up. --dlse is for a result that depends on LSE, too.
+emit sum adds these up; ptxgen emit round rounds exact sums. --dlse is for a result that depends on LSE, too.
 
 Targets are sm_80 and later, and sm_75 for f16, and for f32 of --precision ieee. Tiles are those of a table.
 With --target sm_90a, kernels of f16 and bf16 multiply by wgmma, with tiles that TMA copies: the contract
 says which tensor maps a host encodes. That takes rows of multiples of 16 bytes; with --alignment 8 or less,
-and for --owner scores, they multiply by mma.sync.
+and for --owner scores and elements, they multiply by mma.sync.
 Those of fp8 are for sm_90a, and read Q, K and dO also as ptxgen emit widen wrote them.
 
 {_OUTPUTS}
@@ -72,6 +73,16 @@ the axes along which the array was broadcast, in a fixed order.
 {_OUTPUTS}
 """
 
+_ROUND: Final = f"""\
+examples:
+  ptxgen emit round -o round.ptx
+  ptxgen emit round --dtype bf16 --target sm_90 --json
+
+It rounds exact sums, which ptxgen emit backward --owner elements adds up, to the gradient of an array of aux.
+
+{_OUTPUTS}
+"""
+
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
@@ -81,8 +92,9 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--owner",
         choices=gradient_kernels.OWNERS,
-        help="what a CTA owns rows of: queries (dQ), keys (dK and dV), scores (the gradient of a bias); with "
-        "--non-deterministic deltas (D), keys, scores, or sums (dQ)",
+        help="what a CTA owns rows of: queries (dQ), keys (dK and dV), scores (the gradient of a bias), "
+        "elements (those of arrays of aux); with --non-deterministic deltas (D), keys, scores, elements, or "
+        "sums (dQ)",
     )
     add_kernel_options(
         group,
@@ -114,7 +126,7 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
         type=_names,
         default=(),
         metavar="NAMES",
-        help=f"arrays of scores with gradients, by commas: {', '.join(_ARRAYS)}",
+        help=f"arrays of scores with gradients, by commas: {', '.join(_ARRAYS)}, aux_NAME",
     )
     completed(wanted, _ARRAYS)
 
@@ -164,6 +176,10 @@ def _sum(arguments: argparse.Namespace) -> BuiltKernel:
     return gradient_kernels.sum_terms(arguments.dtype, target=find_target(arguments.target).name)
 
 
+def _round(arguments: argparse.Namespace) -> BuiltKernel:
+    return gradient_kernels.rounded_elements(arguments.dtype, target=find_target(arguments.target).name)
+
+
 KINDS: Final = {
     "widen": Kind(
         "the PTX of the kernel that writes rows of fp8 in bf16 for gradients, or its launch contract",
@@ -181,5 +197,8 @@ KINDS: Final = {
     ),
     "sum": Kind(
         "the PTX of the kernel that sums terms of gradients, or its launch contract", _SUM, (), _add_sum, _sum
+    ),
+    "round": Kind(
+        "the PTX of the kernel that rounds exact sums, or its launch contract", _ROUND, (), _add_sum, _round
     ),
 }

@@ -17,6 +17,7 @@ _MODULES: Final = {
     "backward": _GRADIENTS,
     "widen": _GRADIENTS,
     "sum": _GRADIENTS,
+    "round": _GRADIENTS,
 }
 KINDS: Final = tuple(_MODULES)
 

@@ -625,10 +625,16 @@ def test_gradients_that_are_not_computed_are_refused(jax: ModuleType, adapter: M
 
     mod = {"score_mod": scaled}
     assert np.asarray(jax.grad(lambda x: loss(x, **mod, aux=aux))(q)).any()
-    assert message(lambda: jax.grad(lambda aux: loss(q, **mod, aux=aux))(aux)) == (
-        "attention: functions of scores are not differentiated by the arrays that they index, but aux_x must "
-        "be; use jax.lax.stop_gradient on them"
+    hiding = {"mask_mod": lambda b, h, i, j, x: x[h] > j}
+    assert message(lambda: jax.grad(lambda aux: loss(q, **hiding, aux=aux))(aux)) == (
+        "attention: arrays of aux that score_mod does not read have no gradients, but aux_x must be "
+        "differentiated; use jax.lax.stop_gradient on them"
     )
+    step, x = 2.0**-6, aux["x"]
+    for how in (lambda f: f, jax.jit):
+        slope = how(jax.grad(lambda x: loss(q, **mod, aux={"x": x}).sum()))(x)
+        change = [loss(q, **mod, aux={"x": x + sign * step * slope}) for sign in (1, -1)]
+        np.testing.assert_allclose(change[0] - change[1], 2 * step * (slope**2).sum(), rtol=1e-2)
     for twice in (jax.hessian(loss), jax.jit(jax.grad(lambda x: jax.grad(loss)(x).sum()))):
         assert message(functools.partial(twice, q)) == (
             "attention: second derivatives are not computed, because the backward pass has none of its own; "

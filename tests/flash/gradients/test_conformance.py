@@ -20,7 +20,7 @@ from flash.contract.gradients import gradient_build
 from flash.gradients.kernel import Gradients
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config, has_one_sweep
-from flash.problem.gradients import SCORES, owners_of
+from flash.problem.gradients import ELEMENTS, SCORES, owners_of
 from flash.reference import attention_reference_gradients
 from ptxgen.target import target
 
@@ -165,6 +165,7 @@ def _for_bad_numbers(row: Row) -> bool:
         "key_bias",
         "sink, alibi",
         "dropout",
+        "aux",
     ],
     only=_for_bad_numbers,
 )
@@ -270,8 +271,9 @@ def test_unseen_keys_reach_no_gradient(kind: str, feature: str, sweeps: str, bad
 )
 def test_kernels_are_proved(kind: str, feature: str, sweeps: str) -> None:
     config = AttentionConfig(64, **KINDS[kind], **SETTINGS[feature])
-    wanted = tuple(f.argument for f in config.scores if f.gradient_of)
-    for owner in [*owners_of(one_sweep=sweeps == "one"), *([SCORES] if "bias" in wanted else [])]:
+    wanted = config.differentiable
+    others = [SCORES] * ("bias" in wanted) + [ELEMENTS] * (feature == "aux")
+    for owner in [*owners_of(one_sweep=sweeps == "one"), *others]:
         how: dict[str, Any] = {"with_dlse": True, "wanted": wanted, "one_sweep": sweeps == "one"}
         built = gradient_build(gradient_config(config, owner, target(config.target or "sm_80"), 16, **how))
         assert built.proof.complete, built.proof.unknown

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gradient_launches import bits, interpret, steps
-from gradient_runs import KINDS, SETTINGS, SWEEPS, Case, case, judge
+from gradient_runs import KINDS, SETTINGS, SWEEPS, Case, case, features_of, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.calls.step import Step
@@ -22,7 +22,7 @@ from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config, has_one_sweep
 from flash.problem.gradient_tiles import GRADIENT_TILES, Tiles
-from flash.problem.gradients import KEYS, SCORES, GradientConfig, owners_of
+from flash.problem.gradients import ELEMENTS, KEYS, SCORES, GradientConfig, owners_of
 from ptxgen import ir
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT
@@ -44,8 +44,9 @@ def kernels(
 ) -> list[GradientConfig]:
     """The kernels of a call in which every gradient is wanted, for the config's target or `on`."""
     on = on or config.target or "sm_80"
-    wanted = tuple(f.argument for f in config.scores if f.gradient_of)
-    owners = [*owners_of(one_sweep=one_sweep), *([SCORES] if "bias" in wanted else [])]
+    wanted = config.differentiable
+    others = [SCORES] * ("bias" in wanted) + [ELEMENTS] * (not {*wanted}.isdisjoint(config.aux_operands))
+    owners = [*owners_of(one_sweep=one_sweep), *others]
     how = {"with_dlse": with_dlse, "wanted": wanted, "one_sweep": one_sweep}
     return [gradient_config(config, owner, target(on), alignment, **how) for owner in owners]
 
@@ -187,6 +188,7 @@ WATCHED: dict[str, dict[str, Any]] = {
     "keys without rows": {"seq_q": 20, "seq_k": 150, "causal": "top_left"},
     "keys without rows, one stage": {"seq_q": 20, "seq_k": 150, "head_dim": 136, "causal": "top_left"},
     "bias": {"bias": "f32", "heads": 2, "batch": 2, "arrays": {"bias": _normal(70, 90)}},
+    "aux": {"heads": 2, **features_of()["aux"]},
     "no queries": {"seq_q": 0, "seq_k": 20},
     "no queries, one stage": {"seq_q": 0, "seq_k": 20, "head_dim": 136},
     "several": {
@@ -332,7 +334,7 @@ def test_warps_that_pass_weights_on_give_the_bits_of_those_that_do_not(
     assert result[1:] == result[:-1]
 
 
-_MANY_ORDERS = ["sm_75", "causal", "several", "bias", "wgmma, causal", "wgmma, several"]
+_MANY_ORDERS = ["aux", "sm_75", "causal", "several", "bias", "wgmma, causal", "wgmma, several"]
 
 
 @pytest.mark.nightly
@@ -358,7 +360,7 @@ def _in_turns(of: Case, seed: int) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_nightly(WATCHED, ["causal"]))
+@pytest.mark.parametrize("name", mostly_nightly(WATCHED, ["causal", "aux"]))
 def test_every_order_of_the_ctas_gives_the_same_bits(name: str) -> None:
     of = case(**WATCHED[name])
     assert _in_turns(of, 1) == interpret(of)

@@ -695,7 +695,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     )
 
 
-def test_arrays_of_aux_have_no_gradient() -> None:
+def test_gradients_of_aux_go_by_the_names_of_operands() -> None:
     q, k, v = problem()
     out, lse = flash.attention(q, k, v, backend="cpu", return_lse=True, **call_of("alibi"))
     with pytest.raises(ConfigError) as error:
@@ -706,8 +706,8 @@ def test_arrays_of_aux_have_no_gradient() -> None:
             **call_of("alibi"),
         )
     assert str(error.value) == (
-        "attention_gradients_cpu: arrays must be those of alibi_slopes, bias, key_bias and sink that are "
-        "given, got slopes; other arguments have no gradient"
+        "attention_gradients_cpu: arrays must be those of alibi_slopes, bias, key_bias, sink and "
+        "numbers of aux that are given, got slopes; other arguments have no gradient"
     )
 
 

@@ -15,7 +15,7 @@ from flash.mods.blocks import visible_blocks
 from flash.mods.closures import with_indexed_arrays
 from flash.reference import attention_reference
 from flash.scores.aux_arrays import with_captured
-from ptxgen.errors import LaunchError, TypeMismatchError
+from ptxgen.errors import TypeMismatchError
 
 _RNG = np.random.default_rng(5)
 Q, K, V = _RNG.standard_normal((3, 1, 2, 24, 16), dtype=np.float32)
@@ -254,15 +254,27 @@ def test_arrays_that_no_kernel_reads_are_refused(
     )
 
 
-def test_gradients_of_captured_tensors_are_refused(torch: Any, attention: Any, matrices: Any) -> None:
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_gradients_of_captured_tensors_are_pytorchs(
+    torch: Any, attention: Any, matrices: Any, backend: str
+) -> None:
+    """Of a table by distance, of numbers of heads, of f64 by keys, and of a scalar."""
     q, k, v = matrices
-    for table in (torch.ones(2, requires_grad=True), torch.tensor(0.5, requires_grad=True)):
-        with pytest.raises(LaunchError) as error:
-            attention(q, k, v, score_mod=lambda s, b, h, i, j, t=table: s * (t[h] if t.dim() else t))
-        assert str(error.value) == (
-            "attention: aux['captured_0'] requires gradients, but functions of scores are not differentiated "
-            "by the arrays that they index; call inside torch.no_grad(), or pass aux['captured_0'].detach()"
-        )
+    heads, rows, keys = q.shape[1], torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    drawn = [torch.randn(shape, requires_grad=True) for shape in ((heads, 8), (heads,), (len(keys),), ())]
+    near, slopes, gains, shift = learned = [*drawn[:2], drawn[2].double(), drawn[3]]
+
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s * slopes[h] + near[h, (i - j).clamp(0, 7)] * gains[j] + shift * shift * j
+
+    score = (q @ k.repeat_interleave(heads // k.shape[1], 1).mT * q.shape[-1] ** -0.5).double()
+    score = score * slopes[:, None, None] + near[:, (rows - keys).clamp(0, 7)] * gains + shift**2 * keys
+    wanted = score.softmax(-1) @ v.repeat_interleave(heads // v.shape[1], 1).double()
+    got = attention(q, k, v, score_mod=mod, backend=backend)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(x.square().sum(), learned) for x in (got, wanted)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
 def test_gradients_through_functions_with_captured_tensors_are_pytorchs(torch: Any, attention: Any) -> None:
