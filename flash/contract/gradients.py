@@ -134,8 +134,8 @@ def _emit_auxiliary(config: AuxiliaryConfig) -> ir.Module:
 
 @lru_cache(maxsize=32)
 def verified_auxiliary(config: AuxiliaryConfig) -> AuxiliaryBuild:
-    """The auxiliary kernel of a config, verified: it adds up partial gradients, rounds exact sums, or converts
-    rows of a narrow type to a wider one. Raises `VerifyError` for a fault of the generator.
+    """The auxiliary kernel of a config, verified: it adds up partial gradients, rounds exact sums, or
+    converts rows of a narrow type to a wider one. Raises `VerifyError` for a fault of the generator.
     """
     module = _emit_auxiliary(config)
     require_valid(module)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
 from flash.families.mma import FIRST_ASYNCHRONOUS, MMA
-from flash.families.precision import F32_GRADE, FMA, HALF, IEEE, TF32, operands_of
+from flash.families.precision import F32_GRADE, FMA, HALF, IEEE, TF32, Operands, operands_of
 from flash.families.request import MAX_COLUMNS
 from flash.families.wgmma import MAP_ALIGN, WGMMA_TARGET, width_of
 from flash.families.wgmma_gradient import WgmmaGradientTiling, WgmmaSumsTiling, WgmmaTiles
@@ -175,7 +175,17 @@ def gradient_config(
     of_problem = str(config.causal or ""), alignment, config.element, config.features, with_dlse, wanted
     if by_wgmma is not None:
         return GradientConfig(owner, target, by_wgmma, *of_problem)
-    adds = owner == KEYS and one_sweep
+    tiling = _tiling(config, owner, target, operands, caller, adds=owner == KEYS and one_sweep)
+    return GradientConfig(owner, target, tiling, *of_problem)
+
+
+def _tiling(
+    config: AttentionConfig, owner: str, target: Target, operands: Operands, caller: str, *, adds: bool
+) -> GradientTiling:
+    """The tiles of a kernel without `wgmma` that walks over tiles: of those that the table offers, the first
+    that fits into shared memory and leaves room for enough warps. `adds`: whether it adds to sums of dQ.
+    Raises `ConfigError`, which names `caller`, if none fits.
+    """
     columns = max(config.head_dim, config.value_dim)
     of_tiles = ADDING_KEYS if adds else QUERIES if owner in (SCORES, ELEMENTS) else owner
     is_early = target.sm < FIRST_ASYNCHRONOUS
@@ -227,7 +237,7 @@ def gradient_config(
         or t.warps * target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES)
         >= _WANTED_WARPS
     ]
-    return GradientConfig(owner, target, (together or fitting)[0], *of_problem)
+    return (together or fitting)[0]
 
 
 def _require_indices(config: AttentionConfig, elements: tuple[str, ...], caller: str) -> None:
