@@ -141,12 +141,12 @@ class AttentionConfig(ScoreSettings):
         elements each, and blocks of 16 elements have scales, float8_e4m3fn [..., head_dim / 16]. With varlen
         such scales are packed, or in pages (`docs/numerics.md`); scales of rows have no kernel with varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
-    scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
-        (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
-        in every other round from the last CTA to the first, which suits causality) or "ticket" (a CTA that is
-        done takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is a grid for
-        emitted text, and what a model says for a launch (`flash/launch/scheduler_choice.py`). No result
-        depends on it.
+    scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma` and
+        `tcgen05`, "static" (as many CTAs as run at once, each of which takes several blocks), "mirrored"
+        (the same, in every other round from the last CTA to the first, which suits causality) or "ticket" (a
+        CTA that is done takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is
+        a grid for emitted text, and what a model says for a launch (`flash/launch/scheduler_choice.py`). No
+        result depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
