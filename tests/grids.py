@@ -19,8 +19,8 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
 
     Of a `grid` both can do without cases as long as each value of each parameter still occurs; of
     `sample(count)` both can do without all but `count`, but of `sample(count, gate=more)` `.ci/run` has
-    `more`. Of a test without a marker `make test` has a quarter of the cases, and `.ci/run` all. Of a test all
-    of whose cases are `slow`, `make test` has none, and `.ci/run` has a seventh, or of `sample(count)` no
+    `more`. Of a test without a marker `make test` has a quarter of the cases, and `.ci/run` all. Of a test
+    all of whose cases are `slow`, `make test` has none, and `.ci/run` has a seventh, or of `sample(count)` no
     more than `count`; of `sample(count, gate=more)` it has more only while a value of a parameter is missing.
     Other cases marked `slow`, and those marked `nightly` or `gpu`, do not count.
     """
