@@ -273,7 +273,7 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
     "scales of elements": (
         each(
             AttentionConfig,
-            product(head_dim=(64, 256), scale_block=("mx", "nv")),
+            product(head_dim=(96, 256), scale_block=("nv", "mx")),
             *([{"varlen": True}, {"varlen": True, "page_size": 32, "pack_gqa": True}, {"pack_gqa": True}],),
             dtype="e4m3",
             causal=True,
