@@ -21,6 +21,12 @@ Sources:
 * tensor memory: assumed, without a source, a register of each lane of a warp in a clock, for loads and stores
   of each of the four schedulers. Products of `tcgen05` with M of 64 are assumed to take as long as with M of
   128, which has all lanes;
+* the A100 with 80 GB and the H200: NVIDIA's data sheets;
+* bytes on their way to a multiprocessor: Little's law with `MEMORY_SECONDS`, the longest time that NVIDIA's
+  CUB implies: it wants 12 KiB in flight for each multiprocessor of a V100, 16 of an A100, 48 of an H200 and
+  64 of a B200 (CCCL, `cub/device/dispatch/tuning/tuning_transform.cuh`, `cc_to_min_bytes_in_flight`). These
+  are 1.09, 1.14, 1.35 and 1.21 microseconds of its share of the bandwidth. An idle memory answers sooner, an
+  H100's after 0.26 (479 clocks, Luo et al.);
 * `mma.sync` on sm_90: 63 % of the rate of `wgmma`, as measured by Luo et al., "Benchmarking and
   Dissecting the Nvidia Hopper GPU Architecture" (2024).
 """
@@ -80,6 +86,11 @@ OF_TENSOR_MEMORY: Final[Mapping[int, Device]] = {
     103: Device("B300", 148, 1850, 8000, 4096),
 }
 
+H200: Final = Device("H200 SXM 141 GB", 132, 1980, 4800, 2048)
+# The devices with the fastest memory, of targets for which `DEVICES` has another one.
+FASTEST: Final[Mapping[int, Device]] = {80: Device("A100 SXM4 80 GB", 108, 1410, 2039, 1024), 90: H200}
+MEMORY_SECONDS: Final = 1.35e-6  # from a request to its answer, of a memory that is busy
+
 # Rates of element types as multiples of that of f16, by what an opcode has.
 _OF_TYPES: Final[Mapping[str, float]] = {
     ".tf32": 0.5,
@@ -94,6 +105,22 @@ _OF_TYPES: Final[Mapping[str, float]] = {
     "::mxf4": 4.0,
 }
 _SYNCHRONOUS_ON_HOPPER: Final = 0.63
+
+
+def memory_of(sm: int) -> Device:
+    """The device by whose memory a target is judged: the fastest one, of the next older target for those that
+    have none here.
+    """
+    devices = {**OF_TENSOR_MEMORY, **DEVICES, **FASTEST}
+    return devices[max(least for least in devices if least <= max(sm, min(devices)))]
+
+
+def bytes_to_be_in_flight(sm: int) -> float:
+    """The bytes that must be on their way to each multiprocessor of `memory_of` so that its memory never
+    waits: bandwidth times latency (Little's law).
+    """
+    device = memory_of(sm)
+    return device.gb_per_s * 1e9 / device.multiprocessors * MEMORY_SECONDS
 
 
 def tensor_factor(opcode: str, sm: int) -> float:

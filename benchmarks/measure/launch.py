@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.measure.machine import MACHINE_REMARK, this_machine
 from flash.cache.attention import DecodeStep, attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.commands.measure.record import US, Goal, Job, Rows, Setting, Work, measured
@@ -52,6 +53,7 @@ LAUNCH_REMARKS: Final = (
     "function, which checks its arguments; appends, attends, merges",
     "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy "
     "make it; if not, it is pushed and popped",
+    MACHINE_REMARK,
 )
 
 
@@ -78,6 +80,7 @@ def launch_jobs(quick: bool) -> list[Job]:
             for page_size in PAGE_SIZES
             for rotary in (False, True)
         ),
+        Job("this machine", lambda: [this_machine()]),
     ]
 
 

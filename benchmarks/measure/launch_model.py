@@ -46,8 +46,6 @@ from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.sass import SassInstr, block_of, find_disassembler
 from ptxgen.target import Target
 
-# NVIDIA H200 Tensor Core GPU, data sheet: 4.8 TB/s; otherwise an H100 SXM (`ptxgen.rates`).
-H200: Final = Device("H200 SXM 141 GB", 132, 1980, 4800, 2048)
 CACHE_BYTES: Final = 60 << 20  # L2 of an H200, as its driver says
 # Clocks until global memory answers, from DRAM and from L2, of an H100: Luo et al., "Benchmarking and
 # Dissecting the Nvidia Hopper GPU Architecture" (2024).

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from benchmarks.measure.build import LINE_GOAL_US
 from benchmarks.measure.gallery import function, sources
+from benchmarks.measure.machine import MACHINE_REMARK, this_machine
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.commands.measure.record import US, Goal, Job, Measurement, Rows, Setting, measured, seconds
@@ -61,6 +62,7 @@ LINE_REMARKS: Final = (
     "from a Python function or a configuration to PTX text, in a warm process, in time of the processor; "
     "verification has its own line, and the goal is for both together; the kernels share one process, whose "
     "memory is fragmented after the first few: in a process of its own a kernel takes about a tenth less",
+    MACHINE_REMARK,
 )
 
 
@@ -75,6 +77,7 @@ def line_jobs(quick: bool) -> list[Job]:
         return rows
 
     jobs = [Job(name, functools.partial(measure, name, emit)) for name, emit in emitters().items()]
+    jobs.append(Job("this machine", lambda: [this_machine()]))
     return [*jobs, Job("the slowest kernel of flash", lambda: slowest(measurements))]
 
 

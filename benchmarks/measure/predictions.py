@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.measure.launch_model import H200, Sizes, clocks_of_blocks, estimate
+from benchmarks.measure.launch_model import Sizes, clocks_of_blocks, estimate
 from benchmarks.measure.static_blackwell import RoleReading
 from benchmarks.measure.static_gradients import computing_threads
 from flash.commands.measure.report import ROOT
@@ -38,7 +38,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import OWNERS
 from ptxgen.errors import BackendError
-from ptxgen.rates import DEVICES, OF_TENSOR_MEMORY, Device
+from ptxgen.rates import DEVICES, H200, OF_TENSOR_MEMORY, Device
 from ptxgen.report.issue_model import Busy, modelled
 from ptxgen.report.issue_units import SCHEDULERS, Unit
 from ptxgen.runtime.assembler import find_assembler

@@ -39,7 +39,9 @@ Lengths = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """One causal step of the sequences of `lengths`, (queries, keys) each, with pages of `page_size`."""
+    """One step of the sequences of `lengths`, (queries, keys) each, with pages of `page_size`. It is causal,
+    or of a prefix that tokens of several sequences see, which are then the queries of one.
+    """
 
     dtype: DTypeName
     head_dim: int
@@ -47,6 +49,7 @@ class Serving:
     kv_heads: int
     page_size: int
     lengths: Lengths
+    causal: bool = True
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -57,6 +60,7 @@ class Serving:
             "heads": self.heads,
             "kv": self.kv_heads,
             "page": self.page_size,
+            "causal": self.causal,
             "queries": " ".join(str(queries) for queries, _ in self.lengths),
             "keys": " ".join(str(keys) for _, keys in self.lengths),
         }
@@ -68,15 +72,21 @@ class Serving:
 
     @property
     def config(self) -> AttentionConfig:
-        """The kernel's config: causal attention of packed sequences to paged keys and values."""
+        """The kernel's config: attention of packed sequences to paged keys and values."""
         return AttentionConfig(
-            self.head_dim, dtype=self.dtype, causal=True, varlen=True, page_size=self.page_size
+            self.head_dim, dtype=self.dtype, causal=self.causal, varlen=True, page_size=self.page_size
         )
 
 
 # A part of a prompt after a prefix, a short prompt, and single tokens; then single tokens alone.
 MIXED: Final = ((1, 3000), (96, 1500), (1, 1111), (1, 40), (40, 40))
 TOKENS: Final = ((1, 2048), (1, 777), (1, 1500))
+# Of 16 sequences a token each, and a prefix that they share: read by each, and once for all.
+_SHARING: Final = 16
+PREFIX: Final = (
+    Serving("bf16", 128, 8, 2, 16, ((1, 1024),) * _SHARING, causal=False),
+    Serving("bf16", 128, 8, 2, 16, ((_SHARING, 1024),), causal=False),
+)
 STEPS: Final = (
     Serving("f16", 128, 8, 2, 16, MIXED),
     Serving("bf16", 128, 8, 2, 64, MIXED),
@@ -84,6 +94,7 @@ STEPS: Final = (
     Serving("f32", 128, 8, 2, 16, MIXED),
     Serving("f16", 128, 8, 2, 16, TOKENS),
     Serving("f16", 128, 4, 4, 16, TOKENS),
+    *PREFIX,
 )
 
 
@@ -123,7 +134,7 @@ def unavoidable_bytes(step: Serving) -> int:
         total += 2 * queries * step.heads * row
         for first in range(0, queries * per_query, block):
             last = (min(first + block, queries * per_query) - 1) // per_query
-            seen = max(keys - queries + last + 1, 0)
+            seen = max(keys - queries + last + 1, 0) if step.causal else keys
             total += 2 * heads * (seen * row + -(-seen // step.page_size) * I32.nbytes)
     return total
 

@@ -15,14 +15,17 @@ from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import Build
 from flash.decode.plan import oldest_target
 from flash.families.mma import MMA, MmaTiling
+from flash.families.simt import KIB
 from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import ISSUED, bytes_to_be_in_flight, memory_of
 from ptxgen.runtime.sass import OTHER, mix
 from ptxgen.target import WARP_SIZE
 from ptxgen.target import target as find_target
 
-TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+_QUICK: Final = ("sm_90",)
 HEAD_DIMS: Final = (64, 128)
 PAGE_SIZES: Final = (0, 16, 64)  # 0: no pages
 # The type of the queries, and of K and V if that is another.
@@ -37,7 +40,10 @@ LOOP_REMARKS: Final = (
     "of K and V that it takes in; integers are all instructions but products, f32, exp2, conversions, memory "
     "and control",
     "bytes in flight: tiles of K and V on their way while another is multiplied, of all CTAs that are "
-    "resident on a multiprocessor; fp8 is loaded through registers, and in flight before it is widened",
+    "resident on a multiprocessor; the goal is what Little's law asks for the fastest memory of the target, "
+    "with its latency under load (ptxgen/rates.py)",
+    "issue slots: instructions that schedulers must issue for the bytes that this memory brings, of those "
+    "that they can",
     "no peer is beside them: FlashInfer and FlashAttention need nvcc; flash-attn-4 has no splits on sm_90 "
     "and sm_120, and no pages on sm_80",
 )
@@ -63,7 +69,7 @@ class Stored:
 
 def loop_jobs(quick: bool) -> list[Job]:
     """One job for each kernel and each target that has it."""
-    targets = TARGETS[1:2] if quick else TARGETS
+    targets = _QUICK if quick else TARGETS
     return [
         Job(
             f"loops d={d} {kv_dtype or dtype} page {page} {target}",
@@ -85,6 +91,7 @@ def loop_quality(stored: Stored, target: str) -> Rows:
         "kv": stored.kv_dtype or stored.dtype,
         "page": stored.page_size,
         "tile": t.tile,
+        "stages": t.stages,
         "threads": t.threads,
     }
     try:
@@ -93,18 +100,19 @@ def loop_quality(stored: Stored, target: str) -> Rows:
         return [f"{built.kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     if assembly.loop is None:
         return [f"{built.kernel.name}: {assembly.why_no_loop}"]
-    iteration_bytes = 2 * t.tile * stored.head_dim * built.config.element_of("K").nbytes
-    return _rows(assembly, settings, iteration_bytes, t)
+    return _rows(assembly, settings, built.config.element_of("K").nbytes, t)
 
 
-def _rows(assembly: Assembled, settings: dict[str, Setting], iteration_bytes: int, t: MmaTiling) -> Rows:
+def _rows(assembly: Assembled, settings: dict[str, Setting], nbytes: int, t: MmaTiling) -> Rows:
     assert assembly.loop is not None
     path = assembly.loop.path
     spilled = assembly.spilled_bytes
     ctas = max(assembly.ctas_per_sm, 1)
-    # All stages of K and V but the one that is multiplied.
-    ahead = (2 * t.stages - 1) * iteration_bytes / 2
-    of_warps = len(path) * (t.threads // WARP_SIZE)
+    target = find_target(str(settings["target"]))
+    in_flight = t.bytes_in_flight(target, nbytes, ctas)
+    iteration_bytes = t.tile * (t.head_dim + t.head_dim_v) * nbytes
+    for_access = len(path) * (t.threads // WARP_SIZE) / (iteration_bytes / _ACCESS)
+    issued = for_access / _ACCESS * memory_of(target.sm).bytes_per_clock / ISSUED
 
     def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Rows:
         return [measured(name, unit, [value], config=settings, goal=goal, headline=headline)]
@@ -115,11 +123,13 @@ def _rows(assembly: Assembled, settings: dict[str, Setting], iteration_bytes: in
         *row("CTAs", "per SM", ctas),
         *row("instructions of a turn", "", len(path)),
         *row("integers of a turn", "", mix(path).get(OTHER, 0), headline=True),
+        *row(f"instructions for {_ACCESS} bytes of K and V", "", for_access, headline=True),
+        *row("issue slots at the memory's rate", "%", 100 * issued, goal=Goal("<=", 100)),
         *row(
-            f"instructions for {_ACCESS} bytes of K and V",
-            "",
-            of_warps / (iteration_bytes / _ACCESS),
+            "in flight",
+            "KiB per SM",
+            in_flight / KIB,
+            goal=Goal(">=", bytes_to_be_in_flight(target.sm) / KIB),
             headline=True,
         ),
-        *row("in flight", "KiB per SM", ctas * ahead / 1024, headline=True),
     ]

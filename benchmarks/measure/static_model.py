@@ -18,15 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.measure.launch_model import (
-    H200,
-    Blocks,
-    Estimate,
-    Sizes,
-    clocks_of_blocks,
-    estimate,
-    machine_code,
-)
+from benchmarks.measure.launch_model import Blocks, Estimate, Sizes, clocks_of_blocks, estimate, machine_code
 from benchmarks.measure.predictions import COLUMNS, TOKENS
 from flash.commands.measure.record import Goal, Job, Rows, Setting, measured
 from flash.commands.measure.report import ROOT
@@ -35,6 +27,7 @@ from flash.families.wgmma import WGMMA_TARGET
 from flash.operands.dtype_names import Scheduler
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import H200
 from ptxgen.report.issue_model import Busy, modelled
 from ptxgen.runtime.sass import main_loop
 from ptxgen.target import target as find_target

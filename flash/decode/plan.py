@@ -20,6 +20,8 @@ from flash.contract.cache_builds import append_build
 from flash.contract.catalogue import proved_build
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.families.choice import AnyTiling, choose_launch_tiling, choose_tiling, gathers_rows
+from flash.families.mma import MmaTiling
+from flash.families.precision import HALF
 from flash.families.request import MAX_COLUMNS, natural_alignment
 from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
@@ -27,7 +29,7 @@ from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
-from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.config import DEFAULT_TARGET, STAGES, AttentionConfig
 from flash.problem.features import ANGLES, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Features, Rotation
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import LSE, OUTPUTS, and_lse
@@ -35,6 +37,7 @@ from flash.problem.row_bits import by_rows
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.rates import bytes_to_be_in_flight
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -52,6 +55,9 @@ _OLDEST: Final = "sm_75"
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
 _GOOD_ENOUGH: Final = 0.85
+# Bytes in flight as a multiple of what memory needs: a CTA has fewer in flight until it starts the next copy,
+# and registers of a tiling, by which its CTAs are counted, are an estimate.
+_SURPLUS: Final = 1.5
 _NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
 
 
@@ -238,8 +244,21 @@ def _tiling(
         widening = _WIDENING_LONG_REGISTERS if config.head_dim > MAX_COLUMNS else _WIDENING_REGISTERS
         request = replace(request, other_registers=request.other_registers + widening)
     if small:
-        return choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
-    return choose_launch_tiling(config.tile_request, request, target, alignment)
+        tiling = choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
+    else:
+        tiling = choose_launch_tiling(config.tile_request, request, target, alignment)
+    is_open = config.stages == config.tile == "auto"
+    return _with_stages(call, tiling, target) if is_open else tiling
+
+
+def _with_stages(call: CacheCall, tiling: AnyTiling, target: Target) -> AnyTiling:
+    """A tiling with stages that keep memory busy, if a CTA has so few rows that it waits for memory."""
+    if not isinstance(tiling, MmaTiling) or tiling.operands is not HALF or tiling.prefetches:
+        return tiling
+    if tiling.block_q > _FEW_ROWS:
+        return tiling
+    wanted = _SURPLUS * bytes_to_be_in_flight(target.sm)
+    return tiling.with_stages(STAGES, target, call.stored.nbytes, wanted)
 
 
 def _has_small_tile(call: CacheCall, tiling: AnyTiling) -> bool:

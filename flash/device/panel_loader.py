@@ -37,6 +37,11 @@ class Share:
         """This share of the tile that begins `nbytes` bytes further in shared memory."""
         return replace(self, pointer=self.pointer.moved(self.pointer.value + nbytes))
 
+    def at(self, panel: Panel, first: int) -> Pointer:
+        """The address of the thread's chunk of a panel, as words, in its row moved down by `first`."""
+        at = self.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
+        return Pointer(at.value, "shared", u32, at.offset)
+
     @property
     def first_chunk(self) -> Value:
         """The thread's chunk of a row in its first panel, counted from the first of `panels`."""
@@ -117,9 +122,8 @@ class PanelLoader:
             for first in range(0, self.tile.rows, share.rows_at_once):
                 with self._rows_of(share, first):
                     for panel in share.panels:
-                        at = share.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
                         words = self._stored(self._held[panel.first, first])
-                        self.k.store(Pointer(at.value, "shared", u32, at.offset), words)
+                        self.k.store(share.at(panel, first), words)
 
     def fill(self, first_row: Value) -> None:
         """Copy the rows from `first_row` on into the only stage of the tile: on targets without asynchronous
@@ -146,8 +150,7 @@ class PanelLoader:
             for first in range(0, self.tile.rows, share.rows_at_once):
                 with self._rows_of(share, first):
                     for panel in share.panels:
-                        at = share.pointer.plus_bytes(panel.offset + first * panel.row_bytes)
-                        yield Pointer(at.value, "shared", u32, at.offset)
+                        yield share.at(panel, first)
 
     def flip_signs(self) -> None:
         """Negate all elements that this thread has copied, once they have arrived."""
@@ -319,11 +322,12 @@ class PanelLoader:
                     to.plus_bytes(step),
                     Pointer(source, "global", b16, column_bytes + step),
                     both(present, self._in_columns(share, panel, piece)),
+                    self.piece_bytes,
                 )
 
     @marked("panel loader: piece")
-    def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
-        k, nbytes = self.k, self.piece_bytes
+    def _copy(self, to: Pointer, at: Pointer, present: Value | None, nbytes: int) -> None:
+        k = self.k
         if self.is_asynchronous:
             valid = None if present is None else k.selp(nbytes, 0, present, type=u32)
             k.copy_async(to, at, nbytes, valid)

@@ -9,6 +9,7 @@ memory, with zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -210,6 +211,31 @@ class MmaTiling:
         """Registers of a thread in which a tile waits; those of K are free when those of V are taken."""
         words = self.tile * max(self.score_width, self.output_width) * self.operands.nbytes // _WORD
         return words // self.threads if self.prefetches else 0
+
+    def bytes_in_flight(self, target: Target, nbytes: int, ctas: int | None = None) -> int:
+        """Bytes of K and V, of `nbytes` an element, that are on their way to a multiprocessor while each of
+        its CTAs multiplies one tile: all stages but one. `ctas` are the CTAs that fit, by default by the
+        estimate of registers.
+        """
+        if ctas is None:
+            ctas = target.blocks_per_sm_for(self.threads, self.registers, self.shared_bytes)
+        of_both = self.tile * (self.head_dim + self.slices.width) * nbytes
+        return ctas * (2 * self.stages - 1) * of_both // 2
+
+    def with_stages(self, offered: Sequence[int], target: Target, nbytes: int, wanted: float) -> MmaTiling:
+        """This tiling with the fewest of the `offered` stages, the least first, that bring `wanted` bytes in
+        flight, as `bytes_in_flight` counts them, or with the most that there may be: a multiprocessor is to
+        hold two CTAs, and at least half of those that it holds now, since fewer warps issue less.
+        """
+        held = target.blocks_per_sm_for(self.threads, self.registers, self.shared_bytes)
+        best = self
+        for stages in offered:
+            deeper = replace(self, stages=stages)
+            ctas = target.blocks_per_sm_for(self.threads, self.registers, deeper.shared_bytes)
+            if best.bytes_in_flight(target, nbytes) >= wanted or ctas < max(2, held / 2):
+                return best
+            best = deeper
+        return best
 
     @property
     def has_spare_registers(self) -> bool:

@@ -88,9 +88,9 @@ class AttentionConfig(ScoreSettings):
         `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/families/wgmma.py`, `flash/families/tcgen05.py`), as does a launch whose arrays `wgmma` or
         `tcgen05` does not take, where the kernel without it has no such size.
-    stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
-        memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
-        kernels with `wgmma` have at least 2, those with `tcgen05` for 1 as many as have room.
+    stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of memory,
+        fewer leave room for more CTAs. "auto" is 1, and over a cache what memory needs (docs/kv-cache.md).
+        f32 without tensor cores has 1, kernels with `wgmma` at least 2, with `tcgen05` for 1 all that fit.
     softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
         part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,

@@ -73,7 +73,7 @@ class KernelBuilder(Roles):
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
         super().__init__(name, target, extents, min_ctas)
-        self._params: list[ir.Param] = []
+        self._params: dict[str, ir.Param] = {}
         self._ticket_counters: list[str] = []
         self.asserts = asserts
         self.reciprocals = reciprocals
@@ -92,18 +92,18 @@ class KernelBuilder(Roles):
         require_type(f"parameter {name!r}", type)
         moved = moved_as(type)
         value: Value = self.ld(Pointer(ir.Symbol(name), "param", type), space="param", type=moved)
-        self._params.append(ir.Param(name, moved.name))
+        self._params[name] = ir.Param(name, moved.name)
         return value if moved is type else value.as_(type)
 
     def _check_parameter(self, name: str) -> None:
         check_name("parameter", name)
-        if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
+        if name == DYNAMIC_SHARED or name in self._params:
             raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
 
     def _declare_parameter(self, param: ir.Param) -> None:
         """Add a parameter that is not loaded."""
         self._check_parameter(param.name)
-        self._params.append(param)
+        self._params[param.name] = param
 
     def pointer(self, name: str, dtype: ScalarType = f32) -> Pointer:
         """Declare a parameter that points to `dtype` elements in global memory, and load it."""
@@ -294,7 +294,7 @@ class KernelBuilder(Roles):
         is_deep = self.block_shape[1:] != (1, 1)
         kernel = ir.Kernel(
             self.name,
-            tuple(self._params),
+            tuple(self._params.values()),
             registers,
             needed(body) if drop_unread else body,
             threads=0 if is_deep else self.threads,

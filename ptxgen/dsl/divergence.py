@@ -65,16 +65,10 @@ class Divergence:
         ] = {}  # None: more than one instruction, or not in all threads
         self._known: dict[str, Known] = {}
         self._loops: dict[tuple[ir.Reg | int, ir.Reg | int, int, ScalarType], bool] = {}
-        self._changes = 0  # how often a known register was written again, which empties `_loops`
 
     def vary(self, variable: ir.Reg) -> None:
         """Note that a register is a variable, which may be written again."""
         self._writes[variable.name] = None
-
-    def changes(self) -> int:
-        """A number that grows when what was said of a condition or of a loop may no longer hold."""
-        self._index()
-        return self._changes
 
     def splits(self, condition: ir.Reg) -> bool:
         """Whether a predicate differs between lanes of a warp in some launch."""
@@ -121,7 +115,6 @@ class Divergence:
                 if name in known:
                     del known[name]
                     self._loops.clear()
-                    self._changes += 1
         self._read = len(self._statements)
 
     # ------------------------------------------------------------------------------ registers

@@ -50,7 +50,10 @@ _LEFT: Final = f"lanes of a warp that have left never arrive; {_OUT}{_PROMISE.fo
 @dataclass
 class _Open:
     """An open block: its kind, whether it splits a warp, what leaves it, the first instruction in it that
-    needs all lanes of a warp, and the last `Divergence.changes` at which all lanes arrived in it.
+    needs all lanes of a warp, and whether all lanes arrive in it, as far as was asked.
+
+    All lanes that enter a block run it: its condition is decided where it begins, variables are never judged,
+    and `leave` refuses what would part lanes after an instruction that needs them all.
     """
 
     kind: str
@@ -58,7 +61,7 @@ class _Open:
     is_loop: bool
     breaks: list[Splits]
     gathered: str = ""
-    complete_at: int = -1
+    is_complete: bool = False
 
 
 class Gathering:
@@ -110,8 +113,7 @@ class Gathering:
         """Raise `TypeMismatchError` if some lanes of a warp do not arrive at the instruction `what`, which
         waits for all of them, or if it `has_mask` for those in its membermask.
         """
-        changes = self._divergence.changes()
-        if guard is None and self._open and self._open[-1].complete_at == changes:
+        if guard is None and (not self._open or self._open[-1].is_complete):
             return
         lacking = self._lacking(guard)
         if lacking and has_mask:
@@ -120,8 +122,8 @@ class Gathering:
             raise TypeMismatchError(f"{what} {lacking}")
         for block in self._open:
             block.gathered = block.gathered or what
-        if guard is None and self._open:
-            self._open[-1].complete_at = changes
+        if guard is None:
+            self._open[-1].is_complete = True
 
     def _lacking(self, guard: ir.Guard | None) -> str:
         """A message on where lanes of a warp are lacking, and what to do; empty if all may arrive."""

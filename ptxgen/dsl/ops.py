@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,8 +50,9 @@ _OURS: Final = _OurFiles()
 # it; the operand that it is; whether all of its values are variables.
 _Vector: TypeAlias = tuple[tuple[Value, ...], tuple[object, ...], ir.Vector, bool]
 
-# By row name, kinds of the operands and modifiers; a plan does not depend on the kernel.
-_PLANS: Final[dict[tuple[Any, ...], Plan]] = {}
+# By target, the plans that it admits, by row name, kinds of the operands and modifiers. A plan does not
+# depend on the kernel.
+_PLANS: Final[defaultdict[Target, dict[tuple[Any, ...], Plan]]] = defaultdict(dict)
 
 
 class Ops:
@@ -62,7 +64,8 @@ class Ops:
         self._statements: list[ir.Statement] = []
         self._counts = dict.fromkeys(REGISTER_PREFIX, 0)
         self._guard: ir.Guard | None = None
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # those of `_PLANS` that the target admits
+        self._admitted = _PLANS[target]
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # those of them that this kernel has used
         self._vectors: dict[int, _Vector] = {}  # by id of the tuple
         self._origins: dict[tuple[int, int], ir.Origin] = {}  # by id of code and index in it
         self._call_origin: ir.Origin | None = None  # that of all instructions of a `placed`
@@ -206,12 +209,15 @@ class Ops:
         """
         key = tuple(kinds)
         try:
-            known = _PLANS.get(key)
+            plan = self._admitted.get(key)
         except TypeError:  # a modifier that cannot be hashed, and so is no valid choice
-            known = None
-        plan = known or plan_call(name, args, modifiers)
-        self._admit(plan.op)
-        _PLANS[key] = self._plans[key] = plan
+            plan = None
+        if plan is None:
+            plan = plan_call(name, args, modifiers)
+            self._admit(plan.op)
+            self._admitted[key] = plan
+        self._version = max(self._version, plan.op.gate.ptx)
+        self._plans[key] = plan
         return plan
 
     def _admit(self, op: Op) -> None:
@@ -222,7 +228,6 @@ class Ops:
                 f"{op.opcode} needs sm_{gate.sm}{only} / PTX {gate.ptx[0]}.{gate.ptx[1]}, "
                 f"but kernel {self.name!r} targets {self.target.name}"
             )
-        self._version = max(self._version, gate.ptx)
 
     def _foreign(self, name: str, value: Value) -> TypeMismatchError:
         return TypeMismatchError(

@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Final
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from ptxgen.errors import PtxGenError
-from ptxgen.ir import (
-    FloatImm,
-    Instr,
-    IntImm,
-    Not,
-    Operand,
-    Reg,
-    Special,
-    Symbol,
-    TensorAddress,
-    Vector,
-    registers_of,
-)
+from ptxgen.ir import Address, Arguments, Instr, Not, Operand, Pair, Reg, TensorAddress, Vector
 from ptxgen.isa.spec import OF_REGISTERS
 from ptxgen.isa.table import op_of, recognise
 
 _PARAMETER: Final = "ld.param."
-_WITHOUT_REGISTERS: Final = (IntImm, FloatImm, Special, Symbol)
 _Operands = tuple[Operand, ...]
-_Registers = Callable[[_Operands], Sequence[Reg]]
+Parts: TypeAlias = Callable[[_Operands], tuple[Any, ...]]
+
+# By the class of an operand that may have registers, the source text of its parts; `o` are the operands.
+_PARTS: Final[Mapping[type, tuple[str, ...]]] = {
+    Reg: ("o[{0}]",),
+    Not: ("o[{0}].register",),
+    Address: ("o[{0}].base",),
+    TensorAddress: ("o[{0}].base", "*o[{0}].coordinates"),
+    Vector: ("*o[{0}].items",),
+    Arguments: ("*o[{0}].items",),
+    Pair: ("o[{0}].first", "o[{0}].second"),
+}
 
 
 class Form:
-    """What the instructions with one opcode and operands of the same classes have in common: functions that
-    give the registers that one writes and reads, and whether it changes nothing but registers. If the opcode
+    """What the instructions with one opcode and operands of the same classes have in common. If the opcode
     has several ops, the instructions of a form have the same one. A form equals no other.
+
+    `written` and `read` are functions that give the parts of the operands that an instruction writes and
+    reads: all of their registers, and what else is in a vector or is the base of an address. `only_result` is
+    the position of the operand if the instruction writes one register, -1 if more or none. `may_be_unread`
+    says whether it changes nothing but registers, and at least one.
     """
 
-    __slots__ = ("has_only_results", "read", "written")
+    __slots__ = ("may_be_unread", "only_result", "read", "written")
 
     def __init__(self, instr: Instr) -> None:
         op, operands = op_of(instr), instr.operands
         results = [declared.written and not declared.address for declared in op.flat[: len(operands)]]
-        self.written = _registers(operands, [i for i, written in enumerate(results) if written])
-        self.read = _registers(operands, [i for i, written in enumerate(results) if not written])
-        self.has_only_results = op.effect in OF_REGISTERS or instr.opcode.startswith(_PARAMETER)
+        written = _parts(operands, [i for i, written in enumerate(results) if written])
+        self.written = tuple_of(written)
+        self.read = tuple_of(_parts(operands, [i for i, written in enumerate(results) if not written]))
+        alone = len(written) == 1 and operands[results.index(True)].__class__ is Reg
+        self.only_result = results.index(True) if alone else -1
+        changes_registers = op.effect in OF_REGISTERS or instr.opcode.startswith(_PARAMETER)
+        self.may_be_unread = changes_registers and bool(written)
 
 
 # By opcode and classes of the operands, or what tells the ops of one opcode apart.
@@ -83,11 +89,12 @@ def _shape(operand: Operand) -> object:
     return operand.__class__
 
 
-def _registers(operands: _Operands, indices: Sequence[int]) -> _Registers:
-    """A function that gives the registers in the operands at these indices, of the classes of `operands`."""
-    indices = [i for i in indices if not isinstance(operands[i], _WITHOUT_REGISTERS)]
-    if all(operands[i].__class__ is Reg for i in indices):
-        if len(indices) > 1:
-            return itemgetter(*indices)
-        return itemgetter(slice(indices[0], indices[0] + 1)) if indices else lambda _: ()
-    return lambda operands: [register for i in indices for register in registers_of(operands[i])]
+def _parts(operands: _Operands, indices: Sequence[int]) -> tuple[str, ...]:
+    """The source texts of the parts of the operands at these indices."""
+    return tuple([part.format(i) for i in indices for part in _PARTS.get(operands[i].__class__, ())])
+
+
+@functools.cache  # a process compiles few: most forms have the same classes of operands
+def tuple_of(parts: tuple[str, ...]) -> Parts:
+    """A function that returns the tuple of these parts, source texts, of the operands `o` that it takes."""
+    return eval(f"lambda o: ({''.join(f'{part}, ' for part in parts)})")  # type: ignore[no-any-return]

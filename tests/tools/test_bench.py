@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import functools
+import itertools
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from benchmarks.measure import gallery as bench_gallery
 from benchmarks.measure import interpreter as bench_interpreter
 from benchmarks.measure import launch as bench_launch
 from benchmarks.measure import lines as bench_lines
+from benchmarks.measure import machine as bench_machine
 from benchmarks.measure import sanitizers as bench_sanitizers
 from flash.commands import bench as registered_bench
 from flash.commands.measure import ceilings as bench_ceilings
@@ -267,6 +269,13 @@ def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
         (m for m in seen if m.config["kernel"].startswith("flash")), key=lambda m: m.config["lines"]
     )
     assert (slowest.config, slowest.headline, slowest.goal) == (shortest.config, True, Goal("<=", 8))
+
+
+def test_a_machine_is_as_fast_as_its_quickest_sample() -> None:
+    steps = [0, 3 * bench_machine.REFERENCE_S, 0, 2 * bench_machine.REFERENCE_S]
+    clock = itertools.accumulate(itertools.cycle(steps))
+    row = bench_machine.this_machine(lambda: next(clock))
+    assert (row.median, row.unit, row.headline) == (pytest.approx(2), "x", True)
 
 
 @pytest.mark.ptxas

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.measure.decode import TRAFFIC_GOAL
-from benchmarks.measure.serving import STEPS, Serving, moved_bytes, traffic, unavoidable_bytes
+from benchmarks.measure.serving import PREFIX, STEPS, Serving, moved_bytes, traffic, unavoidable_bytes
 
 SMALL = Serving("f16", 64, 8, 2, 16, ((1, 100), (40, 64)))
 ROW, ENTRY = 128, 4
@@ -29,6 +29,17 @@ def test_more_keys_of_a_token_are_read_once_for_all_heads_that_share_them() -> N
     one, other = (replace(SMALL, lengths=((1, keys),)) for keys in (128, 256))
     table = 2 * 2 * 2 * 2 * 32  # K and V, heads of K, tiles, warps: a sector each
     assert moved_bytes(other) - moved_bytes(one) == 2 * 2 * 128 * ROW + table
+
+
+@pytest.mark.slow
+def test_a_prefix_that_tokens_share_is_read_once_if_they_are_queries_of_one_sequence() -> None:
+    each, once = (
+        replace(step, lengths=lengths)
+        for step, lengths in zip(PREFIX, (((1, 128),) * 4, ((4, 128),)), strict=True)
+    )
+    of_prefix = 2 * 2 * 128 * 256
+    assert unavoidable_bytes(each) - unavoidable_bytes(once) == 3 * (of_prefix + 2 * 2 * 8 * ENTRY)
+    assert moved_bytes(each) - moved_bytes(once) >= 3 * of_prefix > moved_bytes(once)
 
 
 @pytest.mark.slow

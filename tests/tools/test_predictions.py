@@ -15,7 +15,6 @@ import pytest
 from benchmarks.measure import launch_model, static_model
 from benchmarks.measure import predictions as predicted
 from benchmarks.measure.launch_model import (
-    H200,
     Blocks,
     Estimate,
     Sizes,
@@ -29,6 +28,7 @@ from flash.commands.measure.record import Measurement
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.rates import H200
 from ptxgen.report.issue_block import BlockClocks, Walk
 from ptxgen.report.issue_model import Busy
 from ptxgen.report.issue_units import Unit
@@ -359,4 +359,4 @@ def test_a_launch_is_predicted_for_the_device_of_its_target() -> None:
     assert predicted.device_of("sm_90a") is predicted.device_of("sm_90") is H200
     assert predicted.device_of("sm_80").name == "A100 SXM4 40 GB"
     assert [predicted.device_of(f"sm_{n}a").name for n in (100, 103)] == ["B200", "B300"]
-    assert launch_model.H200.bytes_per_clock == pytest.approx(18.4, abs=0.05)
+    assert H200.bytes_per_clock == pytest.approx(18.4, abs=0.05)

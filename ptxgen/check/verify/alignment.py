@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Reg, Symbol
 from ptxgen.types import TYPES
@@ -43,6 +44,11 @@ def _residue(modulus: int, residue: int) -> Residue:
         return Residue(0, residue)
     modulus = min(modulus & -modulus, _LARGEST)
     return Residue(modulus, residue % modulus)
+
+
+@_cached
+def _exactly(value: int) -> Residue:
+    return Residue(0, value)
 
 
 @_cached
@@ -143,15 +149,9 @@ def rule_of(opcode: str) -> _Rule | None:
     return _RULES.get(f"{first}.{rest.partition('.')[0]}") or _RULES.get(first)
 
 
-class Definition(NamedTuple):
-    """An instruction that writes an integer register, by a rule or with a parameter that may be a pointer;
-    `reads` are the registers that it reads.
-    """
-
-    register: Reg
-    instr: Instr
-    rule: _Rule | None
-    reads: Sequence[Reg]
+# An integer register; the instruction that writes it, by a rule or with a parameter that may
+# be a pointer; that rule; the registers that the instruction reads.
+Definition: TypeAlias = tuple[Reg, Instr, _Rule | None, Sequence[Reg]]
 
 
 def residues(
@@ -178,7 +178,9 @@ def residues(
 
 def _settle(pending: Sequence[Definition], state: dict[Reg, Residue], aligns: Mapping[str, int]) -> None:
     """Add to `state` the residues that follow by the rules of definitions, in the order of the text."""
-    ruled = {definition.register for definition in pending}
+    unruled = {*chain.from_iterable([reads for _, _, _, reads in pending])}
+    unruled.difference_update([register for register, _, _, _ in pending], state)
+    state.update(dict.fromkeys(unruled, UNKNOWN))
     read: set[Reg] = set()
     again: set[Reg] | None = None  # registers that were read before more was known of them; None: all
     # A loop's registers settle after a few rounds, since each change halves a modulus.
@@ -191,9 +193,12 @@ def _settle(pending: Sequence[Definition], state: dict[Reg, Residue], aligns: Ma
             old = state.get(register)
             if old is UNKNOWN or rule is None:
                 continue
-            values = [_value(operand, state, ruled, aligns) for operand in instr.operands[1:]]
+            values = [
+                state.get(operand) if operand.__class__ is Reg else _constant(operand, aligns)
+                for operand in instr.operands[1:]
+            ]
             if None in values:
-                continue  # not known yet, for example in the first pass over a loop
+                continue  # a rule will give it, for example in the second pass over a loop
             new = rule(*values) if old is None else _either(old, rule(*values))
             if new != old:
                 state[register] = UNKNOWN if new == UNKNOWN else new
@@ -210,14 +215,10 @@ def _loads(instr: Instr, launched: Set[str]) -> bool:
     return address.base.name in launched and not address.offset
 
 
-def _value(
-    operand: Operand, state: Mapping[Reg, Residue], ruled: Set[Reg], aligns: Mapping[str, int]
-) -> Residue | None:
-    """The residue of an operand; None if a rule will give it later."""
-    if operand.__class__ is Reg:
-        return state.get(operand) if operand in ruled else state.get(operand, UNKNOWN)
+def _constant(operand: Operand, aligns: Mapping[str, int]) -> Residue:
+    """The residue of an operand that is no register."""
     if isinstance(operand, IntImm):
-        return Residue(0, operand.value)
+        return _exactly(operand.value)
     if isinstance(operand, Symbol) and operand.name in aligns:
         return _residue(aligns[operand.name], operand.offset)
     return UNKNOWN

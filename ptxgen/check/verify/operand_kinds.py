@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ptxgen.ir import (
     Address,
@@ -25,12 +25,12 @@ from ptxgen.ir import (
     Symbol,
     Vector,
 )
+from ptxgen.isa.forms import Parts, tuple_of
 from ptxgen.isa.spec import BoundOperand
 from ptxgen.register_names import REGISTERS
 from ptxgen.types import REGISTER_PREFIX
 
 _NAMED: Final = 10_000  # registers of a range that are looked up as they are; a larger range is searched
-Parts: TypeAlias = Callable[[tuple[Operand, ...]], tuple[Any, ...]]
 
 
 def part_kind(part: Any) -> object:
@@ -96,4 +96,4 @@ def parts_of(wanted: Sequence[tuple[BoundOperand, Operand]]) -> Parts | None:
     sources = [*written, *read, *others, *lengths[1:]]
     if sources == [f"o[{i}]" for i in range(len(wanted))]:
         return tuple
-    return eval(f"lambda o: ({''.join(f'{source}, ' for source in sources)})")  # type: ignore[no-any-return]
+    return tuple_of(tuple(sources))

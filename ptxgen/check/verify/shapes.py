@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ptxgen.check.verify.alignment import LOADS_OF_POINTERS, rule_of
-from ptxgen.check.verify.operand_kinds import Parts, part_kind, parts_of
+from ptxgen.check.verify.operand_kinds import part_kind, parts_of
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.ir import (
     Address,
@@ -28,6 +28,7 @@ from ptxgen.ir import (
     TensorAddress,
     Vector,
 )
+from ptxgen.isa.forms import Parts, tuple_of
 from ptxgen.isa.spec import BoundOperand, Effect, Gate, Op
 from ptxgen.isa.special import SPECIALS, special
 from ptxgen.isa.table import op_of
@@ -140,8 +141,7 @@ class Shape:
         self.dests = sum(written for _, _, written in registers)
         self.declared = [register.declared for _, register, _ in registers]
         # Compiled code, since most of the time of checking a kernel is spent in it.
-        source = "".join(f"{path}.name, " for path, _, _ in registers)
-        self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
+        self.names = tuple_of(tuple([f"{path}.name" for path, _, _ in registers]))
         self.registers = len(registers)
         parts = parts_of(wanted)
         self.parts: Parts = parts or (lambda _: ())

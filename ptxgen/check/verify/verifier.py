@@ -198,7 +198,7 @@ class _BodyCheck:
                 written.update(writes)
             if shape.is_address:
                 if shape.has_residue:
-                    self.integers.append(Definition(writes[0], instr, shape.rule, reads))
+                    self.integers.append((writes[0], instr, shape.rule, reads))
                 else:
                     self.unruled.update(writes)
         return uses

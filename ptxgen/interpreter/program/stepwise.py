@@ -221,10 +221,10 @@ class State:
             return taken, None
         stepper = self._stepper
         call = call_of(step.instr, stepper.linked, stepper.routine, None, stepper.key, ())
-        target = None if call.pointer is None else self._typed(call.pointer, u64, "callee")
+        target = None if call.pointer is None else self.typed(call.pointer, u64, "callee")
         pairs = zip(call.params, call.arguments, strict=True)
         items = [(TYPES[param.type], item) for param, item in pairs if not isinstance(item, Symbol)]
-        values = tuple(self._typed(item, type, "argument") for type, item in items)
+        values = tuple(self.typed(item, type, "argument") for type, item in items)
         held = self.shadows or {}
         shadows = tuple(
             held.get(stepper.key(item.name)) if isinstance(item, Reg) else None for _, item in items
@@ -271,13 +271,13 @@ class State:
             return self.address(got.base, got.offset)
         if isinstance(got, TensorAddress):
             pairs = zip(want.along, got.coordinates, strict=True)
-            along = tuple(self._typed(c, type, want.name) for type, c in pairs)
+            along = tuple(self.typed(c, type, want.name) for type, c in pairs)
             return self.address(got.base, got.offset), along
         assert want.type is not None
         if isinstance(got, Vector):
             items = [g for g in got.items if not (want.written and isinstance(g, Sink))]
-            return tuple(self._typed(item, want.type, want.name) for item in items)
-        return self._typed(got, want.type, want.name)
+            return tuple(self.typed(item, want.type, want.name) for item in items)
+        return self.typed(got, want.type, want.name)
 
     def address(self, base: Reg | Symbol | None, offset: int) -> Lanes:
         """The address of an operand, uint64 lanes. A 32-bit address register counts as signed, so that a
@@ -290,7 +290,7 @@ class State:
         lanes = self._held(base)
         return np.asarray(lanes.view(f"i{lanes.itemsize}") + np.int64(offset)).view(np.uint64)
 
-    def _typed(self, got: object, type: ScalarType, name: str) -> Any:
+    def typed(self, got: object, type: ScalarType, name: str) -> Any:
         """A register, a literal or a variable's address, read as a type."""
         match got:
             case Reg():

@@ -336,6 +336,18 @@ def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(kind: str, page_size
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("kind", ["f16", nightly("f32")])
+def test_a_tree_of_64_tokens_takes_one_launch_and_one_cta_for_each_head_of_k(kind: str) -> None:
+    tree = np.eye(64, dtype=bool)
+    for token in range(1, 64):
+        tree[token] |= tree[(token - 1) // 2]
+    problem = Problem(config_of(kind, return_lse=True, mask=True), (75, 101), seq_q=64, mask=tree)
+    assert [step.plan.grid[0] for step in steps(problem.call(), 1)] == [2 * 2]
+    check_masked(problem, (1,))
+
+
+@pytest.mark.slow
 @pytest.mark.sample(1, gate=3)
 @pytest.mark.parametrize("kind", ["f32", "f16", *map(nightly, ("bf16", "f32_grade"))])
 @pytest.mark.parametrize("name", MASKED)

@@ -1,0 +1,184 @@
+"""Whether what a kernel computes is a formula, in exact arithmetic."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.algebra.follower import Follower
+from ptxgen.algebra.memory import UNIT, Memory
+from ptxgen.algebra.operands import doubled, single
+from ptxgen.algebra.residues import VALUE, Exact
+from ptxgen.algebra.words import maker, packed, unpacked
+from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.interpreter import DeviceArena, run
+from ptxgen.ir import Kernel, Module
+from ptxgen.parse import parse
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_SYMBOLS: Final = ("float16", "bfloat16", "float32")  # elements of arrays that become symbols
+_SHOWN: Final = 3  # elements that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The elements of one array after a run: how many there are, the indices of those that are not the
+    formula's (`wrong`, `[n, axes]`), how many are unknown, and the instructions that made these so, with the
+    number of elements of each.
+    """
+
+    count: int
+    wrong: NDArray[np.int64]
+    unknown: int
+    lost: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The results of a run beside a formula, by the names of the parameters."""
+
+    kernel: str
+    results: Mapping[str, Compared]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every element of every result is the formula's."""
+        return not any(len(result.wrong) or result.unknown for result in self.results.values())
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an element of a result is something else than the formula."""
+        return any(len(result.wrong) for result in self.results.values())
+
+    def __str__(self) -> str:
+        lines = []
+        for name, result in self.results.items():
+            right = result.count - len(result.wrong) - result.unknown
+            lines.append(f"{self.kernel}: {name}: {right} of {result.count} elements equal the formula")
+            if len(result.wrong):
+                shown = ", ".join(str(tuple(index)) for index in result.wrong[:_SHOWN].tolist())
+                lines.append(f"  {len(result.wrong)} do not, the first at {shown}")
+            if result.unknown:
+                lines.append(f"  {result.unknown} are unknown")
+                lines += [f"    {count} because of {text}" for text, count in result.lost.items()]
+        return "\n".join(lines)
+
+
+def compare(
+    ptx_or_module: str | Module,
+    entry: str | None = None,
+    *,
+    args: Sequence[Any],
+    formula: Callable[..., Exact | Mapping[str, Exact]],
+    results: str | Iterable[str],
+    seed: int = 0,
+    **how: Any,
+) -> Comparison:
+    """Run a kernel on the interpreter, and compare its results with a formula in exact arithmetic.
+
+    The elements of every array of f16, bf16 or f32 among `args` are symbols: numbers drawn with `seed`,
+    modulo two primes (`ptxgen.algebra.residues`), while their floats decide branches, comparisons and which
+    of two numbers is greater. `formula` has parameters with the names of parameters of the kernel; it gets an
+    `Exact` of an array's shape for an array of such elements, other arguments as they are, and returns what
+    the array `results` holds after the run, or a mapping by the names `results`. `how` are keywords of
+    `ptxgen.interpreter.run`, such as `grid` and `block`; `dynamic_smem` is by default what the kernel says.
+
+    A result that does not equal the formula for these floats is wrong for some real numbers. One that does is
+    the formula for all real numbers for which the branches, comparisons and choices are the same, but for a
+    chance of at most the degree of the formula divided by 2**30 for each element.
+
+    Raises `LaunchError` for names that the kernel has not, a formula of another shape, an instruction that is
+    not followed, and as `ptxgen.interpreter.run`.
+    """
+    module = parse(ptx_or_module) if isinstance(ptx_or_module, str) else ptx_or_module
+    kernel = _kernel(module, entry)
+    arena, names = DeviceArena(), [param.name for param in kernel.params]
+    wanted = [results] if isinstance(results, str) else list(results)
+    _known("results", wanted, names, kernel)
+    by_name = dict(zip(names, args, strict=False))
+    for name, value in by_name.items():
+        if isinstance(value, np.ndarray):
+            arena.place(value, name=name)
+    memory = Memory.of_arena(arena)
+    choice = np.random.default_rng(seed)
+    for name, value in by_name.items():
+        if _is_symbolic(value) and name not in wanted:
+            _store(memory, arena, value, Exact.drawn(choice, value.shape))
+    asked = list(inspect.signature(formula).parameters)
+    _known("formula", asked, names, kernel)
+    arguments = {name: by_name[name] for name in asked}
+    expected = formula(
+        **{
+            name: _load(memory, arena, value)[0] if _is_symbolic(value) else value
+            for name, value in arguments.items()
+        }
+    )
+    follower = Follower(memory)
+    how.setdefault("dynamic_smem", kernel.dynamic_shared_bytes)
+    run(module, kernel.name, args=args, arena=arena, debugger=follower, **how)
+    each = expected if isinstance(expected, Mapping) else dict.fromkeys(wanted, expected)
+    return Comparison(
+        kernel.name,
+        {name: _compared(follower, memory, arena, name, by_name[name], each[name]) for name in wanted},
+    )
+
+
+def _compared(
+    follower: Follower, memory: Memory, arena: DeviceArena, name: str, array: Lanes, expected: Exact
+) -> Compared:
+    got, words = _load(memory, arena, array)
+    if expected.shape != got.shape:
+        raise LaunchError(f"formula: {name} has the shape {got.shape}, and the formula's is {expected.shape}")
+    unknown = (got.kind == 0) | (expected.kind & VALUE == 0)
+    wrong = ~unknown & ~got.equals(expected)
+    lost = Counter(follower.text(at) for at in maker(words[unknown]).tolist())
+    return Compared(got.value.size, np.argwhere(wrong), int(unknown.sum()), dict(lost.most_common()))
+
+
+def _is_symbolic(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.name in _SYMBOLS
+
+
+def _at(memory: Memory, arena: DeviceArena, array: Lanes) -> Lanes:
+    """The indices of the words of an array's elements, `[*shape, words of an element]`."""
+    addresses = np.full(array.shape, arena.address_of(array), np.int64)
+    for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+        along = np.arange(extent, dtype=np.int64) * stride
+        addresses += along.reshape([-1 if n == axis else 1 for n in range(array.ndim)])
+    units = np.arange(array.dtype.itemsize // UNIT)
+    result: Lanes = memory.units(addresses)[..., None] + units
+    return result
+
+
+def _store(memory: Memory, arena: DeviceArena, array: Lanes, numbers: Exact) -> None:
+    words = packed(numbers, 0)[..., None]
+    memory.words[_at(memory, arena, array)] = words if array.dtype.itemsize == UNIT else doubled(words)
+
+
+def _load(memory: Memory, arena: DeviceArena, array: Lanes) -> tuple[Exact, Lanes]:
+    """The numbers in an array, and their words."""
+    words = memory.words[_at(memory, arena, array)]
+    one = words[..., 0] if array.dtype.itemsize == UNIT else single(words, 0)
+    return unpacked(one, array.astype(np.float64)), one
+
+
+def _kernel(module: Module, entry: str | None) -> Kernel:
+    kernels = {kernel.name: kernel for kernel in module.kernels}
+    if entry is None and len(kernels) == 1:
+        return module.kernels[0]
+    if entry not in kernels:
+        raise LaunchError(f"entry: the module has the kernels {', '.join(kernels)}; got {entry!r}")
+    return kernels[entry]
+
+
+def _known(what: str, names: Iterable[str], params: Sequence[str], kernel: Kernel) -> None:
+    for name in names:
+        if name not in params:
+            raise LaunchError(f"{what}: {kernel.name} has no parameter {name!r}{did_you_mean(name, params)}")
