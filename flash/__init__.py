@@ -14,6 +14,7 @@ Functions, which make a kernel for the arrays of a call and keep it:
     rotary_tables(positions, dim)    cos and sin of rotary position embedding
     quantize_mx(x)                   numbers as fp8 in blocks with scales (MXFP8)
     quantize_nvfp4(x)                numbers of four bits in blocks with scales (NVFP4)
+    quantize_rows(x, dtype)          rows of a KV cache of fp8, int8, q8_0 or q4_0
     to_device(array)                 a copy on a GPU, where no library has arrays there
 
 Classes:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from flash.pages.csr import block_table_from_csr
     from flash.problem.config import AttentionConfig
     from flash.problem.rotary import rotary_tables
-    from flash.quantization import quantize_mx, quantize_nvfp4
+    from flash.quantization import quantize_mx, quantize_nvfp4, quantize_rows
 
 __all__ = [
     "AttentionConfig",
@@ -73,6 +74,7 @@ __all__ = [
     "merge_partials",
     "quantize_mx",
     "quantize_nvfp4",
+    "quantize_rows",
     "rotary_tables",
     "to_device",
 ]
@@ -96,6 +98,7 @@ _HOME: Final = {
     "merge_partials": "decode.merge",
     "quantize_mx": "quantization",
     "quantize_nvfp4": "quantization",
+    "quantize_rows": "quantization",
     "rotary_tables": "problem.rotary",
     "to_device": "host.transfer",
 }

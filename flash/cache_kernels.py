@@ -11,11 +11,11 @@ from flash.decode.plan import CacheCall, blocks_of, default_target, kernel_of, o
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V, natural_alignment
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
-from flash.operands.dtype_names import DTypeLike, DTypeObject, Narrow
-from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
+from flash.operands.blocks import CACHED_DTYPES, block_type
+from flash.operands.dtype_names import Cached, DTypeLike, DTypeObject
+from flash.operands.dtypes import F32, DType, config_name, require_dtype
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import ANGLES, MAX_PAGE_SIZE, Features
-from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.problem.narrow import HEAD, TOKEN, is_per_token
 from ptxgen.arguments import integer
@@ -32,16 +32,16 @@ class CacheConfig:
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
-    kv_dtype: fp8, as `AttentionConfig.dtype` or array libraries call it, with scales; None for the
-        type of the queries and new rows.
-    scale_per: of fp8, whether each "head" of K and V has a scale, or each "token" of a head.
+    kv_dtype: fp8 or int8, as `AttentionConfig.dtype` or array libraries call it, with scales; "q8_0" or
+        "q4_0", blocks with scales in them; None for the type of the queries and new rows.
+    scale_per: of fp8 and int8, whether each "head" of K and V has a scale, or each "token" of a head.
     leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
     Raises `ConfigError` for invalid values.
     """
 
     page_size: int | None = None
-    kv_dtype: Narrow | type[Any] | DTypeObject | None = None
+    kv_dtype: Cached | type[Any] | DTypeObject | None = None
     leftpad_k: bool = False
     cache_batch_idx: bool = False
     scale_per: Literal["head", "token"] = HEAD
@@ -53,11 +53,11 @@ class CacheConfig:
                 f"contiguous memory, got {shown(self.page_size)}"
             )
         object.__setattr__(self, "kv_dtype", config_name(self.kv_dtype))
-        if self.kv_dtype is not None and self.kv_dtype not in FP8_DTYPES:
-            known = ", ".join(map(repr, FP8_DTYPES))
+        if self.kv_dtype is not None and self.kv_dtype not in CACHED_DTYPES:
+            known = ", ".join(map(repr, CACHED_DTYPES))
             raise ConfigError(
                 f"CacheConfig: kv_dtype must be {known}, or None for the type of the queries, got "
-                f"{shown(self.kv_dtype)}{did_you_mean(self.kv_dtype, FP8_DTYPES)}"
+                f"{shown(self.kv_dtype)}{did_you_mean(self.kv_dtype, CACHED_DTYPES)}"
             )
         is_per_token("CacheConfig", self.narrow or F32, self.scale_per)
 
@@ -75,8 +75,8 @@ class CacheConfig:
 
     @property
     def narrow(self) -> DType | None:
-        """The element type of the cache, if it has scales; None if it is that of the queries."""
-        return None if self.kv_dtype is None else FP8_DTYPES[str(self.kv_dtype)]
+        """The element type of the cache, if it is a narrow one; None if it is that of the queries."""
+        return None if self.kv_dtype is None else CACHED_DTYPES[str(self.kv_dtype)]
 
     def target(self, name: str | None, caller: str) -> Target:
         """The target of a kernel, by default the oldest one, from sm_80 on, that has the needed
@@ -235,13 +235,14 @@ def _checked_rotary_dim(caller: str, rotary_dim: object, interleaved: bool, head
 
 
 def _require_widened(config: AttentionConfig, stored: str) -> None:
-    """Refuse configs that kernels for narrow types do not take: they widen 8 elements at a time."""
+    """Refuse configs that kernels for narrow types do not take: they widen some elements together."""
     if config.element is F32:
         raise ConfigError(f"decode: queries for a cache of {stored!r} must be of 'f16' or 'bf16', got 'f32'")
-    if config.head_dim % WIDENED or config.value_dim % WIDENED:
+    together = CACHED_DTYPES[stored].together
+    if config.head_dim % together or config.value_dim % together:
         raise ConfigError(
             f"decode: head_dim and head_dim_v of a cache of {stored!r} must be multiples "
-            f"of {WIDENED}, got {config.head_dim} and {config.value_dim}"
+            f"of {together}, got {config.head_dim} and {config.value_dim}"
         )
 
 
@@ -259,14 +260,15 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
     return CacheCall(
         config,
         array((1, group, seq_q, config.head_dim), config.element),
-        array((1, 1, rows, config.head_dim), stored),
-        array((1, 1, rows, config.value_dim), stored),
+        array((1, 1, rows, stored.in_row(config.head_dim)), stored),
+        array((1, 1, rows, stored.in_row(config.value_dim)), stored),
         array(out, config.element),
         {o.name: array(o.shape(*out[:3], packed=False), F32) for o in config.outputs},
         {operand.name: array((1,) * len(operand.axes), operand.dtype) for operand in operands},
         cache.page_size or 0,
         rows,
         config.scale,
+        blocks=block_type(stored),
     )
 
 

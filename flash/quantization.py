@@ -1,4 +1,6 @@
-"""Numbers in blocks with scales, MXFP8 and NVFP4, by the library of the caller's array."""
+"""Numbers in blocks with scales, MXFP8 and NVFP4, and rows of a KV cache of a narrow type, by the library of
+the caller's array.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from flash.host.caller import raise_problems, views_of
+from flash.host.stored_rows import stored, token_scales
 from flash.launch.arguments import conversion
+from flash.operands.blocks import BLOCK, CACHED_DTYPES, block_type
 from flash.operands.declared import MAX_ELEMENTS
-from flash.operands.dtype_names import A, AnyArray, Narrow
+from flash.operands.dtype_names import A, AnyArray, Cached, Narrow
 from flash.operands.dtypes import (
     DTYPES,
     E4M3,
@@ -27,11 +31,12 @@ from flash.operands.dtypes import (
     config_name,
 )
 from ptxgen.arguments import integer, is_one_of
-from ptxgen.arrays.views import ArrayView
+from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import ConfigError, did_you_mean, shown
 
 _NAME: Final = "quantize_mx"
 _NV: Final = "quantize_nvfp4"
+_ROWS: Final = "quantize_rows"
 _BIAS: Final = 127  # of the exponent of a scale, and the largest
 _LIBRARIES: Final = ("numpy", "torch")
 LARGEST_OF_FOUR_BITS: Final = 6.0  # of e2m1
@@ -112,6 +117,37 @@ def quantize_nvfp4(x: A) -> tuple[A, A]:
     return _quantized_by_four_bits(library, library.numbers(x))
 
 
+def quantize_rows(x: A, dtype: Cached) -> tuple[A, A | None]:
+    """Rows of K or V as a `KVCache` of `dtype` stores them.
+
+    x [..., n] is an array of numpy, or of torch on the host, of float32, float16 or bfloat16. Returns rows
+    and scales: of "e4m3", "e5m2" and "int8" an array of that type of the shape of x, and float32 [...], for
+    each row what its numbers are multiplied by, as with `scale_per="token"`; of "q8_0" and "q4_0" the bytes
+    of blocks, uint8 [..., n / 32 * 34] or [..., n / 32 * 18], and None. `docs/kv-cache.md` says how numbers
+    are rounded.
+
+    Raises `ConfigError` for another dtype, and `LaunchError` for another array.
+    """
+    name, view = config_name(dtype), views_of({"x": x}, _ROWS)["x"]
+    if not is_one_of(name, tuple(CACHED_DTYPES)):
+        known = ", ".join(map(repr, CACHED_DTYPES))
+        raise ConfigError(
+            f"{_ROWS}: dtype must be one of {known}, got {shown(dtype)}{did_you_mean(name, CACHED_DTYPES)}"
+        )
+    stored_as = CACHED_DTYPES[str(name)]
+    of, problems = block_type(stored_as), [*_array_problems(x, view)]
+    if view.device != HOST:
+        problems.append(f"x must be on the host, got {view.device_name}; copy it there")
+    if not view.shape or 0 in view.shape or (of is not None and view.shape[-1] % BLOCK):
+        multiples = "" if of is None else f" in multiples of {BLOCK}"
+        problems.append(f"x must have rows of elements{multiples}, got shape {list(view.shape)}")
+    raise_problems(problems, _ROWS)
+    library, new = _library_of(view), host_array(view)
+    scales = token_scales(new, stored_as) if stored_as.has_scales else None
+    rows = library.taken(stored(new, stored_as, scales))
+    return rows, None if scales is None else library.taken(scales[..., 0])
+
+
 def _array_problems(x: object, view: ArrayView) -> Iterator[str]:
     """Say why an array cannot be quantized."""
     if view.kind not in _LIBRARIES:
@@ -160,6 +196,10 @@ class _Numpy:
         """Integers as bytes."""
         return np.ascontiguousarray(codes, np.uint8)
 
+    def taken(self, array: Any) -> Any:
+        """An array of numpy as one of the library."""
+        return array
+
     def scales(self, codes: Any) -> Any:
         """The scales with these codes."""
         return self.bytes_of(codes).view(E8M0.numpy)
@@ -186,6 +226,11 @@ class _Torch(_Numpy):
     def bytes_of(self, codes: Any) -> Any:
         """See `_Numpy`."""
         return codes.to(self.xp.uint8).contiguous()
+
+    def taken(self, array: Any) -> Any:
+        """See `_Numpy`."""
+        plain = array.view(np.uint8) if array.itemsize == 1 else array  # torch reads no types of ml_dtypes
+        return self.xp.from_numpy(plain).view(getattr(self.xp, array.dtype.name))
 
     def scales(self, codes: Any) -> Any:
         """See `_Numpy`."""

@@ -156,6 +156,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield from (
         ("quantize_mx", _case(flash.quantize_mx, x=_zeros(3, 40), dtype="e5m2", axis=0, cu_seqlens=ends)),
         ("quantize_nvfp4", _case(flash.quantize_nvfp4, x=_zeros(3, 48))),
+        ("quantize_rows", _case(flash.quantize_rows, x=_zeros(3, 64), dtype="q4_0")),
     )
     yield "explain of packed sequences", _case(varlen.explain, **packed, **lengths)
     yield "attention", _case(flash.attention, **three, **scores)

@@ -76,7 +76,7 @@ def attention_with_kvcache(
 
     q is [batch, heads, seq_q, head_dim], k [batch, kv_heads, n, head_dim] and v [batch, kv_heads,
     n, head_dim_v]; heads is a multiple of kv_heads. All have the cache's dtype, or, for a cache of
-    fp8, float32, float16 or bfloat16. `cache_batch_idx`, integers [batch], is the sequence of
+    a narrower type, float32, float16 or bfloat16. `cache_batch_idx`, integers [batch], is the sequence of
     the cache that each batch item belongs to; by default all sequences, in order. Without k and v a
     sequence may occur several times. The result is an array of q's library and dtype, or `out`,
     [batch, heads, seq_q, head_dim_v]; lse is float32 [batch, heads, seq_q], the natural logarithm, and
@@ -102,9 +102,10 @@ def attention_with_kvcache(
 
     `backend`: "auto" is the backend of the cache, which computes where the cache's memory is; a
     cache on the host also takes the others of "cpu", "compiled" and "interpreter". The kernels of
-    "interpreter" and "cuda" require dense rows of q and out; for a cache of fp8 they
+    "interpreter" and "cuda" require dense rows of q and out; for a cache of fp8 or int8 they
     require queries of 16 bits, head_dim and head_dim_v that are multiples of 8, and for e4m3 sm_89 or
-    later. On a GPU all arrays are on the device of the cache, except k and v, which may be on the host unless
+    later; for blocks queries of 16 bits and sm_80 or later. On a GPU all arrays are on the device of
+    the cache, except k and v, which may be on the host unless
     there are rotary tables; these tables are then float32. Work is put on `stream`, by default the
     current one of q's library.
 

@@ -19,7 +19,7 @@ from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.dtype_names import CacheBackend, InputDTypeLike
+from flash.operands.dtype_names import CacheBackend, StoredDTypeLike
 from flash.operands.dtypes import DTYPES
 from flash.pages import numbers as arguments
 from flash.pages.numbers import integers
@@ -43,11 +43,11 @@ class KVCache:
     """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
 
     head_dim: 1..576; head_dim_v: 1..512, by default head_dim.
-    dtype: "f32", "f16", "bf16" or fp8, as `AttentionConfig.dtype` or an array library calls it, such as
-        torch.bfloat16. Fp8 stores x as x / scale, clamped to the type's largest number and rounded to
-        nearest even.
-    scale_per: of fp8, what has a scale of K and one of V: "head", each head of a layer (`set_scales`),
-        initially 1; or "token", each row of a head: its largest magnitude / the type's largest number.
+    dtype: "f32", "f16", "bf16", fp8 or "int8", as `AttentionConfig.dtype` or an array library calls it; or
+        "q8_0" or "q4_0", llama.cpp's blocks. Fp8 and int8 store x as x / scale, clamped to the type's largest
+        number (of int8 127) and rounded to nearest even.
+    scale_per: of fp8 and int8, what has a scale of K and one of V: "head", each head of a layer
+        (`set_scales`), initially 1; or "token", each row: its largest magnitude / the type's largest number.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim]; or
         1..256, the tokens of a page, K being [pages, kv_heads, page_size, head_dim]. V likewise, with
         head_dim_v. Row r of sequence b is row r % page_size of page `block_table[b, r // page_size]`.
@@ -74,7 +74,7 @@ class KVCache:
         capacity: int,
         *,
         head_dim_v: int | None = None,
-        dtype: InputDTypeLike = "f32",
+        dtype: StoredDTypeLike = "f32",
         scale_per: Literal["head", "token"] = "head",
         page_size: int | None = None,
         pages: int | None = None,
@@ -90,7 +90,7 @@ class KVCache:
         value_dim = head_dim if head_dim_v is None else head_dim_v
         self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
-        self.element = arguments.element(dtype)
+        self.element = arguments.element(dtype, self.head_dim, self.head_dim_v)
         self.backend = one_of("backend", backend, BACKENDS)
         require_compiler(self.backend, "KVCache")
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
@@ -99,7 +99,7 @@ class KVCache:
         self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
         self._lengths = self.ledger.lengths
         self.per_token = is_per_token("KVCache", self.element, scale_per)
-        has_scales = self.element.is_narrow and not self.per_token
+        has_scales = self.element.has_scales and not self.per_token
         self._scales = np.ones((2, self.layers, self.kv_heads), np.float32) if has_scales else None
         small = SmallArrays(self._lengths, self.placement.table, self._scales)
         layout = shape, dims, self.element, small, self.per_token
@@ -194,8 +194,8 @@ class KVCache:
         return self.memory.nbytes + sum(int(array.nbytes) for array in small)
 
     def keys(self, layer: int, sequence: int) -> Array:
-        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's dtype, or for fp8
-        as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer or
+        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's dtype, or for fp8,
+        int8 and blocks as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer or
         sequence.
         """
         return self._copy_of("keys", layer, sequence)[0]
@@ -215,7 +215,7 @@ class KVCache:
     # ---------------------------------------------------------------------------------- changing
 
     def set_scales(self, k_scale: object, v_scale: object) -> None:
-        """Set the scales by which a cache of fp8 divides K and V when it stores them: positive
+        """Set the scales by which a cache of fp8 or int8 divides K and V when it stores them: positive
         numbers, of any shape that broadcasts to [layers, kv_heads]. Raises `LaunchError` for invalid scales,
         for a cache of another dtype or scale_per, or with tokens.
         """
@@ -236,7 +236,7 @@ class KVCache:
         k is [items, kv_heads, n, head_dim], v [items, kv_heads, n, head_dim_v], n at least 0: n new rows for
         each of `sequences`, integers without repetition, by default all sequences of the cache in order.
         With `counts`, an integer from 0 to n for each sequence, only its first `counts` rows are appended.
-        The arrays have the cache's dtype, or, for fp8, float32, float16 or bfloat16. They are
+        The arrays have the cache's dtype, or, for the narrower ones, float32, float16 or bfloat16. They are
         on the host or on the cache's device.
 
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is

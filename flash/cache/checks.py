@@ -72,7 +72,7 @@ def problems_of_kernels(
 ) -> Iterator[str]:
     """Say why kernels cannot compute a call that numpy could."""
     if cache.element.is_narrow:
-        yield from widening_problems(config, repr(cache.dtype), backend)
+        yield from widening_problems(config, cache.element, repr(cache.dtype), backend)
     if backend == "cuda":
         for name in ("k", "v"):
             if name in views:

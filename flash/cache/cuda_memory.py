@@ -44,14 +44,14 @@ class CudaMemory(Memory):
         cuda: CudaBackend,
         ordinal: int,
     ) -> None:
-        super().__init__(small)
+        super().__init__(small, dtype)
         if dtype.is_narrow:
             _require_conversions(dtype, launcher_of(cuda).target(ordinal))
         self._cuda = cuda
         self._ordinal = ordinal
         self.device = ("cuda", ordinal)
         self._layers, self._slots, self._kv_heads, self._rows = shape
-        of_rows = [(dim, dtype) for dim in dims] + [(1, F32)] * (len(dims) if per_token else 0)
+        of_rows = [(dtype.in_row(dim), dtype) for dim in dims] + [(1, F32)] * (len(dims) if per_token else 0)
         # Arrays with n elements for each row of a head: n and the type of K, V and the scales of tokens.
         self._arrays = {self._new((*shape, n), of): (n, of) for n, of in of_rows}
         self._lengths = self._follower(small.lengths.shape, I32)

@@ -50,8 +50,9 @@ class Memory(ABC):
     lengths, pages and scales of heads; `stream` is the stream of the last work on a GPU.
     """
 
-    def __init__(self, small: SmallArrays) -> None:
+    def __init__(self, small: SmallArrays, element: DType) -> None:
         self.small = small
+        self.element = element
         self.stream = 0
 
     @abstractmethod
@@ -74,7 +75,7 @@ class Memory(ABC):
         if self.small.scales is not None:  # of heads
             scales = list(self.small.scales[:, layer, :, None, None])
         of_k, of_v = scales or (None, None)
-        return loaded(k, of_k), loaded(v, of_v)
+        return loaded(k, self.element, of_k), loaded(v, self.element, of_v)
 
 
 class HostMemory(Memory):
@@ -93,10 +94,10 @@ class HostMemory(Memory):
         small: SmallArrays,
         per_token: bool,
     ) -> None:
-        super().__init__(small)
+        super().__init__(small, dtype)
         self.k: Array
         self.v: Array
-        self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
+        self.k, self.v = (np.empty((*shape, dtype.in_row(dim)), dtype.numpy) for dim in dims)
         # Arrays [layers, slots, kv_heads, rows, n] with n elements for each row of a head.
         self._arrays = [self.k, self.v]
         if per_token:

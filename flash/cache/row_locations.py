@@ -13,6 +13,7 @@ from flash.cache.cuda_memory import KVMemory, Numbers
 from flash.decode.operation import append_to
 from flash.decode.plan import AppendCall
 from flash.kernels.append import COUNTS
+from flash.operands.blocks import block_type
 from flash.pages.placement import Stretch
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.runtime.cuda import CudaBackend
@@ -94,6 +95,6 @@ def write_rows(
     page_size = 0 if of_layer.block_table is None else of_layer.k.shape[2]
     k, v = memory.brought(*rows, stream)
     arrays = {"K_NEW": k, "V_NEW": v, "K": of_layer.k, "V": of_layer.v, **locations.operands, **of_counts}
-    call = AppendCall(arrays, page_size)
+    call = AppendCall(arrays, page_size, blocks=block_type(memory.element))
     backend = "cpu" if memory.device == HOST else "cuda"
     append_to(cuda, "KVCache.append").bound(call, backend, memory.workspace)(stream)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import FP8_NAMES, DType
+from flash.operands.blocks import SCALED_NAMES
+from flash.operands.dtypes import DType
 from flash.pages import numbers as arguments
 from flash.problem.narrow import HEAD, TOKEN
 from ptxgen.errors import LaunchError
@@ -22,15 +23,15 @@ def set_scales_of_heads(
     heads have no scales. Raises what `KVCache.set_scales` does.
     """
     caller = "KVCache.set_scales"
-    if scales is None and dtype.is_narrow:
+    if scales is None and dtype.has_scales:
         raise LaunchError(
             f"{caller}: scales are set for heads, but this cache has scale_per={TOKEN!r}: each token gets "
             f"its own when it is appended; leave out set_scales, or make a cache with scale_per={HEAD!r}"
         )
     if scales is None:
         raise LaunchError(
-            f"{caller}: scales are for dtype={FP8_NAMES}, but this cache is of {dtype.name!r}; append to it "
-            "without scales"
+            f"{caller}: scales are for dtype={SCALED_NAMES}, but this cache is of {dtype.name!r}; append to "
+            "it without scales"
         )
     if tokens:
         raise LaunchError(

@@ -27,11 +27,11 @@ from flash.launch.operands import operand_problems
 from flash.launch.rotary import ANGLE_AXES, angle_problems
 from flash.launch.varlen import wrong_element, wrong_page
 from flash.mods.trace import AUX
+from flash.operands.blocks import SCALED_ARRAYS, SCALED_DTYPES, BlockType
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
-from flash.operands.dtypes import E4M3, F32, FP8_ARRAYS, FP8_DTYPES, I32
+from flash.operands.dtypes import E4M3, F32, I32, U8, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, LENGTHS, MAX_PAGE_SIZE
-from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
@@ -40,7 +40,7 @@ from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 CALLER: Final = "DecodeKernel.launch"
-_NARROW: Final = {t.array_name: t for t in FP8_DTYPES.values()}  # by the names that arrays give them
+_NARROW: Final = {t.array_name: t for t in SCALED_DTYPES.values()}  # by the names that arrays give them
 QUERY_AXES: Final = ("batch", "heads", "seq_q", "head_dim")
 _NEW: Final = ("batch", "kv_heads", "n")
 _COS, _SIN = ANGLES
@@ -50,9 +50,13 @@ _WHEN_NEW: Final = " where there are new rows"
 _OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS, *SCALES))
 
 
-def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with the arrays of a call. Contents of arrays on a GPU are not checked."""
-    problems = list(_problems_of_arrays(config, views))
+def problems_of(
+    config: AttentionConfig, views: Mapping[str, ArrayView], blocks: BlockType | None = None
+) -> Iterator[str]:
+    """Say what is wrong with the arrays of a call, whose caches may be of `blocks`. Contents of arrays on a
+    GPU are not checked.
+    """
+    problems = list(_problems_of_arrays(config, views, blocks))
     yield from problems
     read = [views[name] for name in (*LENGTHS, *SCALES, "block_table") if name in views]
     if not problems and all(array.device == HOST for array in read):
@@ -61,9 +65,16 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
         yield from angle_problems(views, config.head_dim, 1)
 
 
-def _problems_of_arrays(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+def _problems_of_arrays(
+    config: AttentionConfig, views: Mapping[str, ArrayView], blocks: BlockType | None
+) -> Iterator[str]:
     """Say what is wrong with types, shapes, strides and devices of the arrays of a call."""
-    arrays, sizes = _matrices(config, views), {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
+    arrays, sizes = (
+        _matrices(config, views, blocks),
+        {"head_dim": config.head_dim, "head_dim_v": config.value_dim},
+    )
+    if blocks is not None:
+        sizes |= {blocks.length(name): blocks.in_row(columns) for name, columns in sizes.items()}
     wrong = list(problems_of_shapes(arrays, views, sizes))
     yield from wrong
     if "seqused_k" not in views:
@@ -85,13 +96,17 @@ def matrix_of_config(config: AttentionConfig, name: str, axes: tuple[str, ...]) 
     return Argument(name, axes, (config.element,), "as the config says")
 
 
-def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[Argument, ...]:
+def _matrices(
+    config: AttentionConfig, views: Mapping[str, ArrayView], blocks: BlockType | None
+) -> tuple[Argument, ...]:
     """The declarations of the queries, the cache, its block table and the scales of its tokens."""
     cache = ("sequences", "kv_heads", "capacity")
     if "block_table" in views:
         cache = ("pages", "kv_heads", "page_size")
     keys, values = (
-        Argument(name, (*cache, columns), (_NARROW[views[name].dtype],))
+        Argument(name, (*cache, blocks.length(columns)), (U8,), f"the bytes of {blocks.name}")
+        if blocks is not None
+        else Argument(name, (*cache, columns), (_NARROW[views[name].dtype],))
         if views[name].dtype in _NARROW
         else matrix_of_config(config, name, (*cache, columns))
         for name, columns in (("k_cache", "head_dim"), ("v_cache", "head_dim_v"))
@@ -141,7 +156,7 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
             yield (
                 f"{name} must be given for a cache of {narrow}: what its numbers are multiplied by"
                 if narrow
-                else f"{name} is for a cache of {FP8_ARRAYS}, got {k.dtype}; leave it out"
+                else f"{name} is for a cache of {SCALED_ARRAYS}, got {k.dtype}; leave it out"
             )
     yield from problems_of_ranks(views)
 
@@ -167,35 +182,36 @@ def problems_of_ranks(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def problems_of_narrow(
-    config: AttentionConfig, views: Mapping[str, ArrayView], backend: str
+    config: AttentionConfig, views: Mapping[str, ArrayView], backend: str, blocks: BlockType | None = None
 ) -> Iterator[str]:
     """Say what the kernels of a backend do not take of caches of narrow types, which numpy does."""
-    narrow = views["k_cache"].dtype
-    if backend in WITHOUT_KERNELS or narrow not in _NARROW:
+    array = views["k_cache"].dtype
+    stored = blocks or _NARROW.get(array)
+    if backend in WITHOUT_KERNELS or stored is None:
         return
-    problems = list(widening_problems(config, narrow, backend))
+    problems = list(widening_problems(config, stored, array if blocks is None else blocks.name, backend))
     yield from problems
     for name in () if problems else ("k_cache", "v_cache"):
-        if aligned(views[name], _NARROW[narrow].nbytes) % WIDENED:
+        if aligned(views[name], stored.nbytes) % stored.row_alignment:
             yield (
-                f"rows of {name} must begin at multiples of {WIDENED} bytes for backend {backend!r}, got "
-                f"address {views[name].pointer:#x} and strides {list(views[name].strides)}; "
+                f"rows of {name} must begin at multiples of {stored.row_alignment} bytes for backend "
+                f"{backend!r}, got address {views[name].pointer:#x} and strides {list(views[name].strides)}; "
                 f"{copy_of(name, views[name])}"
             )
 
 
-def widening_problems(config: AttentionConfig, narrow: str, backend: str) -> Iterator[str]:
-    """Say why kernels do not widen the rows of a cache of a `narrow` type, `WIDENED` elements at a time."""
+def widening_problems(config: AttentionConfig, stored: DType, narrow: str, backend: str) -> Iterator[str]:
+    """Say why kernels do not widen the rows of a cache of a narrow type, called `narrow`."""
     if config.element is F32:
         yield (
             f"q must be float16 or bfloat16 for a cache of {narrow} with backend {backend!r}, got float32; "
             "convert it, or use backend='cpu'"
         )
-    if config.head_dim % WIDENED or config.value_dim % WIDENED:
+    if config.head_dim % stored.together or config.value_dim % stored.together:
         yield (
-            f"head_dim and head_dim_v of a cache of {narrow} must be multiples of {WIDENED} for backend "
-            f"{backend!r}, got {config.head_dim} and {config.value_dim}; use backend='cpu', or a cache of "
-            "the queries' type"
+            f"head_dim and head_dim_v of a cache of {narrow} must be multiples of "
+            f"{stored.together} for backend {backend!r}, got {config.head_dim} and {config.value_dim}; use "
+            "backend='cpu', or a cache of the queries' type"
         )
 
 

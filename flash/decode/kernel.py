@@ -15,16 +15,18 @@ from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.checks import scale as scale_of
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import CacheLaunchOptions
-from flash.operands.dtype_names import A, AnyArray, Auto, Backend
+from flash.operands.blocks import BLOCK_TYPES, BlockType, why_no_blocks
+from flash.operands.dtype_names import A, AnyArray, Auto, Backend, Blocks
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, CacheLaunchArguments, require_known, takes
+from ptxgen.arguments import is_one_of
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView
-from ptxgen.errors import ConfigError, shown
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.caller_arguments import cache_of, gpu_of
 from ptxgen.runtime.cuda import CudaBackend
@@ -43,20 +45,31 @@ class DecodeKernel:
     and kept. `cuda` is the GPU backend and `cache` keeps compiled kernels; by default those of the
     process.
 
-    Raises `ConfigError` for a config with one of these features.
+    `kv_dtype`: "q8_0" or "q4_0" if the caches are of the bytes of such blocks, as llama.cpp stores them
+    (`docs/kv-cache.md`); None if their arrays have the type of their elements.
+
+    Raises `ConfigError` for a config with one of these features, and for another `kv_dtype`.
     """
 
     def __init__(
-        self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
+        self,
+        config: AttentionConfig,
+        *,
+        kv_dtype: Blocks | None = None,
+        cuda: CudaBackend | None = None,
+        cache: ModuleCache | None = None,
     ) -> None:
         require_cached(config)
         self.config = config
+        self.kv_dtype = kv_dtype
+        self._blocks = _blocks_of(config, kv_dtype)
         gpu = Launcher(gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache))
         self._decode = Decode(config, gpu, Caller(CALLER))
         self._checked = Known[bool]()
 
     def __repr__(self) -> str:
-        return f"DecodeKernel({self.config!r})"
+        stored = "" if self.kv_dtype is None else f", kv_dtype={self.kv_dtype!r}"
+        return f"DecodeKernel({self.config!r}{stored})"
 
     @overload
     def launch(
@@ -119,11 +132,11 @@ class DecodeKernel:
         head_dim], and key r of sequence s is row r % page_size of page block_table[s, r //
         page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
         the config's dtype, with a dense last dimension and otherwise any strides. Or both caches are
-        of fp8: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to
+        of fp8 or int8: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to
         [kv_heads], above 0, are what their numbers are multiplied by; or one for each token, of the shape
         of the caches without the last dimension, finite and at least 0 where there are keys. Kernels take
-        e4m3 from sm_89 on, and fp8 with queries of 16 bits, dimensions that are multiples of 8, and rows at
-        multiples of 8 bytes.
+        e4m3 from sm_89 on, and these types with queries of 16 bits, dimensions that are multiples of 8,
+        and rows at multiples of 8 bytes.
 
         Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, the number of rows in the
         sequence of each item; `cache_batch_idx`, the sequence of each item, by default the item's
@@ -202,7 +215,7 @@ class DecodeKernel:
         name = decode.choose(backend, like, explicit)[0]
         if name == "cuda":
             decode.require_located(views.values())
-        raise_problems(problems_of_narrow(self.config, views, name), CALLER)
+        raise_problems(problems_of_narrow(self.config, views, name, self._blocks), CALLER)
         number = splits_of(CALLER, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = scale_of(self.config, softmax_scale, Caller(CALLER))
@@ -227,6 +240,7 @@ class DecodeKernel:
                 scale,
                 number,
                 rotary_interleaved,
+                self._blocks,
             )
             decode.run(call, name, like, explicit)
         else:
@@ -244,8 +258,25 @@ class DecodeKernel:
             return
         if not self._decode.gpu.backend.why_unavailable():
             self._decode.require_located(views.values())
-        raise_problems(problems_of(self.config, views), CALLER)
+        raise_problems(problems_of(self.config, views, self._blocks), CALLER)
         self._checked.keep((), views, _CACHES if "k" in views else _OUT, True)
 
 
 _OPERANDS: Final = (*LENGTHS, *SCALES, "block_table", *CACHE_ARRAYS)
+
+
+def _blocks_of(config: AttentionConfig, kv_dtype: object) -> BlockType | None:
+    """The type of the blocks of a cache; None for None. Raises `ConfigError`."""
+    if kv_dtype is None:
+        return None
+    if not is_one_of(kv_dtype, tuple(BLOCK_TYPES)):
+        raise ConfigError(
+            f"DecodeKernel: kv_dtype must be {' or '.join(map(repr, BLOCK_TYPES))}, or None for caches whose "
+            f"arrays have the type of their elements, got {shown(kv_dtype)}"
+            f"{did_you_mean(kv_dtype, BLOCK_TYPES)}"
+        )
+    blocks = BLOCK_TYPES[str(kv_dtype)]
+    why_not = why_no_blocks(blocks, config.head_dim, config.value_dim)
+    if why_not:
+        raise ConfigError(f"DecodeKernel: {why_not}")
+    return blocks

@@ -36,7 +36,6 @@ from flash.kernels.append import COUNTS
 from flash.launch.calls import on_cpu_of
 from flash.launch.shared_kv import columns_of
 from flash.mods.trace import AUX
-from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.features import ANGLES, LENGTHS
 from flash.problem.rotary import rotated
@@ -147,6 +146,7 @@ def _layouts(call: CacheCall) -> tuple[object, ...]:
         call.interleaved,
         tuple(call.outputs),
         call.page_size,
+        call.stored.name,
         call.scale,
     )
 
@@ -165,7 +165,7 @@ class Append(Operation[AppendCall]):
     def key(self, call: AppendCall, ordinal: int) -> tuple[object, ...]:
         """See `Operation.key`."""
         layouts = [(name, a.shape, a.strides, a.dtype) for name, a in call.arrays.items()]
-        return *layouts, call.page_size, call.interleaved, ordinal
+        return *layouts, call.page_size, call.interleaved, call.stored.name, ordinal
 
     def steps(self, call: AppendCall, ordinal: int | None, memory: Memory) -> Iterator[Step]:  # noqa: ARG002
         """See `Operation.steps`."""
@@ -189,11 +189,11 @@ def attend_on_cpu(call: CacheCall, attend: Callable[..., None]) -> None:
 
     def rows_of(b: int) -> tuple[KeyRows, KeyRows]:
         sequence, begin, end = int(sequences[b]), int(padding[b]), int(max(used[b], padding[b]))
-        if call.has_scales:
+        if call.stored.is_narrow:
             at = _rows_at(operands, call.page_size, sequence, begin, end)
             rows = [cache.swapaxes(1, 2)[at].swapaxes(0, 1) for cache in caches]
             keys, values = (
-                loaded(of, _scale(host_array(operands[name]), at))[None]
+                loaded(of, call.stored, _scale_of(operands, name, at))[None]
                 for of, name in zip(rows, SCALES, strict=True)
             )
             return keys, values
@@ -223,7 +223,7 @@ def joined_on_cpu(call: CacheCall) -> Array:
 
 def append_on_cpu(call: AppendCall) -> None:
     """Write new rows to a cache, and rotated queries to `Q_OUT`, with numpy."""
-    operands, element = call.arrays, OF_ARRAYS[call.arrays["K"].dtype]
+    operands, element = call.arrays, call.stored
     k, v = host_array(operands["K_NEW"]), host_array(operands["V_NEW"])
     if "COS" in operands:
         q, rotated_k = (
@@ -243,7 +243,7 @@ def append_on_cpu(call: AppendCall) -> None:
                 scales = host_array(operands[name])
                 if scales.ndim > 1:
                     scales.swapaxes(1, 2)[at] = token_scales(rows, element)[..., 0].T
-                rows = stored(rows, element, _scale(scales, at))
+            rows = stored(rows, element, _scale_of(operands, name, at))
             host_array(cache).swapaxes(1, 2)[at] = rows.swapaxes(0, 1)
 
 
@@ -264,8 +264,13 @@ def _rotated(array: Array, operands: Operands, tables: tuple[str, str], interlea
     return rotated(array, cos, sin, positions, interleaved=interleaved)
 
 
-def _scale(scales: Array, at: tuple[Any, ...]) -> Array:
-    """The scales of the rows at `at`, [kv_heads, rows, 1], or those of heads, which broadcast to it."""
+def _scale_of(operands: Operands, name: str, at: tuple[Any, ...]) -> Array | None:
+    """The scales `name` of the rows at `at`, [kv_heads, rows, 1], or those of heads, which broadcast to it;
+    None without scales.
+    """
+    if name not in operands:
+        return None
+    scales: Array = host_array(operands[name])
     return (scales.swapaxes(1, 2)[at].T if scales.ndim > 1 else scales[..., None])[..., None]
 
 

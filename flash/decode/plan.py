@@ -27,6 +27,7 @@ from flash.families.wgmma import BOX_ROWS, lies_in_boxes
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
 from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
+from flash.operands.blocks import BlockType
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, STAGES, AttentionConfig
@@ -96,7 +97,8 @@ class CacheCall(NamedTuple):
     in `operands` and `longest`, the most keys that a sequence may have, include them. With `rotary_cos` and
     `rotary_sin`, f32 [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of `k_new` and
     q, which then have one dtype, are rotated by the positions of their rows, in pairs of neighbours if
-    `interleaved` (`flash/problem/rotary.py`). `splits` None is "auto".
+    `interleaved` (`flash/problem/rotary.py`). `splits` None is "auto". `blocks` is the type of K and V whose
+    arrays are of the bytes of blocks.
     """
 
     config: AttentionConfig
@@ -111,6 +113,7 @@ class CacheCall(NamedTuple):
     scale: float
     splits: int | None = None
     interleaved: bool = False
+    blocks: BlockType | None = None
 
     @property
     def capacity(self) -> int:
@@ -140,7 +143,7 @@ class CacheCall(NamedTuple):
     @property
     def stored(self) -> DType:
         """The type of K and V."""
-        return OF_ARRAYS[self.k.dtype]
+        return self.blocks or OF_ARRAYS[self.k.dtype]
 
     @property
     def group(self) -> int:
@@ -156,11 +159,18 @@ class AppendCall(NamedTuple):
     [kv_heads], or of the cache's shape without its last dimension, which the launch writes. `counts`, int32
     [batch], is how many of the first of the n rows of each item are new. With COS and SIN [positions,
     rotary_dim / 2], f32 with dense rows, K_NEW and Q [batch, heads, seq_q, head_dim] are rotated, Q to Q_OUT.
+    `blocks` as in `CacheCall`.
     """
 
     arrays: Mapping[str, ArrayView]
     page_size: int
     interleaved: bool = False
+    blocks: BlockType | None = None
+
+    @property
+    def stored(self) -> DType:
+        """The type of the cache."""
+        return self.blocks or OF_ARRAYS[self.arrays["K"].dtype]
 
 
 def require_widening(caller: str, call: CacheCall, target: Target) -> None:
@@ -209,7 +219,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int, *, same_bits: bool =
         kernel.features,
         splits=merged,
         page_size=call.page_size,
-        kv_dtype=call.stored if call.has_scales else None,
+        kv_dtype=call.stored if call.stored.is_narrow else None,
         per_token=call.per_token,
         **lengths,
     )
@@ -240,8 +250,9 @@ def _tiling(
         rotates="k_new" in call.operands or call.rotation is not None,
         without_wgmma=_without_wgmma(call, merged),
     )
-    if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
-        widening = _WIDENING_LONG_REGISTERS if config.head_dim > MAX_COLUMNS else _WIDENING_REGISTERS
+    if call.stored.is_narrow and max(config.head_dim, config.value_dim) > _WIDE:
+        many = config.head_dim > MAX_COLUMNS or call.blocks is not None
+        widening = _WIDENING_LONG_REGISTERS if many else _WIDENING_REGISTERS
         request = replace(request, other_registers=request.other_registers + widening)
     if small:
         tiling = choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
@@ -263,12 +274,14 @@ def _with_stages(call: CacheCall, tiling: AnyTiling, target: Target) -> AnyTilin
 
 def _has_small_tile(call: CacheCall, tiling: AnyTiling) -> bool:
     """Whether a call takes small tiles of keys in place of those of its usual `tiling`."""
-    return call.per_token and call.config.tile == "auto" and _is_crowded(tiling)
+    takes_more = call.per_token or call.blocks is not None
+    return takes_more and call.config.tile == "auto" and _is_crowded(tiling)
 
 
 def _is_crowded(tiling: AnyTiling) -> bool:
     """Whether a tiling is one with which the assembler was seen to spill where each token has a scale, which
-    takes registers for the powers of rows: long tiles, many rows and more than 64 columns.
+    takes registers for the powers of rows, or each block, whose codes are read in halves of words: long
+    tiles, many rows and more than 64 columns.
     """
     columns = max(tiling.head_dim, tiling.head_dim_v)
     return tiling.tile > _SMALL_TILE and tiling.block_q > _FEW_ROWS and columns > _FEW_COLUMNS
@@ -284,7 +297,7 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     """Why the kernel with `wgmma` (`flash/families/wgmma.py`) cannot compute a call; empty if it can."""
     in_boxes_alone = not _gathers(call)
     for is_met, reason in (
-        (call.has_scales, f"K and V are {call.stored.name}"),
+        (call.stored.is_narrow, f"K and V are {call.stored.name}"),
         (not call.k.size, "there are no keys"),
         (
             call.page_size % BOX_ROWS and in_boxes_alone,
@@ -316,7 +329,8 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
     if ctas > 1 or k.shape[2] > MAX_NEW_ROWS or OF_ARRAYS[k.dtype] is not kernel.dtype:
         return None
     rotation = call.rotation or Rotation(0, interleaved=False)
-    return Appended(kernel.dtype, k.shape[3], call.v.shape[3], rotation.rotary_dim, rotation.interleaved)
+    of_value = call.operands["v_new"].shape[3]
+    return Appended(kernel.dtype, k.shape[3], of_value, rotation.rotary_dim, rotation.interleaved)
 
 
 def rotates_before(call: CacheCall, kernel: KernelConfig) -> bool:
@@ -329,7 +343,7 @@ def _alignment(call: CacheCall, merged: bool) -> int:
     and of K and V unless they are narrow.
     """
     config = call.config
-    arrays = [call.q] if call.has_scales else [call.q, call.k, call.v]
+    arrays = [call.q] if call.stored.is_narrow else [call.q, call.k, call.v]
     arrays += [] if merged else [call.out]
     nbytes = config.element.nbytes
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
@@ -391,7 +405,7 @@ def appending(call: CacheCall, queries: ArrayView | None) -> AppendCall:
     if queries is not None:
         cos, sin = (call.operands[name] for name in ANGLES)
         arrays |= {"Q": call.q, "Q_OUT": queries, "COS": cos, "SIN": sin}
-    return AppendCall(arrays, call.page_size, call.interleaved)
+    return AppendCall(arrays, call.page_size, call.interleaved, call.blocks)
 
 
 def append_step(target: Target, call: AppendCall) -> Step:
@@ -399,13 +413,13 @@ def append_step(target: Target, call: AppendCall) -> Step:
     arrays, (batch, kv_heads, n, _) = call.arrays, call.arrays["K_NEW"].shape
     k, rotates = arrays["K"], "COS" in arrays
     lengths: dict[str, Any] = {name: name in arrays for name in LENGTHS}
-    stored = OF_ARRAYS[k.dtype] if "k_scale" in arrays else None
-    per_token = stored is not None and len(arrays["k_scale"].shape) == len(k.shape) - 1
+    stored = call.stored if call.stored.is_narrow else None
+    per_token = "k_scale" in arrays and len(arrays["k_scale"].shape) == len(k.shape) - 1
     kernel = append_build(
         AppendConfig(
             target,
-            k.shape[3],
-            arrays["V"].shape[3],
+            arrays["K_NEW"].shape[3],
+            arrays["V_NEW"].shape[3],
             OF_ARRAYS[arrays["K_NEW"].dtype],
             Features(page_size=call.page_size, kv_dtype=stored, per_token=per_token, **lengths),
             2 * arrays["COS"].shape[1] if rotates else 0,

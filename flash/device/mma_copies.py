@@ -15,7 +15,7 @@ from flash.device.pipeline import KeyValuePipeline
 from flash.device.split_products import QUERIES_MARK, SplitTiles
 from flash.device.tiles import await_copies
 from flash.device.token_scales import ScaleCopies
-from flash.device.widening_loader import WideningLoader
+from flash.device.widening_loader import widening_loader
 from flash.families.mma import MmaTiling
 from flash.families.precision import PAIRS
 from flash.problem.kernel_config import KernelConfig
@@ -54,7 +54,7 @@ def start_copies(
     else:
         of_rows = scales or (None, None)
         K_loader, V_loader = (
-            WideningLoader(k, *both, narrow, copies) for both, copies in zip(of_both, of_rows, strict=True)
+            widening_loader(k, *both, narrow, copies) for both, copies in zip(of_both, of_rows, strict=True)
         )
     split = SplitTiles(k, Q_loader, K_loader, V_loader) if t.operands is PAIRS else None
     guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)

@@ -20,6 +20,7 @@ from flash.device.panel_loader import SIGNS, PanelLoader
 from flash.device.parameters import ScoreArray
 from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
+from flash.operands.blocks import BlockType
 from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES
@@ -129,6 +130,9 @@ class RestoredValues(ABC):
         k = self.k
         if not self.stored.is_narrow:
             bits = k.load(self._element(cta.V, key, column, self.dtype))
+            return self._signs(self._word(bits)) != 0, lambda: self._number(bits, self.dtype)
+        if isinstance(self.stored, BlockType):
+            bits = self.stored.element(k, cta.V.row(k, key), column).as_(b16)
             return self._signs(self._word(bits)) != 0, lambda: self._number(bits, self.dtype)
         at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)

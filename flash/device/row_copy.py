@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from flash.device.parameters import InCache, ScoreArray
+from flash.operands.blocks import BLOCK, BlockType
 from flash.operands.dtypes import F32_BYTES, LEAST_TOKEN_SCALE, DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b16, b32, f32, u8, u64
+from ptxgen.types import ScalarType, b16, b32, f32, s32, u8, u64
 
 BITS: Final = {2: b16, 4: b32}
 _EVERY_LANE: Final = [WARP_SIZE >> n for n in range(1, WARP_SIZE.bit_length())]  # butterfly distances
@@ -36,6 +37,15 @@ class RotaryAngles:
         """The two columns of a pair."""
         apart, step = (1, 2) if self.interleaved else (self.rotary_dim // 2, 1)
         return pair * step, pair * step + apart
+
+    def pair_of(self, k: KernelBuilder, column: Value) -> tuple[Value, Value, Value]:
+        """The pair of a column, whether the column is its second one, and its other column."""
+        if self.interleaved:
+            return column >> 1, (column & 1) != 0, column ^ 1
+        apart = self.rotary_dim // 2
+        is_second = column >= apart
+        other = column + k.selp(-apart, apart, is_second, type=s32)
+        return k.min(column, other), is_second, other
 
     def angle(self, k: KernelBuilder, pair: Value, inside: Value | None) -> tuple[Value, Value]:
         """The cosine and sine of a pair; 0 where it is not `inside` (None: it is)."""
@@ -109,6 +119,11 @@ class RowCopy:
         `angles`.
         """
         k, held = self.k, []
+        if isinstance(self.stored, BlockType):
+            return [
+                _Held((lane + start,), (self._of_block(row, lane + start, start, angles),), None)
+                for start in range(0, columns, BLOCK)
+            ]
         first = 0 if angles is None else angles.rotary_dim
         for start in range(0, first // 2, WARP_SIZE):
             assert angles is not None  # else no column is rotated
@@ -128,12 +143,31 @@ class RowCopy:
     def write(self, row: Value, held: list[_Held]) -> None:
         """Write the elements that `read` returned to the row at address `row`."""
         scale = self.scale
+        if isinstance(self.stored, BlockType):
+            for n, part in enumerate(held):
+                at = row + n * self.stored.block_bytes if n else row
+                self.stored.write(self.k, at, part.values[0], held[0].columns[0])
+            return
         if isinstance(scale, RowScale):
             scale = scale.written(self.k, held, self.stored)
         for part in held:
             with only(self.k, part.inside):
                 for column, x in zip(part.columns, part.values, strict=True):
                     self._store(row, column, x, scale)
+
+    def _of_block(self, row: Value, column: Value, start: int, angles: RotaryAngles | None) -> Value:
+        """The element of a column, one of the `BLOCK` from column `start` on, as f32; rotated if there are
+        `angles`, of which each lane of a pair reads those of the pair.
+        """
+        k, x = self.k, self._as_f32(self._load(row, column, None))
+        if angles is None or start >= angles.rotary_dim:
+            return x
+        inside = _inside(column, start, angles.rotary_dim)
+        pair, is_second, other = angles.pair_of(k, column)
+        cos, sin = angles.angle(k, pair, inside)
+        across = self._as_f32(self._load(row, other, inside)) * sin
+        rotated = x * cos + k.selp(across, -across, is_second)
+        return rotated if inside is None else k.selp(rotated, x, inside)
 
     def _load(self, row: Value, column: Value, inside: Value | None) -> Value:
         bits = BITS[self.dtype.nbytes]

@@ -56,6 +56,7 @@ class RowTiles:
                     self._weigh(stage, n, masking)
         self._end()
 
+    @marked("row tiles: end")
     def _end(self) -> None:
         """Write the outputs of the row besides O, and have O divided by the sum of the weights."""
         inverse = self._finish()

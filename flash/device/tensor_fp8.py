@@ -96,6 +96,7 @@ class Fp8RowTiles(RowTiles):
             if top is not None:
                 top.set(self.softmax.largest(S))
 
+    @marked("fp8 row tiles: end")
     def _end(self) -> None:
         """See `RowTiles`."""
         k = self.k

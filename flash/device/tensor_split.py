@@ -98,11 +98,13 @@ class SplitTensorPipeline(SplitPipeline, TensorPipeline):
             producer.barrier.sync()  # a thread splits what others have rotated
         self.of_queries.split(tile, (producer.thread, producer.threads), QUERIES_MARK)
 
+    @marked("split tensor rings: factors")
     def _split_keys(self, mark: Value) -> None:
         """See `SplitPipeline`."""
         with self.key_factors.write():
             super()._split_keys(mark)
 
+    @marked("split tensor rings: factors")
     def _split_values(self, mark: Value) -> None:
         """See `SplitPipeline`."""
         with self.value_factors.write():
@@ -176,6 +178,7 @@ class SplitRowTiles(RowTiles):
         for i, factor in enumerate(factors):
             self.k.store(sent.factors.pointer(i, row), factor)
 
+    @marked("split row tiles: end")
     def _end(self) -> None:
         """See `RowTiles`."""
         inverse = self._finish()

@@ -9,10 +9,11 @@ from typing import Final
 from flash.device.panel_loader import PanelLoader, Share, both
 from flash.device.tiles import Matrix, copies_are_asynchronous
 from flash.device.token_scales import ScaleCopies
+from flash.operands.blocks import CHUNK, BlockType
 from flash.operands.dtypes import DType
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
-from ptxgen.dsl.swizzle import SwizzledTile
-from ptxgen.types import b16, u32
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
+from ptxgen.dsl.swizzle import Panel, SwizzledTile
+from ptxgen.types import b16, u32, u64
 
 _WORD: Final = u32.nbytes
 _WORDS: Final = 2  # words of the matrix that become the four of a chunk
@@ -94,3 +95,84 @@ class WideningLoader(PanelLoader):
                 both(present, self._in_columns(share, panel, 0)),
                 self.chunk_bytes,
             )
+
+
+class BlockLoader(WideningLoader):
+    """Copies blocks of rows whose elements are in blocks with scales into tiles of f16. A thread reads the
+    codes of its chunk of a row, and the scale of their block, in halves of a word: blocks begin at even
+    addresses. Copies go through registers: a thread starts the loads of all its rows before it decodes the
+    first.
+    """
+
+    chunk_bytes = CHUNK
+
+    def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, stored: BlockType) -> None:
+        super().__init__(k, matrix, tile, stored)
+        self.blocks = stored
+        self._shift: Value | None = None  # of the codes of the thread's chunks, all of which have the same
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """False: rows go through registers."""
+        return False
+
+    @property
+    def prefetches(self) -> bool:
+        """False: targets without asynchronous copies have no kernel for blocks."""
+        return False
+
+    def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
+        """Copy the rows from `first_row` on into the stage at byte `stage` of the tile. Each row is
+        checked to be in the matrix, so that `ragged` does not matter.
+        """
+        del ragged
+        for share in self.shares(stage):
+            for (first, panel), words in self._loaded(share, first_row).items():
+                with self._rows_of(share, first):
+                    self.k.store(share.at(panel, first), self._stored(words))
+
+    def _first_byte(self, share: Share) -> Value:
+        return self.k.cvt(self.blocks.first_byte(self._chunk(share)), dtype=u64)
+
+    def _chunk(self, share: Share) -> Value:
+        return share.first_chunk + share.panels[0].first
+
+    def _stored(self, words: Sequence[Value]) -> list[Value]:
+        *codes, scale = words
+        return self.blocks.decoded(self.k, codes, scale, self._shift)
+
+    @marked("block loader: loads")
+    def _loaded(self, share: Share, first_row: Value) -> dict[tuple[int, Panel], list[Var]]:
+        """The halves of words with the codes, and the scale, that a thread has loaded, by row of the tile and
+        panel.
+        """
+        k, row, blocks = self.k, first_row + self.k.signed(share.row), self.blocks
+        chunk = self._chunk(share)
+        self._shift, below = blocks.shift(chunk), k.cvt(blocks.below_scale(chunk), dtype=u64)
+        rows_left, loaded = self.matrix.rows - row, {}
+        for first, source in self._sources(share, row):
+            present: Value | None = rows_left > first
+            if first + share.rows_at_once > self.tile.rows:
+                present = both(present, k.signed(share.row) < self.tile.rows - first)
+            scale_at = source - below
+            for panel in share.panels:
+                there = both(present, self._in_columns(share, panel, 0))
+                assert there is not None  # rows may lie beyond the matrix
+                # Panels begin with blocks.
+                offset = blocks.in_row((panel.first - share.panels[0].first) * CHUNK)
+                at = [(source, offset + n) for n in range(0, CHUNK, b16.nbytes)]
+                halves = [k.var(b16, 0) for _ in range(len(at) + 1)]
+                with k.only_if(there):
+                    for half, (base, down) in zip(halves, [*at, (scale_at, offset)], strict=True):
+                        k.load(Pointer(base, "global", b16, down), into=half)
+                loaded[first, panel] = halves
+        return loaded
+
+
+def widening_loader(
+    k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, stored: DType, scales: ScaleCopies | None
+) -> WideningLoader:
+    """The loader of rows of a narrow type into a tile of f16; with `scales` of single rows, these too."""
+    if isinstance(stored, BlockType):
+        return BlockLoader(k, matrix, tile, stored)
+    return WideningLoader(k, matrix, tile, stored, scales)

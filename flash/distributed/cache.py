@@ -27,7 +27,7 @@ from flash.distributed.tokens import Tokens
 from flash.mods.record import MASK_MOD, SCORE_MOD
 from flash.mods.trace import AUX
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.dtype_names import CacheBackend, InputDTypeLike
+from flash.operands.dtype_names import CacheBackend, StoredDTypeLike
 from flash.pages.numbers import integers, size
 from flash.pages.placement import Journal
 from flash.scores.features import ShardedCacheArguments, require_known, takes
@@ -82,7 +82,7 @@ class ShardedKVCache:
         *,
         block: int = 64,
         head_dim_v: int | None = None,
-        dtype: InputDTypeLike = "f32",
+        dtype: StoredDTypeLike = "f32",
         page_size: int | None = None,
         pages: int | None = None,
         backend: CacheBackend = "cpu",

@@ -14,6 +14,7 @@ values two CTAs compute half of the columns each, and both all scores.
 | head_dim_v above 256, but no multiple of 64 | two CTAs have half of its columns each |
 | what `flash/families/wgmma.py` lists of tensor maps and of a cache of fp8 | |
 | a block_q other than 128 and 256 | a product has 128 rows |
+| a mask and a bias, block_q=256 and a tile of more than 16 keys | registers lack for so many scores |
 | a tile, or stages, too large for shared memory, registers or tensor memory | |
 
 A kernel of `mma.sync` computes such problems.
@@ -61,6 +62,9 @@ _TILE_WITH_PLANES: Final = 32
 # The number of arrays with an element for each score (a mask and a bias) from which on "auto" has one row
 # tile: kernels with two were seen to spill.
 _PLANES_OF_ONE: Final = 2
+_TILE_OF_TWO: Final = (
+    16  # the largest tile of two row tiles with so many: with 32 keys they were seen to spill
+)
 _WORD: Final = 4  # bytes of a factor
 _STEP_BYTES: Final = 1024
 # Operations of f16, and bytes of memory, of a B200 in a second (flash-attn-4, arXiv 2603.05451; NVIDIA DGX
@@ -231,6 +235,12 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
                 return reason
         if why := self.against_block(request):
             return why
+        least = min(self.tiles_of_request(request), default=0)
+        if request.block_q not in ("auto", TCGEN05_ROWS) and not self._two_row_tiles_take(request, least):
+            return (
+                f"block_q={request.block_q}: with a mask and a bias, two row tiles have registers for tiles "
+                f"of {_TILE_OF_TWO} keys, not of {least}"
+            )
         if self.tiling_for(request, target) is None:
             return f"tile={request.tile}, stages={request.stages} does not fit shared memory or registers"
         return ""
@@ -260,7 +270,8 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             blocks_q = self.blocks_q if request.planes < _PLANES_OF_ONE else (TCGEN05_ROWS,)
             sizes = [(m, n) for m in reversed(blocks_q) for n in tiles if n >= least or m == TCGEN05_ROWS]
         else:
-            sizes = [(int(request.block_q), n) for n in tiles]
+            m = int(request.block_q)
+            sizes = [(m, n) for n in tiles if m == TCGEN05_ROWS or self._two_row_tiles_take(request, n)]
         stages = range(_MOST_STAGES, LEAST_STAGES - 1, -1) if request.stages == 1 else (request.stages,)
         shapes = (self._shape(request, n, m, s) for m, n in sizes for s in stages)
         return (
@@ -268,6 +279,11 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
             for t in shapes
             if t.needed_columns <= TENSOR_COLUMNS and t.has_registers(request.other_registers)
         )
+
+    @staticmethod
+    def _two_row_tiles_take(request: TileRequest, keys: int) -> bool:
+        """Whether threads of two row tiles have registers for tiles of `keys` keys."""
+        return request.planes < _PLANES_OF_ONE or keys <= _TILE_OF_TWO
 
     def _shape(self, request: TileRequest, keys: int, rows: int, stages: int) -> Tcgen05Tiling:
         return self.tiling(*request.dims, keys, rows, stages, request.in_pages, gathers=request.gathers)

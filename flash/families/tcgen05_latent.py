@@ -76,7 +76,18 @@ class Tcgen05LatentFamily(Tcgen05Family):
     blocks_q: ClassVar[tuple[int, ...]] = (TCGEN05_ROWS,)
     values_in_keys = True
     why_one_block = Family.why_one_block
-    campaign: ClassVar[Campaign] = {}
+    campaign: ClassVar[Campaign] = {
+        # Two CTAs have half of the columns of V each.
+        "f16-sm_100a-causal-latent": {
+            "head_dim": 320,
+            "head_dim_v": 320,
+            "tile": 32,
+            "shared_kv": True,
+            "target": "sm_100a",
+            "causal": "bottom_right",
+            "scheduled": 1,
+        }
+    }
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""

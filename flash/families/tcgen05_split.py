@@ -100,7 +100,16 @@ class SplitTcgen05Family(Tcgen05Family):
     rate = B200_OPERATIONS / PAIRS.products
     gathers = False
     why_one_block = Family.why_one_block
-    campaign: ClassVar[Campaign] = {}
+    campaign: ClassVar[Campaign] = {
+        "f32_grade-sm_100a": {
+            "dtype": "f32",
+            "precision": "f32_grade",
+            "head_dim": 64,
+            "tile": 32,
+            "target": "sm_100a",
+            "scheduled": 1,
+        }
+    }
 
     def computes(self, request: TileRequest) -> bool:
         """See `Family`."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from flash.device.parameters import Array, InCache, ScoreArray, stride_parameters
 from flash.device.row_copy import RotaryAngles, RowCopy, position_of, row_scale
+from flash.operands.blocks import BlockType
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, I32, DType
 from flash.problem.features import Features
@@ -98,15 +99,17 @@ class AppendConfig:
     def _rows(
         self, name: str, axes: tuple[str, ...], last: str, role: str, steps: tuple[str, ...] = _SOURCES
     ) -> Operand:
+        of = self.stored if name in ("K", "V") else self.dtype
         return Operand(
             name,
-            self.stored if name in ("K", "V") else self.dtype,
+            of,
             axes,
-            columns=self.head_dim if last == "head_dim" else self.head_dim_v,
-            last=last,
+            columns=of.in_row(self.head_dim if last == "head_dim" else self.head_dim_v),
+            last=of.length(last),
             steps=steps,
             role=role,
             is_written=role.endswith("written"),
+            align=of.row_alignment if isinstance(of, BlockType) else 0,
         )
 
     def _angles(self, name: str, role: str) -> Operand:

@@ -127,7 +127,7 @@ class MmaForward:
         self.S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
         # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros. Tiles
         # that are split have NaN and infinity cleared whether keys are hidden or not.
-        clears = cta.mask.hides_keys or self.split is not None
+        clears = (cta.mask.hides_keys or self.split is not None) and not config.element_of("V").is_finite
         self.nonfinite = NonFinite(k, config, in_register=t.prefetches) if clears else None
         mask = cta.mask.stored_in_shared(k) if config.features.varlen else lambda: cta.mask
         my_first_row = cta.first_row + k.signed(me.first_row(t))

@@ -59,6 +59,7 @@ class LatentProducts(Products):
                 k.note("O += P V of the first tile, which comes last")
                 self.outputs(stage, self.operand(value.v), has_sums != 0)
 
+    @marked("tcgen05 latent: scores")
     def _scores(self, stage: TensorStage, Q: list[Operand]) -> None:
         """Start S = Q Kᵀ, slab by slab as they arrive."""
         self.pipeline.k.note("S = Q K^T")

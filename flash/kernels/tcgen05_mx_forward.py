@@ -66,6 +66,7 @@ class MxProducts(Fp8Products):
         super().begin()
 
     @contextmanager
+    @marked("tcgen05 mx: steps")
     def queries(self) -> Iterator[Any]:
         """See `Products`; a commit of products covers the copies of all scales."""
         with super().queries() as stage, self.pipeline.query_scales.drain() as scales:
@@ -76,6 +77,7 @@ class MxProducts(Fp8Products):
             yield stage
 
     @contextmanager
+    @marked("tcgen05 mx: steps")
     def keys(self) -> Iterator[Any]:
         """See `Products`."""
         with super().keys() as stage, self.pipeline.key_scales.drain() as scales:
@@ -84,6 +86,7 @@ class MxProducts(Fp8Products):
             yield stage
 
     @contextmanager
+    @marked("tcgen05 mx: steps")
     def values(self) -> Iterator[Any]:
         """See `Products`."""
         with super().values() as stage, self.pipeline.value_scales.drain() as scales:

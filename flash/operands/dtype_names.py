@@ -61,3 +61,6 @@ Narrow = Literal[
 # An element type: its name in any usual spelling, or that of an array library, such as numpy.float16.
 DTypeLike = _Half | _Brain | _Single | type[Any] | DTypeObject
 InputDTypeLike = DTypeLike | Narrow
+Blocks = Literal["q8_0", "q4_0"]  # of elements with a scale, in a cache
+Cached = Narrow | Blocks | Literal["int8", "torch.int8"]  # narrow types of K and V in a cache
+StoredDTypeLike = DTypeLike | Cached

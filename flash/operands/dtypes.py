@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, s32, s64, u8, u16, u32
+from ptxgen.types import ScalarType, b16, b32, bf16, f16, f16x2, f32, s32, s64, u8, u16, u32
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from ptxgen.dsl import KernelBuilder, Value
 
 _CONVERTING_SM: Final = 89  # the first target that converts narrow types (PTX ISA, "cvt")
+WIDENED: Final = 8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 _BYTE: Final = 8  # bits
 _BELOW_HALF: Final = (1 << (_BYTE - 1)) - 1  # of the upper byte's last bit, in units of the lower byte's
 # Selectors of `prmt`: bytes 0 and 1 of a word, or 2 and 3, each above a byte of 0, which is byte 4.
 _UPPER_BYTES: Final = (0x1404, 0x3424)
+_SIGNS_OF_BYTES: Final = 0x8080_8080
+_OF_1024: Final = 0x6400  # the bits of 1024 as f16, in whose lower byte an integer is added to it
+_BYTES_OF_1024: Final = 0x6464_6464
+_BELOW_1024: Final = (0x4140, 0x4342)  # as `_UPPER_BYTES`, each byte below one of `_BYTES_OF_1024`
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,11 @@ class DType:
     """One element type. `array_name` is its name in numpy, torch and this project's views, and `words` are
     its names elsewhere.
 
-    A narrow type (fp8) has one byte, and comes with scales: of Q, K and V of the forward pass, and of keys
-    and values in a cache, which are divided by a scale and rounded to it. `largest` is its largest number, to
-    which they are limited, `one` the code of 1, and `nonfinite` has the bits that are all 1 in the codes of
-    NaN and infinity alone. f16 holds each of its numbers, and its last methods emit conversions.
+    A narrow type (fp8, int8) has one byte, and comes with scales: of Q, K and V of the forward pass, and of
+    keys and values in a cache, which are divided by a scale and rounded to it. `largest` is its largest
+    number, to which they are limited, `one` the code of 1, and `nonfinite` has the bits that are all 1 in the
+    codes of NaN and infinity alone; 0: it has neither. f16 holds each of its numbers, and its last methods
+    emit conversions.
     """
 
     name: str  # as in `AttentionConfig(dtype=...)`
@@ -49,6 +55,34 @@ class DType:
     def is_narrow(self) -> bool:
         """Whether this is a narrow type."""
         return self.largest > 0
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether this is a narrow type without NaN and infinity."""
+        return self.is_narrow and not self.nonfinite
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether this is a narrow type whose numbers are multiplied by scales in arrays of their own."""
+        return self.is_narrow
+
+    @property
+    def together(self) -> int:
+        """Of how many columns rows of a narrow type are multiples: these are read together."""
+        return WIDENED
+
+    @property
+    def row_alignment(self) -> int:
+        """Of how many bytes the addresses of rows of a narrow type are multiples."""
+        return WIDENED * self.nbytes
+
+    def in_row(self, columns: int) -> int:
+        """The length of a row of so many columns in an array."""
+        return columns
+
+    def length(self, columns: str) -> str:
+        """`in_row` of an expression."""
+        return columns
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +169,30 @@ class UpperByte(DType):
         return k.cvt(k.selp(nearest, NAN_CODE, is_number, type=u32), dtype=u16)
 
 
+class SignedByte(DType):
+    """int8, of whose codes -128 is not written."""
+
+    __slots__ = ()
+
+    def widened(self, k: KernelBuilder, word: Value) -> list[Value]:
+        """See `DType.widened`."""
+        return integers_as_f16(k, word ^ _SIGNS_OF_BYTES, 1 << (_BYTE - 1))
+
+    def narrowed(self, k: KernelBuilder, x: Value) -> Value:
+        """See `DType.narrowed`: NaN becomes 0."""
+        nearest, most = k.cvt(x, dtype=s32, rnd="rni"), int(self.largest)
+        return k.cvt(k.max(k.min(nearest, most), -most).as_(u32), dtype=u16)
+
+
+def integers_as_f16(k: KernelBuilder, word: Value, zero: int) -> list[Value]:
+    """The four unsigned bytes of a word, u32, minus `zero`, as two words of f16. A byte below the upper byte
+    of 1024 is an f16, 1024 plus that integer; all sums are exact.
+    """
+    offset = _OF_1024 + zero
+    pairs = [k.prmt(word.as_(b32), _BYTES_OF_1024, selector).as_(f16x2) for selector in _BELOW_1024]
+    return [k.sub(pair, k.mov(offset << 16 | offset, type=u32).as_(f16x2)).as_(u32) for pair in pairs]
+
+
 # F32 is also the type of LSE, and of a kernel's accumulators.
 F32: Final = DType("f32", "float32", f32, ("fp32", "single"))
 F16: Final = DType("f16", "float16", f16, ("fp16", "half"))
@@ -147,6 +205,7 @@ E4M3: Final = DType(
     nonfinite=0x7F,
     needs=f"sm_{_CONVERTING_SM}",
 )
+INT8: Final = SignedByte("int8", "int8", u8, largest=127.0)
 E5M2: Final = UpperByte("e5m2", "float8_e5m2", u8, largest=57344.0, one=0x3C, nonfinite=0x7C)
 # Powers of two, scales of blocks of `MX_BLOCK` elements (OCP Microscaling Formats, "E8M0").
 MX: Final = "mx"  # the word for Q, K and V with such scales
@@ -188,11 +247,9 @@ NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PT
 FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}
 FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))  # for messages: of settings, and of arrays
 FP8_ARRAYS: Final = " or ".join(t.array_name for t in FP8_DTYPES.values())
-# For Q, K and V of the forward pass, and for K and V in a cache.
-INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}
-OF_ARRAYS: Final[dict[str, DType]] = {
-    t.array_name: t for t in (*INPUT_DTYPES.values(), E8M0, BOOL, U8, I32, I64)
-}
+INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and V of the forward pass
+_NAMED: Final[dict[str, DType]] = {**INPUT_DTYPES, INT8.name: INT8}
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*_NAMED.values(), E8M0, BOOL, U8, I32, I64)}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, I64, U8, BOOL)  # for arrays that functions of scores index
 # The least scale of a token in a cache of a narrow type: a row of zeros has it, so that its elements are
 # divided by a normal number.
@@ -200,8 +257,8 @@ LEAST_TOKEN_SCALE: Final = 2.0**-126
 F32_BYTES: Final = F32.nbytes
 
 
-# Other names of the types of `INPUT_DTYPES`, as array libraries and papers write them.
-_OTHER_NAMES: Final = {word: t.name for t in INPUT_DTYPES.values() for word in (t.array_name, *t.words)}
+# Other names of the types of `_NAMED`, as array libraries and papers write them.
+_OTHER_NAMES: Final = {word: t.name for t in _NAMED.values() for word in (t.array_name, *t.words)}
 
 
 def config_name(dtype: object) -> object:
@@ -213,7 +270,7 @@ def config_name(dtype: object) -> object:
     if name is None:
         return dtype
     short = name.removeprefix("torch.")
-    return _OTHER_NAMES.get(short, short if short in INPUT_DTYPES else dtype)
+    return _OTHER_NAMES.get(short, short if short in _NAMED else dtype)
 
 
 def _library_name(value: object) -> str | None:

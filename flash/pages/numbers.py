@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.host.caller import views_of
-from flash.operands.dtypes import INPUT_DTYPES, DType, config_name
+from flash.operands.blocks import STORED_DTYPES, why_no_blocks
+from flash.operands.dtypes import DType, config_name
 from flash.pages.placement import Contiguous, Paged, Placement
 from flash.problem.features import MAX_PAGE_SIZE
 from flash.problem.limits import INT32_MAX
@@ -40,9 +41,15 @@ def one_of(name: str, value: object, known: Sequence[_Word]) -> _Word:
     return next(word for word in known if word == value)
 
 
-def element(value: object) -> DType:
-    """The element type of a cache. Raises `ConfigError` for an unknown type."""
-    return INPUT_DTYPES[one_of("dtype", config_name(value), tuple(INPUT_DTYPES))]
+def element(value: object, head_dim: int, head_dim_v: int) -> DType:
+    """The element type of a cache. Raises `ConfigError` for an unknown type, and for rows that it does not
+    store.
+    """
+    dtype = STORED_DTYPES[one_of("dtype", config_name(value), tuple(STORED_DTYPES))]
+    why_not = why_no_blocks(dtype, head_dim, head_dim_v)
+    if why_not:
+        raise ConfigError(f"KVCache: {why_not}")
+    return dtype
 
 
 def placement_of(batch: int, capacity: int, page_size: object, pages: object) -> Placement:

@@ -33,10 +33,10 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
     return tuple(
         Operand(
             name,
-            config.element_of(name),
+            of,
             tuple([_extent(config, name, heads, rows, step) for step in features.steps_of(name)]),
-            columns=columns,
-            last=last,
+            columns=of.in_row(columns),
+            last=of.length(last),
             steps=features.steps_of(name),
             role=role,
             is_written=name == "O" or (new and name in ("K", "V")),
@@ -49,6 +49,7 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
             ("V", "kv_heads", rows_k, t.head_dim_v, "head_dim_v", f"the values, {of_keys}"),
             ("O", "heads", rows_q, t.head_dim_v, "head_dim_v", "the output, written"),
         )
+        for of in [config.element_of(name)]
     )
 
 

@@ -182,7 +182,7 @@ class Features:
     leftpad_k: bool = False
     cache_batch_idx: bool = False
     page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
-    kv_dtype: DType | None = None  # type of K and V, which then have scales; None: that of Q
+    kv_dtype: DType | None = None  # type of K and V, a narrow one; None: that of Q
     per_token: bool = False  # whether each row of K and V has a scale; else one is for a head's rows
     appended: Appended | None = None
     query_rotation: Rotation | None = None  # the rotation of Q in a kernel that appends nothing
@@ -389,7 +389,7 @@ class Features:
                     PER_SEQUENCE,
                     f"how many {what} each sequence has{new}: the first of its rows",
                 )
-        if self.kv_dtype is not None:
+        if self.kv_dtype is not None and self.kv_dtype.has_scales:
             for what in ("k", "v"):
                 yield self._scale_of_tokens(what) if self.per_token else self._scale_of_heads(what)
         if self.leftpad_k:

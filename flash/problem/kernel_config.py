@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from flash.families.choice import AnyTiling, family_of
 from flash.families.family import Family
@@ -16,8 +16,6 @@ from flash.problem.persistence import GRID, TICKET
 from flash.scores.window import Window
 from ptxgen.records import dataclass
 from ptxgen.target import Target
-
-WIDENED: Final = 8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +102,14 @@ class KernelConfig:
 
     def alignment_of(self, array: str) -> int:
         """The promised alignment, in bytes, of one of Q, K, V and O. Parts of O that are to be
-        merged are not the caller's: they are as aligned as their rows. K and V of one-byte elements
-        are aligned to the `WIDENED` elements that are read together.
+        merged are not the caller's: they are as aligned as their rows. K and V of a narrow type have an
+        alignment of their own.
         """
         t = self.tiling
         if array == "O" and self.features.splits:
             return natural_alignment(t.head_dim_v, t.head_dim_v, F32)
         if self.features.kv_dtype is not None and array in ("K", "V"):
-            return WIDENED
+            return self.features.kv_dtype.row_alignment
         return self.alignment
 
     @property

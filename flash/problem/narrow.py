@@ -1,5 +1,5 @@
 """Settings of problems with Q, K and V of fp8: the type of O, blocks of rows that share a scale, and settings
-that no such kernel supports. For a cache of fp8: whether heads or tokens have scales.
+that no such kernel supports. For a cache of a narrow type: whether heads or tokens have scales.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from flash.families.wgmma import BOX_ROWS, WGMMA_ROWS
+from flash.operands.blocks import SCALED_NAMES
 from flash.operands.dtypes import (
     BF16,
     BLOCK_FORMATS,
@@ -41,10 +42,10 @@ def is_per_token(caller: str, stored: DType, scale_per: object) -> bool:
             f"{caller}: scale_per must be one of {HEAD}, {TOKEN}, got {shown(scale_per)}"
             f"{did_you_mean(scale_per, (HEAD, TOKEN))}"
         )
-    if scale_per == TOKEN and not stored.is_narrow:
+    if scale_per == TOKEN and not stored.has_scales:
         raise ConfigError(
-            f"{caller}: scale_per={TOKEN!r} is for a cache of {FP8_NAMES}, whose numbers have scales; leave "
-            "it out"
+            f"{caller}: scale_per={TOKEN!r} is for a cache of {SCALED_NAMES}, whose numbers have scales; "
+            "leave it out"
         )
     return scale_per == TOKEN
 

@@ -27,7 +27,7 @@ __all__ = ["example", "stub"]
 
 _FREE_SHARED_BYTES: Final = 48 << 10  # of dynamic shared memory, which a launch may have unasked
 _ELEMENT_BYTES: Final = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2} | dict.fromkeys(
-    ("e4m3", "e5m2", "e8m0", "e2m1", "u8", "bool"), 1
+    ("e4m3", "e5m2", "e8m0", "e2m1", "int8", "q8_0", "q4_0", "u8", "bool"), 1
 )
 _FLOATS: Final = {"f32": ("float", "f32"), "f64": ("double", "f64")}
 _AS_BITS: Final = ("f16", "bf16")  # numbers that a host passes as the bits

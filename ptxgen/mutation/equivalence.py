@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from ptxgen import interpreter, ir
+from ptxgen.check.flow import blocks
 from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Instr, IntImm, Reg, Special, Symbol
 from ptxgen.isa.spec import Effect
@@ -33,6 +34,8 @@ def proved(mutant: Mutant, block: int | tuple[int, ...]) -> str | None:
         return "proved: the block is one warp"
     if _drops_nothing(mutant, block):
         return "proved: computed for every thread of the block, the condition holds"
+    if _is_never_read(mutant):
+        return "proved: no instruction that does more than compute depends on the value"
     if _same_for_every_thread(mutant, block):
         return "proved: computed for every thread of the block, all that is read elsewhere has the same value"
     return None
@@ -70,6 +73,42 @@ def _drops_nothing(mutant: Mutant, block: tuple[int, ...]) -> bool:
     holds = _values(mutant.original, kernel, decided, [guard.register], block) != guard.negated
     # A deleted instruction was never executed, or one without its guard always was.
     return bool(holds.all() if mutant.instead else not holds.any())
+
+
+def _is_never_read(mutant: Mutant) -> bool:
+    """Whether the change is to the values of registers that are read for nothing but such values."""
+    kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
+    both = kernel.body[mutant.index], *mutant.instead
+    changed = [s for s in both if isinstance(s, Instr) and op_of(s).effect is Effect.NONE]
+    if len(changed) != len(both) or len({(s.guard, _names(s)[0]) for s in changed}) != 1:
+        return False
+    unread, before = set(_names(changed[0])[0]), 0
+    later = [(op_of(s).effect, *_names(s), s.guard) for s in _later(kernel, mutant.index)]
+    while len(unread) > before:
+        before = len(unread)
+        for effect, writes, reads, guard in later:
+            if unread.isdisjoint(reads if guard is None else (*reads, guard.register.name)):
+                continue
+            if effect is not Effect.NONE:
+                return False
+            unread.update(writes)
+    return True
+
+
+def _later(kernel: ir.Kernel, index: int) -> Iterator[Instr]:
+    """The instructions that may be executed after the one with an index in the kernel's body."""
+    number = sum(isinstance(s, Instr) for s in kernel.body[:index])
+    graph = blocks(kernel)
+    own = next(b for b in graph if b.start <= number < b.start + len(b.instrs))
+    seen, left = set[int](), list(own.successors)
+    while left:
+        block = left.pop()
+        if block not in seen:
+            seen.add(block)
+            left += graph[block].successors
+    yield from own.instrs[number + 1 - own.start :]
+    for block in seen:
+        yield from graph[block].instrs
 
 
 def _decided(kernel: ir.Kernel) -> dict[int, Instr]:

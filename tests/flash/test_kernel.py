@@ -1064,6 +1064,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "merge_partials",
         "quantize_mx",
         "quantize_nvfp4",
+        "quantize_rows",
         "rotary_tables",
         "to_device",
     ]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ptxgen.mutation.operators import Mutant
+from ptxgen.mutation.operators import Mutant, mutants
 from ptxgen.mutation.reasons import load, reason
+from ptxgen.parse import parse
 from tools.campaign.judging import FILES, mutants_of, reasons
 from tools.campaign.kernels import subjects
 
@@ -139,6 +140,25 @@ def test_a_reason_may_be_about_what_is_behind_an_instruction() -> None:
     fences = [m for m in mutants_of(HOPPER) if replace(known, behind="").fits(m)]
     assert [known.fits(m) for m in fences] == [False, True]  # of the scores, and of the values
     assert not known.fits(mutant_of(fences[1], index=0))  # behind nothing
+
+
+@pytest.mark.parametrize(
+    ("reading", "why"),
+    [
+        ("mov.u32 %r2, %r1;", "proved: no instruction that does more than compute depends on the value"),
+        ("@%p1 st.shared.u32 [%r3], %r1;", None),
+        ("setp.ne.u32 %p1, %r1, 0;", None),  # of the store before it, in a loop
+    ],
+)
+def test_a_value_that_nothing_reads_may_be_any(reading: str, why: str | None) -> None:
+    module = parse(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.shared .b8 s[4];\n.visible .entry k()\n{\n"
+        ".reg .pred %p<3>;\n.reg .b32 %r<4>;\nmov.u32 %r0, %clock;\nmov.u32 %r1, 0;\nmov.u32 %r2, 0;\n"
+        "mov.u32 %r3, s;\nsetp.eq.u32 %p1, %r0, 0;\n$again:\n@%p1 st.shared.u32 [%r3], %r0;\n"
+        f"setp.eq.u32 %p0, %r0, 3;\nselp.u32 %r1, 1, %r1, %p0;\n{reading}\n@%p1 bra $again;\nret;\n}}\n"
+    )
+    mutant = next(m for m in mutants(module, "k") if m.name.startswith("bound: +1") and ", 3;" in m.before)
+    assert reason(mutant, 32, []) == why
 
 
 def test_a_reason_about_rounding_is_for_other_bits_too() -> None:

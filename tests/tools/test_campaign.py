@@ -714,7 +714,7 @@ def test_the_sample_is_fixed_and_of_different_kinds(kernel: str) -> None:
     assert chosen == tool._chosen(kernel, arguments)
     kinds = [mutants_of(kernel)[n].kind for n in chosen]
     assert len(set(kinds)) == len(kinds) == min(3, len({m.kind for m in mutants_of(kernel)}))
-    few = tool._arguments(["--short", "--kind", "mask"])
+    few = tool._arguments(["--short", "--kind", "mask"])  # all of SUM's have reasons
     assert [mutants_of(kernel)[n].kind for n in tool._chosen(kernel, few)] == ["mask"]
 
 

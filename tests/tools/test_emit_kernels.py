@@ -13,7 +13,7 @@ from contract_host import emitted_host
 
 from flash.commands import emit as tool
 from flash.commands.parts.emit_kinds import KINDS
-from flash.operands.dtypes import FP8_DTYPES
+from flash.operands.blocks import CACHED_DTYPES
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 
@@ -276,7 +276,7 @@ def test_forward_may_be_named(call: Command) -> None:
         ),
         (
             ["append", "--head-dim", "16", "--kv-dtype", "f8"],
-            f"CacheConfig: kv_dtype must be {', '.join(map(repr, FP8_DTYPES))}, or None for the type of "
+            f"CacheConfig: kv_dtype must be {', '.join(map(repr, CACHED_DTYPES))}, or None for the type of "
             "the queries, got 'f8'",
         ),
         (

@@ -12,7 +12,8 @@ import numpy as np
 from flash.calls.step import Step
 from flash.decode.plan import AppendCall, append_step
 from flash.host.stored_rows import stored
-from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
+from flash.operands.blocks import CACHED_DTYPES
+from flash.operands.dtypes import F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.arrays.views import view
 from ptxgen.mutation.kernel_under_test import Array, KernelUnderTest, Launch
@@ -81,7 +82,7 @@ class AppendSettings:
     @property
     def stored(self) -> DType:
         """The element type of the cache."""
-        return self.dtype if self.kv_dtype is None else FP8_DTYPES[self.kv_dtype]
+        return self.dtype if self.kv_dtype is None else CACHED_DTYPES[self.kv_dtype]
 
 
 def append_subject(name: str, **settings: Any) -> KernelUnderTest:

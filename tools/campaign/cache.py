@@ -16,7 +16,8 @@ from flash.calls.step import Step
 from flash.decode.plan import CacheCall, kernel_of, new_operands, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
 from flash.host.stored_rows import loaded, stored
-from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
+from flash.operands.blocks import CACHED_DTYPES
+from flash.operands.dtypes import F32, I32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
 from flash.reference import merged
@@ -84,7 +85,7 @@ class CacheSettings:
     @property
     def stored(self) -> DType:
         """The element type of the cache."""
-        return self.config.element if self.kv_dtype is None else FP8_DTYPES[self.kv_dtype]
+        return self.config.element if self.kv_dtype is None else CACHED_DTYPES[self.kv_dtype]
 
     def padding(self, problem: CacheProblem) -> tuple[int, ...]:
         """The number of padding rows of each item."""
@@ -272,7 +273,7 @@ class CacheArrays:
             for row in range(begin, end - p.n):
                 page, within = slot_of(self.operands, settings.page_size, sequence, row)
                 side[page, :, within] = of_side[:, row - begin]
-        k, v = (loaded(x, s)[None] for x, s in zip(rows, scales, strict=True))
+        k, v = (loaded(x, settings.stored, s)[None] for x, s in zip(rows, scales, strict=True))
         self.keys.append((k, v))
 
     def _append(self, b: int, sequence: int, k: Array, v: Array) -> None:

@@ -171,6 +171,8 @@ def _chosen(
     if arguments.short:
         choice = random.Random(f"{_SEED} {kernel}")
         there = [kind for kind, numbers in by_kind.items() if numbers]
+        # A mutant that no check catches takes long to judge.
+        there = [kind for kind in there if not all(_is_explained(kernel, n) for n in by_kind[kind])] or there
         sampled = subjects()[kernel].sampled
         taken = choice.sample(there, min(sampled or _KINDS_OF_A_KERNEL, len(there)))
         if sampled is None:
@@ -180,11 +182,14 @@ def _chosen(
 
 
 def _one_of(kernel: str, numbers: Sequence[int], choice: random.Random) -> int:
-    """One of the mutants `numbers`, if possible one without a reason why it is equivalent: a mutant that no
-    check catches takes long to judge.
-    """
-    order, all_mutants = choice.sample(numbers, len(numbers)), mutants_of(kernel)
-    return next((n for n in order if not any(r.fits(all_mutants[n]) for r in reasons())), order[0])
+    """One of the mutants `numbers`, if possible one without a reason why it is equivalent."""
+    order = choice.sample(numbers, len(numbers))
+    return next((n for n in order if not _is_explained(kernel, n)), order[0])
+
+
+def _is_explained(kernel: str, number: int) -> bool:
+    mutant = mutants_of(kernel)[number]
+    return any(r.fits(mutant) for r in reasons())
 
 
 def _judged(chosen: Mapping[str, Sequence[int]], jobs: int, file: Path | None = None) -> list[Verdict]:

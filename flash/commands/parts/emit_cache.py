@@ -13,7 +13,7 @@ from flash.commands.parts.emit_kernel import OUTPUTS, Kind
 from flash.commands.parts.emit_options import OF_OUTPUTS, add_kernel_options, config_of
 from flash.commands.parts.emit_output import NATIVE, find_target
 from flash.contract.built_kernel import BuiltKernel
-from flash.operands.dtypes import FP8_DTYPES
+from flash.operands.blocks import CACHED_DTYPES
 from flash.scores.features import SCORES
 from flash.scores.options import number
 
@@ -78,7 +78,7 @@ It merges attentions to parts of the keys, by their log-sum-exp: what ptxgen emi
 def _add_cache(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--page-size", type=number, metavar="N", help="rows of a page (default: no pages)")
-    add("--kv-dtype", metavar="TYPE", help=f"of the cache: {' or '.join(FP8_DTYPES)} (default: --dtype)")
+    add("--kv-dtype", metavar="TYPE", help=f"of the cache: {' or '.join(CACHED_DTYPES)} (default: --dtype)")
     add("--leftpad-k", action="store_true", help="sequences may begin with padding")
     add("--cache-batch-idx", action="store_true", help="a launch says which sequences are meant")
 

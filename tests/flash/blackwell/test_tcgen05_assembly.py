@@ -20,6 +20,7 @@ FEATURES: Final[tuple[dict[str, Any], ...]] = (
     {"window": (5, 5), "softcap": 5.0, "alibi": True, "sink": True},
     {"bias": "bf16", "dropout": 0.1, "softcap": 3.0},
     {"mask": True, "causal": True},
+    {"mask": True, "bias": "f32"},
     {"key_bias": "f32", "dropout": 0.1, "causal": True},
     {"varlen": True, "causal": True, "return_lse": True},
 )

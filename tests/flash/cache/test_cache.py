@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 from refusals import refusal
 
 from flash import KVCache
-from flash.operands.dtypes import FP8_DTYPES, FP8_NAMES, INPUT_DTYPES
+from flash.operands.blocks import SCALED_NAMES, STORED_DTYPES
+from flash.operands.dtypes import FP8_DTYPES
 from flash.pages.placement import Journal, PagePool, Stretch
 from ptxgen.arrays.views import host_array
 from ptxgen.errors import CacheFullError, ConfigError
@@ -397,7 +398,8 @@ def test_what_has_scales_is_asked_of_the_right_cache() -> None:
         "see KVCache.scales"
     )
     assert refusal(cache_of, error=ConfigError, dtype="f16", scale_per="token") == (
-        f"KVCache: scale_per='token' is for a cache of {FP8_NAMES}, whose numbers have scales; leave it out"
+        f"KVCache: scale_per='token' is for a cache of {SCALED_NAMES}, whose numbers have scales; leave "
+        "it out"
     )
     assert refusal(cache_of, error=ConfigError, dtype="e4m3", scale_per="tokens") == (
         "KVCache: scale_per must be one of head, token, got 'tokens'; did you mean 'token'?"
@@ -460,7 +462,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"capacity": -1}, "capacity must be an integer from 1 to 1073741568, got -1"),
         (
             {"dtype": "e4m4"},
-            f"dtype must be one of {', '.join(INPUT_DTYPES)}, got 'e4m4'; did you mean 'e4m3'?",
+            f"dtype must be one of {', '.join(STORED_DTYPES)}, got 'e4m4'; did you mean 'e4m3'?",
         ),
         ({"page_size": 257}, "page_size must be an integer from 1 to 256, got 257"),
         ({"page_size": 4, "pages": 0}, "pages must be an integer from 1 to 2147483647, got 0"),
@@ -598,7 +600,7 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),
-        f"set_scales: scales are for dtype={FP8_NAMES}, but this cache is of 'f32'; append to it without "
+        f"set_scales: scales are for dtype={SCALED_NAMES}, but this cache is of 'f32'; append to it without "
         "scales",
     ),
 }

@@ -16,7 +16,8 @@ from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
-from flash.operands.dtypes import F16, FP8_NAMES
+from flash.operands.blocks import SCALED_NAMES
+from flash.operands.dtypes import F16
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError
 
@@ -123,7 +124,7 @@ def test_scales_of_tokens_lie_as_their_rows_do() -> None:
     with pytest.raises(ConfigError) as caught:
         CacheConfig(16, scale_per="token")
     assert str(caught.value) == (
-        f"CacheConfig: scale_per='token' is for a cache of {FP8_NAMES}, whose numbers have scales; leave "
+        f"CacheConfig: scale_per='token' is for a cache of {SCALED_NAMES}, whose numbers have scales; leave "
         "it out"
     )
 

@@ -1,4 +1,4 @@
-"""Caches of one byte an element, attended to by kernels."""
+"""Caches of narrow types, attended to by kernels."""
 
 from __future__ import annotations
 
@@ -24,30 +24,27 @@ MASK = np.arange(8).reshape(4, 1, 2) % 3 > 0
 
 
 def cache_of(
-    backend: str = "interpreter", page_size: int | None = None, dim: int = DIM, **how: Any
+    backend: str = "interpreter",
+    page_size: int | None = None,
+    dim: int = DIM,
+    dim_v: int = DIM_V,
+    dtype: Any = "e4m3",
+    **how: Any,
 ) -> flash.KVCache:
-    built = flash.KVCache(
-        2,
-        BATCH,
-        KV_HEADS,
-        dim,
-        50,
-        head_dim_v=DIM_V,
-        dtype="e4m3",
-        page_size=page_size,
-        backend=backend,
-        **how,
-    )
-    built.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
+    """A cache whose bytes are all of NaN, or of scales that are."""
+    dims = {"head_dim_v": dim_v, "dtype": dtype, "page_size": page_size, "backend": backend}
+    built = flash.KVCache(2, BATCH, KV_HEADS, dim, 50, **dims, **how)
+    if built.scales is not None:
+        built.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
     if backend != "cuda":
-        built.memory.k[...] = np.nan
-        built.memory.v[...] = np.nan
+        built.memory.k.view(np.uint8)[...] = 0x7F
+        built.memory.v.view(np.uint8)[...] = 0x7F
     return built
 
 
-def tokens(count: int, dtype: str, dim: int = DIM) -> list[Array]:
+def tokens(count: int, dtype: str, dim: int = DIM, dim_v: int = DIM_V) -> list[Array]:
     rng = np.random.default_rng(count)
-    shapes = [(BATCH, h, count, d) for h, d in ((HEADS, dim), (KV_HEADS, dim), (KV_HEADS, DIM_V))]
+    shapes = [(BATCH, h, count, d) for h, d in ((HEADS, dim), (KV_HEADS, dim), (KV_HEADS, dim_v))]
     return [rng.standard_normal(s, np.float32).astype(DTYPES[dtype].numpy) for s in shapes]
 
 
@@ -56,13 +53,25 @@ def rows_of(cache: flash.KVCache, layer: int) -> list[tuple[Array, Array]]:
     return [(cache.keys(layer, b)[None], cache.values(layer, b)[None]) for b in range(BATCH)]
 
 
-@pytest.mark.sample(0, gate=3)
+@pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("page_size", [None, 3, 16])
-def test_prefill_and_steps_are_attention_to_what_the_cache_has(dtype: str, page_size: int | None) -> None:
-    cache, layer = cache_of(page_size=page_size), 1
+@pytest.mark.parametrize(
+    ("stored", "dims"),
+    [
+        ({"dtype": "e4m3"}, (DIM, DIM_V)),
+        ({"dtype": "int8", "scale_per": "token"}, (DIM, DIM_V)),
+        ({"dtype": "q8_0"}, (96, 32)),
+        ({"dtype": "q4_0"}, (64, 160)),
+    ],
+    ids=lambda of: of.get("dtype") if isinstance(of, dict) else "",
+)
+def test_prefill_and_steps_are_attention_to_what_the_cache_has(
+    dtype: str, page_size: int | None, stored: dict[str, Any], dims: tuple[int, int]
+) -> None:
+    cache, layer = cache_of("interpreter", page_size, *dims, **stored), 1
     for count, splits in ((37, 1), (1, 1), (3, 2)):
-        q, k, v = tokens(count, dtype)
+        q, k, v = tokens(count, dtype, *dims)
         out, lse = flash.attention_with_kvcache(q, cache, k, v, layer=layer, return_lse=True, splits=splits)
         arithmetic = arithmetic_of(dtype, parts=PARTS_OF_F32 * (splits > 1))
         assert_items_are_accurate(out, lse, q, rows_of(cache, layer), causal=True, arithmetic=arithmetic)

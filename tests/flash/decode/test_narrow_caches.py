@@ -21,9 +21,20 @@ from flash.calls.step import Step
 from flash.contract.catalogue import build
 from flash.decode.plan import AppendCall, CacheCall, append_step, kernel_of, oldest_target
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
+from flash.host.blocks import in_blocks, of_blocks
 from flash.host.stored_rows import stored as stored_rows
-from flash.operands.dtypes import DTYPES, E4M3, E5M2, FP8_ARRAYS, FP8_DTYPES, DType
+from flash.operands.blocks import (
+    BLOCK_TYPES,
+    CACHED_DTYPES,
+    SCALED_ARRAYS,
+    SCALED_DTYPES,
+    SCALED_NAMES,
+    BlockType,
+    block_type,
+)
+from flash.operands.dtypes import DTYPES, E4M3, E5M2, DType
 from ptxgen.arrays.views import view
+from ptxgen.errors import PtxGenError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
 
@@ -37,7 +48,8 @@ TABLE = np.array([[13, 0, 17, 1, 19, 3, 9, 14, 20, 11], [2, 8, 4, 5, 6, 16, 10, 
 OF_ROWS = ("k_cache", "v_cache", "k_scale", "v_scale")
 PER = pytest.mark.parametrize("per_token", [False, True], ids=["head", "token"])
 EITHER = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-STORED = pytest.mark.parametrize("stored", FP8_DTYPES.values(), ids=list(FP8_DTYPES))
+STORED = pytest.mark.parametrize("stored", SCALED_DTYPES.values(), ids=list(SCALED_DTYPES))
+INTEGERS = 40.0  # a number of int8 / a number of the problem
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +82,9 @@ def caches(
         k_scale, v_scale = (2.0 ** rng.uniform(*of, (BATCH, KV_HEADS, ROWS)) for of in ((-18, 2), (-16, 4)))
         v_scale[:, :, 3::7] = 0
         k_scale[:, :, 5::9] = 0
+    if stored.is_finite:
+        k, v = ((INTEGERS * x).clip(-127, 127).round() for x in (k, v))
+        k_scale, v_scale = k_scale / INTEGERS, np.asarray(v_scale / INTEGERS)
     arrays = {
         "q": q.astype(DTYPES[dtype].numpy),
         "k_cache": k.astype(stored.numpy),
@@ -80,7 +95,7 @@ def caches(
     }
     for b, used in enumerate(USED):
         for name in OF_ROWS if per_token else OF_ROWS[:2]:
-            arrays[name][b, :, used:] = np.nan
+            arrays[name][b, :, used:] = np.nan if arrays[name].dtype.kind != "i" else 127
     return arrays
 
 
@@ -89,7 +104,8 @@ def paged(arrays: dict[str, Any]) -> dict[str, Any]:
 
     def moved(array: Array) -> Array:
         wide = array if array.ndim == 4 else array[..., None]
-        pages = in_pages(wide, PAGE, TABLE, spare=1)
+        like = E4M3.numpy if array.dtype.kind == "i" else array.dtype  # of which `in_pages` has a NaN
+        pages = in_pages(wide.view(like), PAGE, TABLE, spare=1).view(array.dtype)
         return pages if array.ndim == 4 else pages[..., 0]
 
     names = [name for name in OF_ROWS if arrays[name].ndim > 1]
@@ -194,9 +210,12 @@ def test_tokens_of_permuted_pages_give_the_same_bits() -> None:
 def test_new_rows_are_divided_by_their_scales_and_rounded(
     backend: Any, count: int, stored: DType, per_token: bool
 ) -> None:
-    """The scales of heads; or, per token, the largest finite magnitude of a row over the type's."""
+    """The scales of heads; or, per token, the largest finite magnitude of a row over the type's, as
+    `flash.quantize_rows` has them.
+    """
     arrays = paged(caches("f16", stored, per_token=per_token))
-    most = np.float32(ml_dtypes.finfo(stored.numpy).max)
+    of = (ml_dtypes.iinfo if stored.is_finite else ml_dtypes.finfo)(stored.numpy)
+    most = np.float32(of.max)
     arrays["q"] = arrays["q"].repeat(count, 2)
     rng = np.random.default_rng(2)
     k, v = (rng.standard_normal((BATCH, KV_HEADS, count, d)).astype(np.float16) for d in (DIM, DIM_V))
@@ -210,8 +229,12 @@ def test_new_rows_are_divided_by_their_scales_and_rounded(
             scales = np.maximum(sizes / most, np.float32(2.0**-126))
         else:
             scales = np.broadcast_to(arrays[f"{name}_scale"][..., None], new.shape[:3])
-        codes = np.clip(new / scales[..., None], -most, most).astype(stored.numpy).view(np.uint8)
-        codes[np.isnan(new)] = 0x7F
+        numbers = np.clip(new / scales[..., None], -most, most)
+        numbers = np.nan_to_num(np.rint(numbers), nan=0.0) if stored.is_finite else numbers
+        codes = numbers.astype(stored.numpy).view(np.uint8)
+        codes[np.isnan(new)] = 0 if stored.is_finite else 0x7F
+        rows, of_rows = flash.quantize_rows(new, stored.name)  # type: ignore[arg-type]
+        assert not per_token or ((rows.view(np.uint8) == codes).all() and (of_rows == scales).all())
         for b in range(BATCH):
             rows = np.arange(USED[b] - count, USED[b])
             at = TABLE[b, rows // PAGE], slice(None), rows % PAGE
@@ -334,8 +357,8 @@ REFUSED: dict[str, tuple[bool, dict[str, Any], str]] = {
         False,
         WIDE,
         "2 problems\n"
-        f"  k_scale is for a cache of {FP8_ARRAYS}, got float16; leave it out\n"
-        f"  v_scale is for a cache of {FP8_ARRAYS}, got float16; leave it out",
+        f"  k_scale is for a cache of {SCALED_ARRAYS}, got float16; leave it out\n"
+        f"  v_scale is for a cache of {SCALED_ARRAYS}, got float16; leave it out",
     ),
     "two types": (
         False,
@@ -441,12 +464,14 @@ def call_of(
     q = np.zeros((1, 8, queries, dim), config.element.numpy)
     shape = (4, 1, page_size or 64)
     operands = {"seqused_k": np.zeros(1, np.int32)}
-    operands |= {name: np.ones(shape if per_token else 1, np.float32) for name in ("k_scale", "v_scale")}
+    if stored.has_scales:
+        operands |= {name: np.ones(shape if per_token else 1, np.float32) for name in ("k_scale", "v_scale")}
     if page_size:
         operands["block_table"] = np.zeros((1, 4), np.int32)
     views = {name: view(array, name) for name, array in operands.items()}
-    k, v = (view(np.zeros((*shape, dim), stored.numpy), "cache") for _ in range(2))
-    return CacheCall(config, view(q, "q"), k, v, view(np.zeros_like(q), "out"), {}, views, page_size, 64, 1.0)
+    k, v = (view(np.zeros((*shape, stored.in_row(dim)), stored.numpy), "cache") for _ in range(2))
+    arrays = view(q, "q"), k, v, view(np.zeros_like(q), "out"), {}, views
+    return CacheCall(config, *arrays, page_size, 64, 1.0, blocks=block_type(stored))
 
 
 @pytest.mark.sample(0, gate=4)
@@ -455,7 +480,7 @@ def call_of(
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("dim", "page_size"), [(64, 0), (128, 16), (256, 16)])
 @pytest.mark.parametrize(("per_token", "queries"), [(False, 1), (True, 1), (True, 200)])
-@STORED
+@pytest.mark.parametrize("stored", CACHED_DTYPES.values(), ids=list(CACHED_DTYPES))
 def test_kernels_are_proved_and_do_not_spill(
     dim: int,
     page_size: int,
@@ -466,6 +491,8 @@ def test_kernels_are_proved_and_do_not_spill(
     stored: DType,
     assembler: Assembler,
 ) -> None:
+    if per_token and not stored.has_scales:
+        pytest.skip(f"tokens of {stored.name} have no scales")
     if target(name).sm < oldest_target(stored).sm:
         pytest.skip(f"{name} does not convert {stored.name}")
     if name == "sm_75" and dtype == "bf16":
@@ -481,3 +508,114 @@ def test_a_kernel_that_widens_says_so_in_its_name() -> None:
     kernel = kernel_of(call_of("f16", 64, 0), target("sm_89"), 1)
     plain = replace(kernel, features=replace(kernel.features, kv_dtype=None))
     assert kernel.name == plain.name.replace("usedk", "usedk_kv_e4m3")
+
+
+# ------------------------------------------------------------------------------------------
+# blocks with scales in them
+
+BLOCKS = pytest.mark.parametrize("blocks", BLOCK_TYPES.values(), ids=list(BLOCK_TYPES))
+# What `gguf.quants.quantize` of gguf 0.19.0 makes of (7 i mod 32 - 15.5) * 0.37.
+GGML = {
+    "q8_0": "c82981baf42d669ad30c467fb2ec255e91cb043d77aae31d5689c3fc356fa2db144e",
+    "q4_0": "bc3980c4f73b6ea2d5194c8fb3f72a6e91d5",
+}
+
+
+def with_blocks(blocks: BlockType, dtype: str = "f16") -> flash.DecodeKernel:
+    kv_dtype: Any = blocks.name
+    return flash.DecodeKernel(flash.AttentionConfig(64, dtype=dtype, causal=True), kv_dtype=kv_dtype)
+
+
+def test_blocks_are_those_of_ggml() -> None:
+    numbers = np.float32([(7 * i % 32 - 15.5) * 0.37 for i in range(32)])
+    assert {n: flash.quantize_rows(numbers, n)[0].tobytes().hex() for n in GGML} == GGML
+
+
+@BLOCKS
+@pytest.mark.parametrize("count", [2, 19], ids=["in place", "before"])
+def test_new_rows_become_blocks(blocks: BlockType, count: int) -> None:
+    """Of rows with ties, zeros, largest numbers of either sign, numbers beyond f16 or subnormal, and with
+    what is no number, the kernels write the bytes that numpy does.
+    """
+    new = np.random.default_rng(3).standard_normal((BATCH * KV_HEADS * count, 64)).astype(np.float32)
+    new[1], new[2] = np.arange(64) / 2 - 15.5, 0
+    new[3, :4], new[3, 40] = (-9, 9, np.inf, -np.inf), np.nan
+    new[4, :3], new[4, 32:34], new[5], new[6, 7] = (9, -9, 4.5), (1e30, -2e5), 2.0**-130, 2.0**-126
+    rows = new.reshape(BATCH, KV_HEADS, count, 64).astype(ml_dtypes.bfloat16)
+    k, v = (np.full((BATCH, KV_HEADS, ROWS, blocks.in_row(64)), 0x7F, np.uint8) for _ in "kv")
+    q = np.zeros((BATCH, HEADS, count, 64), rows.dtype)
+    arrays = {"k_cache": k, "v_cache": v, "seqused_k": USED, "k": rows, "v": -rows}
+    with_blocks(blocks, "bf16").launch(q, **arrays, backend="interpreter")
+    for cache, written in ((k, rows), (v, -rows)):
+        for b, used in enumerate(USED):
+            assert (cache[b, :, used - count : used] == in_blocks(written[b], blocks)).all()
+            assert (cache[b, :, : used - count] == 0x7F).all()
+            assert (cache[b, :, used:] == 0x7F).all()
+
+
+@EITHER
+@BLOCKS
+def test_a_scale_that_is_not_finite_reaches_the_rows_that_see_its_key(
+    backend: Any, blocks: BlockType
+) -> None:
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(np.float16) for n in (2, 40, 40))
+    arrays = {"k_cache": in_blocks(k, blocks), "v_cache": in_blocks(v, blocks)}
+    arrays |= {"q": q, "seqused_k": np.array([40], np.int32)}
+    expected = with_blocks(blocks).launch(**arrays, backend=backend)
+    arrays["v_cache"][0, 0, -1, :2] = np.float16([np.inf]).view(np.uint8)  # the last key: of the second query
+    out = with_blocks(blocks).launch(**arrays, backend=backend)
+    assert (out[0, 0, 0] == expected[0, 0, 0]).all()
+    assert (out[0, 0, 1, 32:] == expected[0, 0, 1, 32:]).all()
+    np.testing.assert_array_equal(out[0, 0, 1, :32], of_blocks(arrays["v_cache"][0, 0, -1], blocks)[:32])
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    blocks = BLOCK_TYPES["q8_0"]
+    config, rows = flash.AttentionConfig(64, dtype="f16"), np.zeros((1, 1, 8, 68), np.uint8)
+    arrays: dict[str, Any] = {"k_cache": rows, "v_cache": rows.copy(), "seqused_k": np.array([8], np.int32)}
+    q = np.zeros((1, 1, 1, 64), np.float16)
+    one = np.ones(1, np.float32)
+    for call, message in (
+        (
+            lambda: flash.DecodeKernel(config, kv_dtype="q8"),  # type: ignore[arg-type]
+            "DecodeKernel: kv_dtype must be 'q8_0' or 'q4_0', or None for caches whose arrays have the type "
+            "of their elements, got 'q8'; did you mean 'q8_0'?",
+        ),
+        (
+            lambda: flash.quantize_rows(q[..., :40], "q8_0"),
+            "quantize_rows: x must have rows of elements in multiples of 32, got shape [1, 1, 1, 40]",
+        ),
+        (
+            lambda: flash.quantize_rows(q, "q5_0"),  # type: ignore[arg-type]
+            f"quantize_rows: dtype must be one of {', '.join(map(repr, CACHED_DTYPES))}, got 'q5_0'; did you "
+            "mean 'q8_0'?",
+        ),
+        (
+            lambda: flash.KVCache(1, 1, 1, 40, 8, dtype="q4_0"),
+            "KVCache: blocks of 'q4_0' have 32 elements, so head_dim and head_dim_v must be multiples of "
+            "32, and head_dim_v at most 256, got 40 and 40; pad Q, K and V with zeros, or use another type",
+        ),
+        (
+            lambda: flash.KVCache(1, 1, 1, 64, 8, dtype="q4_0", scale_per="token"),
+            f"KVCache: scale_per='token' is for a cache of {SCALED_NAMES}, whose numbers have scales; "
+            "leave it out",
+        ),
+        (
+            lambda: with_blocks(blocks).launch(q, **arrays | {"v_cache": rows[..., :64]}),
+            "DecodeKernel.launch: v_cache must be [sequences, kv_heads, capacity, head_dim_v / 32 * 34] = "
+            "[1, 1, 8, 68], got [1, 1, 8, 64]",
+        ),
+        (
+            lambda: with_blocks(blocks).launch(q, **arrays, k_scale=one, v_scale=one),
+            "DecodeKernel.launch: 2 problems\n"
+            f"  k_scale is for a cache of {SCALED_ARRAYS}, got uint8; leave it out\n"
+            f"  v_scale is for a cache of {SCALED_ARRAYS}, got uint8; leave it out",
+        ),
+        (
+            lambda: with_blocks(blocks, "f32").launch(q.astype(np.float32), **arrays, backend="interpreter"),
+            "DecodeKernel.launch: q must be float16 or bfloat16 for a cache of q8_0 with backend "
+            "'interpreter', got float32; convert it, or use backend='cpu'",
+        ),
+    ):
+        assert refusal(call, error=PtxGenError) == message

@@ -337,6 +337,11 @@ def test_explain_says_what_multiplies() -> None:
             f"leave S no columns of tensor memory{_OR_ELSE}",
         ),
         (
+            {"target": "sm_100a", "mask": True, "bias": "f32", "block_q": 256},
+            f"{_E4M3} has one kernel for sm_100a, which does not take this: block_q=256: with a mask and a "
+            f"bias, two row tiles have registers for tiles of 16 keys, not of 32{_OR_ELSE}",
+        ),
+        (
             {"head_dim": 72},
             f"{_E4M3} takes rows and strides of multiples of 16 bytes, as tensor maps do, got multiples "
             f"of 8; pad head_dim to a multiple of 16{_OR_ELSE}",
