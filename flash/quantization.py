@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from flash.host.stored_rows import stored, token_scales
 from flash.launch.arguments import conversion
 from flash.operands.blocks import BLOCK, CACHED_DTYPES, block_type
 from flash.operands.declared import MAX_ELEMENTS
-from flash.operands.dtype_names import A, Cached, Narrow
+from flash.operands.dtype_names import A, AnyArray, Cached, Narrow
 from flash.operands.dtypes import (
     DTYPES,
     E4M3,
@@ -24,6 +24,7 @@ from flash.operands.dtypes import (
     F32,
     FP8_DTYPES,
     FP8_NAMES,
+    I32,
     MX_BLOCK,
     NVFP4,
     DType,
@@ -45,7 +46,9 @@ _SIGN: Final = 8  # of e2m1
 _HALF: Final = 16  # the upper half of a byte over the lower
 
 
-def quantize_mx(x: A, dtype: Narrow = "e4m3", *, axis: int = -1) -> tuple[A, A]:
+def quantize_mx(
+    x: A, dtype: Narrow = "e4m3", *, axis: int = -1, cu_seqlens: AnyArray | None = None
+) -> tuple[A, A]:
     """Numbers as MXFP8: elements of fp8, and a scale, a power of two, for each 32 neighbours along `axis`.
 
     x is an array of numpy on the host, or of torch on any device, of float32, float16 or bfloat16. Returns an
@@ -57,7 +60,13 @@ def quantize_mx(x: A, dtype: Narrow = "e4m3", *, axis: int = -1) -> tuple[A, A]:
     arXiv 2506.08027), 2^-127 or more, and elements are rounded to nearest even. NaN stays NaN, and infinity
     becomes the largest number, of which scales take no notice.
 
-    Raises `ConfigError` for another dtype, and `LaunchError` for another array or axis.
+    With `cu_seqlens`, int32 [batch + 1] of the library and the device of x, blocks begin anew with each
+    packed sequence, as `attention_varlen` takes V (`axis=0`): along `axis` there are ceil(n / 32) + batch
+    scales, and those of sequence b begin with scale cu_seqlens[b] // 32 + b. Rows and scales of no sequence
+    are some finite numbers if x is finite. V in pages needs no `cu_seqlens`: pages are whole blocks.
+
+    Raises `ConfigError` for another dtype, and `LaunchError` for another array, axis or `cu_seqlens`, whose
+    numbers are not checked.
     """
     name = config_name(dtype)
     if not is_one_of(name, tuple(FP8_DTYPES)):
@@ -69,10 +78,13 @@ def quantize_mx(x: A, dtype: Narrow = "e4m3", *, axis: int = -1) -> tuple[A, A]:
     problems = [*_array_problems(x, view)]
     if along is None:
         problems.append(f"axis must be one of the {len(view.shape)} of x, got {shown(axis)}")
+    if cu_seqlens is not None:
+        problems += _ends_problems(view, views_of({"cu_seqlens": cu_seqlens}, _NAME)["cu_seqlens"])
     raise_problems(problems, _NAME)
     assert along is not None  # it is no problem
-    library = _library_of(view)
-    return _quantized(library, library.numbers(x), along % len(view.shape), element)
+    library, along = _library_of(view), along % len(view.shape)
+    blocks = _blocks(library, view.shape[along], cu_seqlens)
+    return _quantized(library, library.numbers(x), along, element, blocks)
 
 
 def quantize_nvfp4(x: A) -> tuple[A, A]:
@@ -151,6 +163,16 @@ def _array_problems(x: object, view: ArrayView) -> Iterator[str]:
         yield f"x must have at most {MAX_ELEMENTS} elements along each axis, got {list(view.shape)}"
 
 
+def _ends_problems(x: ArrayView, ends: ArrayView) -> Iterator[str]:
+    """Say why the array with the ends of sequences cannot be taken."""
+    wanted = x.kind, x.device, I32.array_name
+    if (ends.kind, ends.device, ends.dtype) != wanted or len(ends.shape) != 1 or not ends.size:
+        yield (
+            f"cu_seqlens must be int32 [batch + 1] of {x.kind} on {x.device_name}, as x is, got {ends.dtype} "
+            f"{list(ends.shape)} of {ends.kind} on {ends.device_name}"
+        )
+
+
 class _Numpy:
     """What of numpy differs from torch."""
 
@@ -164,6 +186,11 @@ class _Numpy:
     def narrowed(self, x: Any, dtype: DType) -> Any:
         """The numbers rounded to a type."""
         return x.astype(dtype.numpy)
+
+    def indices(self, count: int, of: Any) -> Any:
+        """0, 1, … `count` - 1 on the device of an array."""
+        del of
+        return np.arange(count)
 
     def bytes_of(self, codes: Any) -> Any:
         """Integers as bytes."""
@@ -192,6 +219,10 @@ class _Torch(_Numpy):
         """See `_Numpy`."""
         return x.to(getattr(self.xp, dtype.array_name))
 
+    def indices(self, count: int, of: Any) -> Any:
+        """See `_Numpy`."""
+        return self.xp.arange(count, device=of.device)
+
     def bytes_of(self, codes: Any) -> Any:
         """See `_Numpy`."""
         return codes.to(self.xp.uint8).contiguous()
@@ -210,19 +241,42 @@ def _library_of(view: ArrayView) -> _Numpy:
     return _Torch() if view.kind == "torch" else _Numpy()
 
 
-def _quantized(library: _Numpy, numbers: Any, axis: int, element: DType) -> tuple[Any, Any]:
+class _Blocks(NamedTuple):
+    """The blocks along an axis: `members` has the `MX_BLOCK` indices of each, some of which may occur twice,
+    and `of_each` the block of each index.
+    """
+
+    members: Any
+    of_each: Any
+
+
+def _blocks(library: _Numpy, length: int, ends: Any) -> _Blocks:
+    """The blocks along an axis of `length` elements, which begin anew at `ends`, unless that is None."""
+    xp, last, count = library.xp, max(length - 1, 0), -(-length // MX_BLOCK)
+    if ends is None or len(ends) == 1 or not length:
+        # The last number again in what the last block lacks.
+        return _Blocks(xp.arange(count * MX_BLOCK).clip(max=last), xp.arange(length) // MX_BLOCK)
+    ends = xp.asarray(ends, dtype=xp.int64)
+    begins, stops, sequences = ends[:-1], ends[1:], len(ends) - 1
+    firsts = begins // MX_BLOCK + library.indices(sequences, ends)
+    block, each = (library.indices(n, ends) for n in (count + sequences, length))
+    of_block = (xp.searchsorted(firsts, block, side="right") - 1).clip(min=0)
+    members = begins[of_block] + MX_BLOCK * (block - firsts[of_block])
+    members = xp.minimum(members[:, None] + library.indices(MX_BLOCK, ends), stops[of_block][:, None] - 1)
+    of = xp.searchsorted(stops, each, side="right").clip(max=sequences - 1)
+    of_each = firsts[of] + (each - begins[of]) // MX_BLOCK
+    return _Blocks(members.reshape(-1).clip(0, last), of_each.clip(0, count + sequences - 1))
+
+
+def _quantized(library: _Numpy, numbers: Any, axis: int, element: DType, blocks: _Blocks) -> tuple[Any, Any]:
     """The elements and scales of f32 numbers, in blocks along an axis that is 0 or more."""
-    xp, length = library.xp, numbers.shape[axis]
-    along = (slice(None),) * axis
-    count = -(-length // MX_BLOCK)
-    whole = xp.arange(count * MX_BLOCK).clip(max=max(length - 1, 0))  # the last number again in what it lacks
-    sizes = xp.where(xp.isfinite(numbers), abs(numbers), xp.zeros_like(numbers))[(*along, whole)]
-    shape = (*numbers.shape[:axis], count, MX_BLOCK, *numbers.shape[axis + 1 :])
+    xp, along = library.xp, (slice(None),) * axis
+    sizes = xp.where(xp.isfinite(numbers), abs(numbers), xp.zeros_like(numbers))[(*along, blocks.members)]
+    shape = (*numbers.shape[:axis], len(blocks.members) // MX_BLOCK, MX_BLOCK, *numbers.shape[axis + 1 :])
     significand, exponents = xp.frexp(xp.amax(sizes.reshape(shape), axis + 1))
     of_largest, most = math.frexp(element.largest)
     powers = (exponents - most + (significand > of_largest)).clip(-_BIAS, _BIAS)
-    of_each = powers[(*along, xp.arange(length) // MX_BLOCK)]
-    scaled = xp.ldexp(numbers, -of_each).clip(-element.largest, element.largest)
+    scaled = xp.ldexp(numbers, -powers[(*along, blocks.of_each)]).clip(-element.largest, element.largest)
     return library.narrowed(scaled, element), library.scales(powers + _BIAS)
 
 

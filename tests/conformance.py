@@ -244,7 +244,8 @@ def has(kind: str, feature: str) -> bool:
     """Whether kernels of a kind have a feature: none of fp8 draws which weights to drop, or packs heads whose
     blocks of rows have scales.
     """
-    missing = {"dropout"} | ({"pack_gqa"} if "scale_block" in KINDS[kind].settings else set())
+    in_blocks = isinstance(KINDS[kind].settings.get("scale_block"), int)
+    missing = {"dropout"} | ({"pack_gqa"} if in_blocks else set())
     return (
         KINDS[kind].family not in (FP8, TCGEN05_FP8, TCGEN05_MX, TCGEN05_NV)
         or not missing & FEATURES[feature].keys()

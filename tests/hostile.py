@@ -154,7 +154,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield "lse_to_log2", _case(flash.lse_to_log2, lse=_zeros(2, 6))
     yield "lse_from_log2", _case(flash.lse_from_log2, lse=_zeros(6, 2))
     yield from (
-        ("quantize_mx", _case(flash.quantize_mx, x=_zeros(3, 40), dtype="e5m2", axis=0)),
+        ("quantize_mx", _case(flash.quantize_mx, x=_zeros(3, 40), dtype="e5m2", axis=0, cu_seqlens=ends)),
         ("quantize_nvfp4", _case(flash.quantize_nvfp4, x=_zeros(3, 48))),
         ("quantize_rows", _case(flash.quantize_rows, x=_zeros(3, 64), dtype="q4_0")),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from conformance import KINDS, SCALES, SEED, Array, judge
+from conformance import KINDS, SCALES, SEED, Array, judge, spoiled
+from kernel_runs import Problem, random_operands
 
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
@@ -41,15 +42,38 @@ def offsets(lengths: Sequence[int], first: int = 0) -> Array:
     return np.cumsum([first, *lengths]).astype(np.int32)
 
 
+def _scales_of_blocks(
+    config: AttentionConfig, lengths: Lengths, heads: tuple[int, int]
+) -> list[dict[str, Array]]:
+    """The scales of Q, K and V of each sequence, as if it were a batch."""
+    how = dict.fromkeys(("varlen", "seqused_q", "seqused_k", "alibi", "sink"), False)
+    alone, dims = replace(config, page_size=None, **how), (config.head_dim, config.value_dim)
+    return [random_operands(alone, Problem(*one, *dims, 1, *heads), b) for b, one in enumerate(lengths)]
+
+
+def _joined(name: str, arrays: Sequence[Array], starts: Array, gap: int) -> Array:
+    """Arrays [heads, rows, dim] as [rows, heads, dim], each from its start on, and `gap` rows after the last
+    one; rows of no sequence are NaN, or of scales 1.
+    """
+    heads, _, dim = arrays[0].shape
+    spare = 1.0 if name in SCALES else np.nan
+    joined = np.full((int(starts[-1]) + gap, heads, dim), spoiled(arrays[0], spare), arrays[0].dtype)
+    for first, array in zip(starts, arrays, strict=False):
+        joined[first : first + array.shape[1]] = array.swapaxes(0, 1)
+    return joined
+
+
 @dataclass
 class Batch:
-    """Packed sequences. `rows` are K and V of each, [kv_heads, keys, dim]; `arguments` are those of a launch,
-    with keys one after another, or in pages in random order, whose slots without a key are NaN.
+    """Packed sequences. `rows` are K and V of each, [kv_heads, keys, dim], and `scales` its scales of blocks
+    of elements, if it has any, [1, heads, rows, dim]; `arguments` are those of a launch, with keys one after
+    another, or in pages in random order, whose slots without a key are NaN.
     """
 
     config: AttentionConfig
     rows: list[tuple[Array, Array]]
     arguments: dict[str, Any]
+    scales: list[dict[str, Array]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -60,14 +84,19 @@ class Batch:
         gap: int = 0,
     ) -> Batch:
         """A batch drawn at random; `gap` rows before the first sequence and after the last are of none."""
-        rng, kind = np.random.default_rng(len(lengths)), config.element.numpy
+        rng, kind, mx = np.random.default_rng(len(lengths)), config.element.numpy, config.features.mx
+        halves = mx is not None and mx.format.in_byte > 1
 
         def drawn(*shape: int) -> Array:
             return rng.standard_normal(shape).astype(kind)
 
+        def of_scores(*shape: int) -> Array:
+            *rows, columns = shape
+            return rng.integers(0, 256, (*rows, columns // 2), np.uint8) if halves else drawn(*shape)
+
         rows = []
         for _, keys in lengths:
-            k = drawn(heads[1], keys, config.head_dim)
+            k = of_scores(heads[1], keys, config.head_dim)
             rows.append(
                 (
                     k,
@@ -77,7 +106,7 @@ class Batch:
                 )
             )
         starts = offsets([n for n, _ in lengths], gap)
-        arguments = {"q": drawn(int(starts[-1]) + gap, heads[0], config.head_dim), "cu_seqlens_q": starts}
+        arguments = {"q": of_scores(int(starts[-1]) + gap, heads[0], config.head_dim), "cu_seqlens_q": starts}
         for operand in config.features.operands:
             if operand.name in ("alibi_slopes", "sink"):
                 arguments[operand.name] = rng.uniform(0.1, 0.5, (len(lengths), heads[0])).astype("f4")
@@ -85,7 +114,9 @@ class Batch:
                 arguments[operand.name] = rng.uniform(0.5, 2, (len(lengths), heads[1])).astype("f4")
         if config.dropout:
             arguments["dropout_seed"] = SEED
-        batch = cls(config, rows, arguments)
+        batch = cls(config, rows, arguments, _scales_of_blocks(config, lengths, heads) if mx else [])
+        if batch.scales:
+            arguments["q_scale"] = _joined("q_scale", [of["q_scale"][0] for of in batch.scales], starts, gap)
         arguments |= batch.in_pages(rng) if config.page_size else batch.one_after_another(gap)
         if config.shared_kv:
             del arguments["v"]
@@ -93,12 +124,12 @@ class Batch:
 
     def one_after_another(self, gap: int = 0) -> dict[str, Array]:
         """K and V of all sequences, and where each begins."""
-        counts = [k.shape[1] for k, _ in self.rows]
-        result = {"cu_seqlens_k": offsets(counts, gap)}
-        for n, name in enumerate("kv"):
-            own = [of[n].swapaxes(0, 1) for of in self.rows]
-            spare = np.full((gap, *self.rows[0][n].shape[::2]), np.nan, self.config.element.numpy)
-            result[name] = np.concatenate([spare, *own, spare])
+        starts = offsets([k.shape[1] for k, _ in self.rows], gap)
+        result = {"cu_seqlens_k": starts}
+        for name, of in self._of_keys().items():
+            blocks = starts[:-1] // 32 + np.arange(len(of))
+            firsts = [*blocks, -(-(starts[-1] + gap) // 32) + len(of)] if name == "v_scale" else starts
+            result[name] = _joined(name, of, firsts, 0 if name == "v_scale" else gap)
         return result
 
     def in_pages(self, rng: np.random.Generator) -> dict[str, Array]:
@@ -108,14 +139,21 @@ class Batch:
         order = rng.permutation(sum(pages) + 2)
         table = np.full((len(pages), max([1, *pages]) + 1), NO_PAGE, np.int32)
         result = {"block_table": table, "seqused_k": np.array(counts, np.int32)}
-        for n, name in enumerate("kv"):
-            heads, _, dim = self.rows[0][n].shape
-            result[name] = np.full((len(order), heads, size, dim), np.nan, self.config.element.numpy)
-            for b, of in enumerate(self.rows):
+        for name, of in self._of_keys().items():
+            in_page = size // 32 if name == "v_scale" else size
+            shape = len(order), len(of[0]), in_page, of[0].shape[2]
+            result[name] = np.full(shape, spoiled(of[0], np.nan), of[0].dtype)
+            for b, own in enumerate(of):
                 table[b, : pages[b]] = order[sum(pages[:b]) :][: pages[b]]
-                key = np.arange(counts[b])
-                result[name][table[b, key // size], :, key % size] = of[n].swapaxes(0, 1)
+                row = np.arange(own.shape[1])
+                result[name][table[b, row // in_page], :, row % in_page] = own.swapaxes(0, 1)
         return result
+
+    def _of_keys(self) -> dict[str, list[Array]]:
+        """K and V of each sequence, and their `scales`, by the names of arguments."""
+        arrays = {name: [of[n] for of in self.rows] for n, name in enumerate("kv")}
+        of_blocks = ("k_scale", "v_scale") if self.scales else ()
+        return arrays | {name: [of[name][0] for of in self.scales] for name in of_blocks}
 
     def launched(self, backend: Any = "interpreter", **changes: Any) -> tuple[Array, Array]:
         """O, `UNTOUCHED` where it is not written, and LSE."""
@@ -139,7 +177,9 @@ class Batch:
             keys = slice(arguments["seqused_k"][b] if "seqused_k" in arguments else None)
             results = out[queries].swapaxes(0, 1)[None], lse[None, :, queries]
             arrays = arguments["q"][queries].swapaxes(0, 1)[None], k[None, :, keys], v[None, :, keys]
-            own = {n: arguments[n][b : b + 1] for n in ("alibi_slopes", "sink", *SCALES) if n in arguments}
+            by_sequence = ("alibi_slopes", "sink", *(() if self.scales else SCALES))
+            own = {n: arguments[n][b : b + 1] for n in by_sequence if n in arguments}
+            own |= self.scales[b] if self.scales else {}
             if arrays[1].shape[2]:
                 judge(self.config, arrays, *results, own, first_batch=b)
             else:

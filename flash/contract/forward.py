@@ -58,8 +58,7 @@ def launches_of(config: KernelConfig) -> Launch:
         equal["rows"] = product(features.longest_q, "group")
     if features.page_size:
         equal["seq_k"] = product(features.page_size, "table_columns")
-    for name, rows in features.scale_blocks.items():
-        equal[name] = {CEIL_DIV: [rows, features.scale_rows]}
+    equal |= features.scale_blocks
     if config.is_persistent:
         equal["parts"] = parts
     turning = rotary_entries(features.rotation) if features.appended or features.rotation else {}
@@ -114,8 +113,9 @@ def _scalars(config: KernelConfig) -> Iterator[Number]:
     yield from config.numbers
     if features.page_size:
         yield size("table_columns", longest // features.page_size)
-    for name in features.scale_blocks:
-        yield size(name, -(-longest // features.scale_rows))
+    if not features.varlen:
+        for name, most in features.counts_of_scales({"seq_q": longest, "seq_k": longest}).items():
+            yield size(name, most)
     if config.packed:
         yield size("rows", most_q)
     if config.is_persistent:

@@ -25,7 +25,6 @@ from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.kernels.widened_rows import ROWS, WideConfig
 from flash.operands.declared import Number, Operand
 from flash.operands.dtypes import F32
-from flash.problem.features import Features
 from flash.problem.gradient_arrays import gradient_arrays, gradient_matrices
 from flash.problem.gradient_maps import gradient_maps
 from flash.problem.gradients import (
@@ -74,7 +73,7 @@ def of_gradients(config: GradientConfig) -> Launch:
         arrays=[_explained(config, array) for array in gradient_arrays(config)],
         scalars=(*_scalars(config),),
         ctas=_ctas(config),
-        equal={"heads": HEADS} | _scale_blocks(config.features),
+        equal={"heads": HEADS} | config.features.scale_blocks,
         maps=gradient_maps(config),
         constraints=_constraints(config),
         more={
@@ -84,11 +83,6 @@ def of_gradients(config: GradientConfig) -> Launch:
         },
         of_hosts=_OF_BIAS if config.owner == SCORES else _sum_blocks(config),
     )
-
-
-def _scale_blocks(features: Features) -> dict[str, Expression]:
-    """The numbers of blocks of rows with a scale, if they have scales of their own."""
-    return {name: {CEIL_DIV: [rows, features.scale_block]} for name, rows in features.scale_blocks.items()}
 
 
 def _sum_blocks(config: GradientConfig) -> dict[str, Expression]:

@@ -172,7 +172,9 @@ def _rows_in_memory(pages: Array) -> tuple[Array, tuple[int, ...]] | None:
         return None
     apart = tuple(stride // row for stride in strides)
     count = 1 + sum((n - 1) * step for n, step in zip(pages.shape, apart, strict=False))
-    return as_strided(pages, (count, pages.shape[3]), (row, unit), writeable=False), apart
+    # numpy does not stride all types of one byte.
+    words = as_strided(pages.view(f"u{unit}"), (count, pages.shape[3]), (row, unit), writeable=False)
+    return words.view(pages.dtype), apart
 
 
 KeyRows = Array | PagedRows  # K or V [batch, kv_heads, n, dim]

@@ -193,6 +193,20 @@ class Cta:
         of_lane = [(row, row < self.O.rows) for row in [first + down for down in down_from_first]]
         self.max_logits.store(k, tops, of_lane, distances, self.writes_row)
 
+    def in_queries(self, k: KernelBuilder, array: Array) -> Matrix:
+        """The CTA's rows of an array whose rows lie as those of Q do."""
+        placed = replace(array, begin=self.queries_from)
+        return _rows(k, placed, self.batch, self.head, self.O.rows, self.packing)
+
+    def in_keys(self, k: KernelBuilder, array: Array, together: int = 1) -> Matrix:
+        """The rows of the CTA's head of K in an array whose rows lie as those of K do, or in one with a row
+        for each `together` rows of K, which divide a page; of packed keys those of all sequences.
+        """
+        pages = None if self.in_cache is None else self.in_cache.pages
+        pages = None if pages is None else pages.of_blocks(together)
+        placed = replace(array, pages=pages, sequence=self.kv_sequence)
+        return placed.head(k, self.batch, self.kv_head, self.K.rows)
+
     def query(self, row: Value) -> Value:
         """The query of one of the CTA's rows."""
         return row if self.packing is None else self.packing.query(row)

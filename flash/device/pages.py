@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from flash.device.tiles import Matrix, Strip
 from ptxgen.dsl import KernelBuilder, Pointer, Value
@@ -28,6 +29,10 @@ class Pages:
     last_page: Value  # the last page of K and V, u32
     last_row: Value  # the last row of the sequence, u32
     shared_lookups: bool
+
+    def of_blocks(self, rows: int) -> Pages:
+        """The same pages of an array with a row for each block of `rows` rows, which divide a page."""
+        return replace(self, page_size=self.page_size // rows, last_row=_quotient(self.last_row, rows))
 
     def page(self, k: KernelBuilder, row: Value) -> Value:
         """The page of a row, u32. A row after the last gives the page of the last row, so that no

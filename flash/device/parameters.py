@@ -250,14 +250,15 @@ class Parameters:
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Parameters:
         """Declare and load the parameters, in the order of `flash/contract/forward.py`."""
         t = config.tiling
-        computed = dict.fromkeys("QK", t.head_dim) | dict.fromkeys("VO", t.slices.width)
+        computed = dict.fromkeys("VO", t.slices.width)
         of_kernel = matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         outputs = {output.name: k.pointer(output.array) for output in config.outputs}
         of_features = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         counter = next((k.pointer(array.name, u32) for array in tickets(config)), None)
         Q, K, V, O = (
-            Array.declare(k, array, pointers[array.name], computed[array.name]) for array in of_kernel
+            Array.declare(k, array, pointers[array.name], computed.get(array.name, array.columns))
+            for array in of_kernel
         )
         names = (*config.features.row_counts, "heads", "group")
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from flash.device.cta import Cta
 from flash.device.fp8_scales import last_block
-from flash.device.parameters import ScoreArray
+from flash.device.parameters import Array, ScoreArray
 from flash.device.tensor_fp8 import Fp8Correction, Fp8RowTiles, Fp8TensorPipeline
+from flash.device.tiles import Matrix
 from flash.families.tcgen05 import TCGEN05_ROWS
 from flash.families.tcgen05_mx import CELL, Tcgen05MxTiling
 from flash.families.wgmma import WgmmaTiling
 from flash.operands.dtypes import MX_BLOCK
-from flash.problem.features import SCALES
+from flash.problem.features import K_BLOCKS, SCALES
 from ptxgen.dsl import Pointer, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.types import u8, u32, u64
@@ -55,8 +56,10 @@ class MxTensorPipeline(Fp8TensorPipeline):
     def load_queries(self, cta: Cta) -> None:
         """See `TmaPipeline`."""
         super().load_queries(cta)
+        rows = cta.in_queries(self.k, self._array(SCALES[0]))
+        row_of = self._among(None, (cta.O.rows - 1).as_(u32), None)
         firsts = (cta.first_row + i * TCGEN05_ROWS for i in range(self.row_tiles))
-        words = [self._of_rows(SCALES[0], cta, first, cta.O.rows) for first in firsts]
+        words = [self._of_rows(rows, first, row_of) for first in firsts]
         with self.query_scales.write() as stage:
             for i, of_tile in enumerate(words):
                 self._store(getattr(stage, query_tile(i)), of_tile)
@@ -65,7 +68,9 @@ class MxTensorPipeline(Fp8TensorPipeline):
     def load_keys(self, cta: Cta, row: Value) -> None:
         """See `TmaPipeline`."""
         super().load_keys(cta, row)
-        words = self._of_rows(SCALES[1], cta, row, cta.K.rows)
+        rows = cta.in_keys(self.k, self._array(SCALES[1]))
+        row_of = self._among(cta.keys_from, (cta.K.rows - 1).as_(u32), self.parameters.seq_k.as_(u32))
+        words = self._of_rows(rows, row, row_of)
         with self.key_scales.write() as stage:
             self._store(stage.k, words)
 
@@ -73,46 +78,59 @@ class MxTensorPipeline(Fp8TensorPipeline):
     def load_values(self, cta: Cta, row: Value, follows: Value | bool = False) -> None:
         """See `TmaPipeline`."""
         super().load_values(cta, row, follows)
-        k = self.k
-        array, last = self._of_head(SCALES[2], cta), last_block(cta, MX_BLOCK)
-        first = row.as_(u32) // MX_BLOCK
-        blocks = [array.row(k, k.min(first + i, last)) for i in range(self.tile // MX_BLOCK)]
+        k, begin = self.k, cta.keys_from
+        if begin is not None:
+            begin = begin // MX_BLOCK + cta.batch
+        row_of = self._among(begin, last_block(cta, MX_BLOCK), self.parameters.numbers.get(K_BLOCKS))
+        rows, first = cta.in_keys(k, self._array(SCALES[2]), MX_BLOCK), row.as_(u32) // MX_BLOCK
+        blocks = [rows.row(k, row_of(first + i)) for i in range(self.tile // MX_BLOCK)]
         columns = self.config.tiling.head_dim_v
 
-        def of(cell: int, column: Value) -> list[Value]:
-            right = k.cvt(k.min(column + cell * TCGEN05_ROWS, columns - 1), dtype=u64)
-            return [block + right for block in blocks]
+        def of(column: Value) -> Callable[[int], list[Value]]:
+            def of_cell(cell: int) -> list[Value]:
+                right = k.cvt(k.min(column + cell * TCGEN05_ROWS, columns - 1), dtype=u64)
+                return [block + right for block in blocks]
+
+            return of_cell
 
         words = self._words(self.value_scales.tile("v").rows, of)
         with self.value_scales.write() as stage:
             self._store(stage.v, words)
 
-    def _of_rows(self, name: str, cta: Cta, first: Value, count: Value) -> Words:
-        """The scales of 128 rows of Q or K, of which there are `count`, from row `first` on; those after the
-        last row have its scales.
+    def _among(self, begin: Value | None, last: Value, count: Value | None) -> Callable[[Value], Value]:
+        """A function that gives the row of an array of a row or block of a sequence, of which the last one is
+        `last`; u32. Of packed sequences the first one is row `begin` of `count`.
         """
-        k, array = self.k, self._of_head(name, cta)
-        groups, last = self.config.tiling.head_dim // self.blocks.size, (count - 1).as_(u32)
+        k = self.k
+        if begin is None or count is None:
+            return lambda row: k.min(row, last)
+        # It is no row of another sequence: the minimum states for the proof that it exists.
+        return lambda row: k.min(begin.as_(u32) + k.min(row, last), count - 1)
 
-        def of(cell: int, row: Value) -> list[Value]:
-            at = array.row(k, k.min((first + k.signed(row)).as_(u32), last))
-            return [at + group for group in range(cell * CELL, min((cell + 1) * CELL, groups))]
+    def _of_rows(self, rows: Matrix, first: Value, row_of: Callable[[Value], Value]) -> Words:
+        """The scales of 128 rows of Q or K of a sequence, from row `first` on; `row_of` is of `_among`."""
+        k, groups = self.k, self.config.tiling.head_dim // self.blocks.size
+
+        def of(row: Value) -> Callable[[int], list[Value]]:
+            at = rows.row(k, row_of((first + k.signed(row)).as_(u32)))
+            return lambda cell: [at + group for group in range(cell * CELL, min((cell + 1) * CELL, groups))]
 
         return self._words(self.key_scales.tile("k").rows, of)
 
     @marked("mx rings: load scales")
-    def _words(self, cells: int, of: Callable[[int, Value], Sequence[Value]]) -> Words:
+    def _words(self, cells: int, of: Callable[[Value], Callable[[int], Sequence[Value]]]) -> Words:
         """The words with the scales of `cells` times 128 rows that this thread stores, before it waits for
-        memory to store them to: `of` gives the addresses of those of a cell and a row in it.
+        memory to store them to: `of` gives for a row a function of the cell that gives the addresses of its
+        scales.
         """
         k, role = self.k, self.producer
         words = []
-        for cell in range(cells):
-            for begin in range(0, TCGEN05_ROWS, role.threads):
-                word = role.thread + begin
-                row = word % _PLACES * _LANES + word // _PLACES
+        for begin in range(0, TCGEN05_ROWS, role.threads):
+            word = role.thread + begin
+            of_cell = of(word % _PLACES * _LANES + word // _PLACES)
+            for cell in range(cells):
                 scales = [
-                    k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32) for at in of(cell, row)
+                    k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32) for at in of_cell(cell)
                 ]
                 words.append((cell, word, scales))
         return words
@@ -125,10 +143,9 @@ class MxTensorPipeline(Fp8TensorPipeline):
             at = tile.pointer(cell, word)
             self.k.store(at, functools.reduce(operator.or_, shifted) if shifted else 0)
 
-    def _of_head(self, name: str, cta: Cta) -> ScoreArray:
-        """The scales of the head of a CTA, by rows, or by blocks of keys."""
-        head = cta.head if name == SCALES[0] else cta.kv_head
-        return self.parameters.operands[name].part(self.k, cta.batch).part(self.k, head)
+    def _array(self, name: str) -> Array:
+        """An array of scales, whose rows lie as those of Q, K or V do."""
+        return self.parameters.operands[name].rows
 
 
 def query_tile(i: int) -> str:

@@ -58,7 +58,6 @@ class Family(ABC, Generic[T]):
     why_one_block: ClassVar[str] = (
         "CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
     )
-    why_no_tickets: ClassVar[str] = ""  # the same of CTAs that take the next block from a counter
     why_no_planes: ClassVar[str] = ""  # the same of CTAs with an array that has an element for each score
     rate: ClassVar[float]  # of operations; see `operations`
     bandwidth: ClassVar[float] = _BANDWIDTH  # bytes of memory in a second, by which merging is rated
@@ -149,6 +148,12 @@ class Family(ABC, Generic[T]):
         (`flash/problem/row_bits.py`).
         """
         return t
+
+    def why_no_tickets(self, t: T, *, varlen: bool) -> str:  # noqa: ARG002
+        """Why CTAs that may take several blocks take none from a counter; the empty string if they do.
+        `varlen` is whether sequences are packed.
+        """
+        return ""
 
     def persistent(self, t: T, target: Target) -> T:  # noqa: ARG002
         """The tiling of these sizes for a kernel whose CTAs take several blocks of queries."""

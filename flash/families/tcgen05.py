@@ -195,7 +195,6 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
     gathers = True
     why_one_block = ""
     why_no_planes = "a mask or a bias leaves no registers for what goes on from block to block"
-    why_no_tickets = "proofs of tensor memory do not follow the barriers of tickets"
     rate = B200_OPERATIONS
     bandwidth = _BANDWIDTH
     most_slices: ClassVar[int] = 2  # of the columns of V, each of which a CTA computes
@@ -245,6 +244,13 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         if self.tiling_for(request, target) is None:
             return f"tile={request.tile}, stages={request.stages} does not fit shared memory or registers"
         return ""
+
+    def why_no_tickets(self, t: Tcgen05Tiling, *, varlen: bool) -> str:
+        """See `Family`. Such kernels were seen to spill."""
+        if t.row_tiles == 1 or not (varlen or t.score_columns > _FEW_STEPS):
+            return ""
+        what = "packed sequences" if varlen else f"rows of more than {_FEW_STEPS} columns"
+        return f"two row tiles and {what} leave no registers for tickets; use block_q={TCGEN05_ROWS}"
 
     def against_block(self, request: TileRequest) -> str:
         """Why no tiling has the block of queries of a request; the empty string if one has."""

@@ -18,7 +18,7 @@ from flash.cpu.attention import attention_cpu
 from flash.cpu.engine_choice import engine_of
 from flash.cpu.paged_rows import KeyRows, PagedRows, gathered_rows
 from flash.device.cta_order import USUAL_CACHE_BYTES
-from flash.launch.checks import Geometry, grid_ctas
+from flash.launch.checks import Geometry, grid_ctas, sizes_of
 from flash.launch.scheduler_choice import (
     USUAL_DEVICE,
     USUAL_MULTIPROCESSORS,
@@ -28,12 +28,13 @@ from flash.launch.scheduler_choice import (
 )
 from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
-from flash.operands.dtypes import I32
+from flash.operands.dtypes import I32, MX_BLOCK
 from flash.problem.config import AttentionConfig
 from flash.problem.features import ANGLES, SCALES
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.outputs import OUTPUTS, Output
 from flash.problem.rotary import rotated
+from flash.problem.sequences import Sequence as OneSequence
 from flash.problem.sequences import each_sequence
 from flash.reference import scaled_numbers
 from flash.scores.aux_arrays import gathered
@@ -164,9 +165,8 @@ def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
     """The scales of Q, K and V, broadcast to all of their axes and taken out of `operands`; empty if there
     are none.
     """
-    features, g = call.config.features, call.geometry
-    sizes = {"batch": g.batch, "heads": g.heads, "kv_heads": g.kv_heads, "seq_q": g.seq_q, "seq_k": g.seq_k}
-    sizes |= features.counts_of_scales(sizes)
+    features = call.config.features
+    sizes = sizes_of(call.geometry, features)
     shapes = {
         operand.name: [*(sizes[axis] for axis in operand.axes), *[operand.columns] * (operand.columns > 0)]
         for operand in features.operands
@@ -181,20 +181,23 @@ def _each_on_cpu(
     """Compute packed sequences one after another with numpy."""
     q, out = (host_array(call.arrays[name]).swapaxes(0, 1) for name in ("q", "out"))
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
-    scales = _scales(call, operands)
-    keys_of = _keys_of(call, operands.pop(TABLE, None))
+    scales, table = _scales(call, operands), operands.pop(TABLE, None)
+    tables = None if table is None else np.broadcast_to(table, (call.geometry.batch, table.shape[-1]))
+    keys_of, values_of = (_rows_of(_of_keys(call, name), tables) for name in ("k", "v"))
+    scales_of = _scales_of(call.config, scales, tables)
     angles = [operands.pop(name) for name in ANGLES if name in operands]
     of_heads = call.geometry.batch, call.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
-    for b, rows, keys in each_sequence(**lengths):
-        of_q, of_k, of_v = q[None, :, rows], *keys_of(b, keys)
+    for sequence in each_sequence(**lengths):
+        b, rows, keys = sequence
+        of_q, of_k, of_v = q[None, :, rows], keys_of(b, keys), values_of(b, keys)
         if angles:
             of_q = _rotated(call.config, of_q, angles, keys.stop - keys.start)
         if scales:
             of_q, of_k, of_v = (
-                scaled_numbers(gathered_rows(x), scale[b : b + 1], dtype=np.float32)
-                for x, scale in zip((of_q, of_k, of_v), scales, strict=True)
+                scaled_numbers(gathered_rows(x), gathered_rows(scale), call.config.scale_block, np.float32)
+                for x, scale in zip((of_q, of_k, of_v), scales_of(sequence), strict=True)
             )
         attend(
             of_q,
@@ -231,15 +234,36 @@ def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
     return position_offset(config.causal, queries, keys)
 
 
-def _keys_of(call: Call, table: NDArray[Any] | None) -> Callable[[int, slice], tuple[KeyRows, KeyRows]]:
-    """A function that gives K and V of some keys of a sequence, [1, kv_heads, keys, dim]."""
-    _, *of_keys, _ = call.matrices
-    k, v = (host_array(array) for array in of_keys)
-    if table is None:
-        return lambda _, keys: (k.swapaxes(0, 1)[None, :, keys], v.swapaxes(0, 1)[None, :, keys])
-    k, v = (_bhsd(array, call.layout) for array in of_keys)
-    pages = np.broadcast_to(table, (call.geometry.batch, table.shape[-1]))
-    return lambda b, keys: (PagedRows(k, pages[b], keys.stop), PagedRows(v, pages[b], keys.stop))
+def _of_keys(call: Call, name: str) -> NDArray[Any]:
+    """K or V of all sequences, [total_k, kv_heads, dim], or in pages, [pages, kv_heads, page_size, dim]."""
+    array = call.arrays[name]
+    return host_array(array) if call.config.page_size is None else _bhsd(array, call.layout)
+
+
+def _rows_of(array: NDArray[Any], tables: NDArray[Any] | None) -> Callable[[int, slice], KeyRows]:
+    """A function that gives some rows of a sequence, [1, heads, rows, dim], of an array of all, [rows, heads,
+    dim], or in pages, [pages, heads, rows, dim], with the `tables` of their numbers.
+    """
+    if tables is None:
+        return lambda _, rows: array.swapaxes(0, 1)[None, :, rows]
+    return lambda b, rows: PagedRows(array, tables[b], rows.stop)
+
+
+def _scales_of(
+    config: AttentionConfig, scales: Sequence[NDArray[Any]], tables: NDArray[Any] | None
+) -> Callable[[OneSequence], list[KeyRows]]:
+    """A function that gives the scales of Q, K and V of a sequence, as `scaled_numbers` takes them."""
+    if config.features.mx is None:
+        return lambda one: [scale[one.number : one.number + 1] for scale in scales]
+    of_q, of_k, of_v = (_rows_of(x, paged) for x, paged in zip(scales, (None, tables, tables), strict=True))
+
+    def of(one: OneSequence) -> list[KeyRows]:
+        b, rows, keys = one
+        first = keys.start // MX_BLOCK + b if tables is None else 0
+        blocks = slice(first, first - (keys.start - keys.stop) // MX_BLOCK)
+        return [of_q(b, rows), of_k(b, keys), of_v(b, blocks)]
+
+    return of
 
 
 def step_of(

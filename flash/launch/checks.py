@@ -163,19 +163,28 @@ def check(
     if not operands:
         raise_problems(problems, caller.name)
         return geometry
-    sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "kv_heads", "seq_q", "seq_k")}
+    features = features or config.features
+    sizes = sizes_of(geometry, features)
     if of_pages:
         sizes["table_columns"] = operands["block_table"].shape[-1]
-    features = features or config.features
-    sizes |= features.counts_of_scales(sizes)
     sizes |= {operand.last: operand.columns for operand in features.operands if operand.columns}
     problems += operand_problems(features.operands, operands, sizes)
     raise_problems(problems, caller.name)
+    own_sizes = operand_sizes(features.operands, sizes)
+    own_sizes |= {name: sizes[name] for name in features.scale_blocks}
     return replace(
-        geometry,
-        operand_strides=operand_strides(features, operands),
-        operand_sizes=tuple(operand_sizes(features.operands, sizes).items()),
+        geometry, operand_strides=operand_strides(features, operands), operand_sizes=tuple(own_sizes.items())
     )
+
+
+def sizes_of(geometry: Geometry, features: Features) -> dict[str, int]:
+    """The lengths of the axes of operands of a kernel with `features`, by their names, as far as they follow
+    from Q, K and V.
+    """
+    sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "kv_heads", "pages")}
+    sizes |= zip(features.row_counts, (geometry.seq_q, geometry.seq_k), strict=True)
+    sizes |= {axis: int(axis) for one in features.operands for axis in one.axes if axis.isdigit()}
+    return sizes | features.counts_of_scales(sizes)
 
 
 def _layouts_of(config: AttentionConfig, layout: str) -> tuple[str, str]:

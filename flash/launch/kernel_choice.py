@@ -62,7 +62,7 @@ def kernel_of(
     outputs = kernel.outputs if outputs is None else outputs
     if is_fixed:
         kernel = replace(kernel, tiling=by_rows(kernel.tiling))
-    if packs == "auto" and not config.varlen and not config.scale_block:
+    if packs == "auto" and not config.varlen and not config.scaled_rows:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
     written = None if divided else kernel.written  # parts are f32, whatever the type of O

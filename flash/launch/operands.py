@@ -9,7 +9,7 @@ import numpy as np
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
-from flash.operands.dtypes import E4M3, E8M0, FP8_ARRAYS, MX, NV
+from flash.operands.dtypes import E4M3, E8M0, F32, FP8_ARRAYS, MX, NV
 from flash.problem.features import ANGLES, GRADIENT_SCALE, MAX_POSITIONS, SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import HOST, ArrayView, host_array
@@ -98,11 +98,13 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
 
 def scale_problems(operands: Operands) -> Iterator[str]:
     """Say that a scale of fp8 is NaN or infinite, or one of e4m3 negative, of which products ignore the sign.
-    Only arrays on the host are read; their types were checked.
+    Only arrays on the host are read; their types were checked. Pages may have rows of no sequence, with any
+    scales, and are not read.
     """
+    in_pages = SCALES[1:] if "block_table" in operands else ()
     for name in (*SCALES, GRADIENT_SCALE):
         array = operands.get(name)
-        if array is None or array.device != HOST:
+        if array is None or array.device != HOST or (name in in_pages and array.dtype != F32.array_name):
             continue
         scales = host_array(array)
         if not np.isfinite(scales).all():

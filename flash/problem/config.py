@@ -101,8 +101,8 @@ class AttentionConfig(ScoreSettings):
     {settings of scores}
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
-        takes fewer CTAs, with pages always, and otherwise not with varlen or scale_block (for emitted text
-        never); True is refused with scale_block, whose rows of Q would have a scale each.
+        takes fewer CTAs, with pages always, and otherwise not with varlen or scales of rows (for emitted text
+        never); True is refused with scales of rows (`scale_block`), of which a warpgroup has one of Q.
     varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
         another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias,
         key_bias or mask.
@@ -110,8 +110,8 @@ class AttentionConfig(ScoreSettings):
         queries, and keys, count.
     page_size: with varlen, 1..256: K and V are in pages of this many rows, found by a `block_table`,
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
-        `cu_seqlens_k`. Of fp8 it is a multiple of 16. None: the keys of all sequences lie one
-        after another, like their queries.
+        `cu_seqlens_k`. Of fp8 it is a multiple of 16, with scales of elements of 32. None: the keys of all
+        sequences lie one after another, like their queries.
     rotary_dim: with page_size, the columns of Q that the kernel rotates, even, 0..head_dim: the first ones,
         by the position of each query among the keys, of which the last query has the last. Launches give
         `rotary_cos` and `rotary_sin`, f32 [positions, rotary_dim / 2]. Keys are rotated when they are
@@ -138,15 +138,15 @@ class AttentionConfig(ScoreSettings):
         float8_e8m0fnu, `q_scale` [batch, heads, seq_q, head_dim / 32], `k_scale` [batch, kv_heads, seq_k,
         head_dim / 32], `v_scale` [batch, kv_heads, ceil(seq_k / 32), head_dim_v]. With "nv" that is so of V,
         and Q and K are NVFP4 (by `flash.quantize_nvfp4`): uint8 [..., head_dim / 2], whose bytes have two
-        elements each, and blocks of 16 elements have scales, float8_e4m3fn [..., head_dim / 16]. Neither with
-        varlen.
+        elements each, and blocks of 16 elements have scales, float8_e4m3fn [..., head_dim / 16]. With varlen
+        such scales are packed, or in pages (`docs/numerics.md`); scales of rows have no kernel with varlen.
     shared_kv: whether V is the first head_dim_v columns of K; launches take no v.{families with shared_kv}
-    scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
-        (as many CTAs as run at once, each of which takes several blocks), "mirrored" (the same,
-        in every other round from the last CTA to the first, which suits causality) or "ticket" (a CTA that is
-        done takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is a grid for
-        emitted text, and what a model says for a launch (`flash/launch/scheduler_choice.py`). No result
-        depends on it.
+    scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma` and
+        `tcgen05`, "static" (as many CTAs as run at once, each of which takes several blocks), "mirrored"
+        (the same, in every other round from the last CTA to the first, which suits causality) or "ticket" (a
+        CTA that is done takes the next block); others have a grid (`flash/problem/persistence.py`). "auto" is
+        a grid for emitted text, and what a model says for a launch (`flash/launch/scheduler_choice.py`). No
+        result depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 

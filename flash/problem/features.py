@@ -10,6 +10,7 @@ from typing import Final
 from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SCORE, PER_SEQUENCE, Number, Operand
 from flash.operands.dtypes import E8M0, F32, I32, MX_BLOCK, BlockFormat, DType
 from flash.scores.feature import ScoreFeature
+from ptxgen.contract.expressions import CEIL_DIV, PLUS, Expression, evaluated
 from ptxgen.records import dataclass
 from ptxgen.types import u32
 
@@ -138,31 +139,35 @@ class MxScales:
         """The last dimension of Q and K, as texts have it."""
         return "head_dim" if self.format.in_byte == 1 else f"head_dim / {self.format.in_byte}"
 
-    @property
-    def operands(self) -> Iterator[Operand]:
-        """The arrays with the scales."""
+    def operands(self, *, varlen: bool, page_size: int) -> Iterator[Operand]:
+        """The arrays with the scales, of packed sequences (`varlen`) and pages, unless `page_size` is 0."""
         of, kind = self.format, "powers of two" if self.format.scale is E8M0 else "0 or more"
-        for what, name, heads, rows in (
-            ("Q", SCALES[0], "heads", "seq_q"),
-            ("K", SCALES[1], "kv_heads", "seq_k"),
-        ):
-            yield Operand(
-                name,
-                of.scale,
-                ("batch", heads, rows),
-                f"scales of {what}, {kind}: of each row one for each {of.size} elements",
-                columns=self.head_dim // of.size,
-                last=f"head_dim / {of.size}",
-            )
-        yield Operand(
-            SCALES[2],
-            E8M0,
-            ("batch", "kv_heads", K_BLOCKS),
-            f"scales of V, powers of two: of each column one for each {MX_BLOCK} keys, of which the last may "
-            "be fewer",
-            columns=self.head_dim_v,
-            last="head_dim_v",
+        of_rows = f"{kind}: of each row one for each {of.size} elements"
+        of_values = (
+            f"powers of two: of each column one for each {MX_BLOCK} keys, of which the last may be fewer"
         )
+        if varlen and not page_size:
+            of_values += f"; sequence b begins with row cu_seqlens_k[b] / {MX_BLOCK} + b, rounded down"
+        rows, in_row = "total" if varlen else "seq", (self.head_dim // of.size, f"head_dim / {of.size}")
+        in_block = self.head_dim_v, "head_dim_v"
+        for name, dtype, heads, count, in_page, meaning, (columns, last) in (
+            (SCALES[0], of.scale, "heads", f"{rows}_q", 0, f"scales of Q, {of_rows}", in_row),
+            (SCALES[1], of.scale, "kv_heads", f"{rows}_k", page_size, f"scales of K, {of_rows}", in_row),
+            (
+                SCALES[2],
+                E8M0,
+                "kv_heads",
+                K_BLOCKS,
+                page_size // MX_BLOCK,
+                f"scales of V, {of_values}",
+                in_block,
+            ),
+        ):
+            axes: tuple[str, ...] = ("pages", heads, str(in_page)) if in_page else ("batch", heads, count)
+            steps: tuple[str, ...] = ("page" if in_page else "batch", "head", "row")
+            if varlen and not in_page:
+                axes, steps = axes[:0:-1], steps[:0:-1]
+            yield Operand(name, dtype, axes, meaning, columns=columns, last=last, steps=steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +322,7 @@ class Features:
     def _scales(self) -> Iterator[Operand]:
         """The scales of Q, K and V, and of the gradient of O."""
         if self.mx is not None:
-            yield from self.mx.operands
+            yield from self.mx.operands(varlen=self.varlen, page_size=self.page_size)
             return
         named = [*zip("QKV", SCALES, strict=True)] if self.scaled else []
         named += [("dO", GRADIENT_SCALE)] if self.scaled_gradient else []
@@ -344,24 +349,23 @@ class Features:
         )
 
     @property
-    def scale_blocks(self) -> dict[str, str]:
-        """The names of the sizes that count blocks of rows with a scale, each with that of the size that
-        counts the rows.
+    def scale_blocks(self) -> dict[str, Expression]:
+        """The names of the sizes that count blocks of rows with a scale, each with its number. Blocks of
+        packed sequences begin with each of these.
         """
-        if self.mx is not None:
-            return {K_BLOCKS: "seq_k"}
-        return {Q_BLOCKS: "seq_q", K_BLOCKS: "seq_k"} if self.scale_block else {}
+        if self.mx is None:
+            rows = {Q_BLOCKS: "seq_q", K_BLOCKS: "seq_k"} if self.scale_block else {}
+            return {name: {CEIL_DIV: [of, self.scale_block]} for name, of in rows.items()}
+        if self.page_size:
+            return {}
+        blocks: Expression = {CEIL_DIV: [self.row_counts[1], MX_BLOCK]}
+        return {K_BLOCKS: {PLUS: [blocks, "batch"]} if self.varlen else blocks}
 
-    @property
-    def scale_rows(self) -> int:
-        """The rows of the blocks that `scale_blocks` counts."""
-        return self.scale_block if self.mx is None else MX_BLOCK
-
-    def counts_of_scales(self, rows: Mapping[str, int]) -> dict[str, int]:
-        """How many blocks of rows have a scale, by the names of these sizes; `rows` has the numbers of rows
-        by name.
+    def counts_of_scales(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """How many blocks of rows have a scale, by the names of these sizes; `sizes` has the numbers of rows
+        and of sequences by name.
         """
-        return {name: -(-rows[of] // self.scale_rows) for name, of in self.scale_blocks.items()}
+        return {name: evaluated(of, sizes) for name, of in self.scale_blocks.items()}
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
@@ -461,6 +465,8 @@ class Features:
             numbers.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
         if self.page_size:
             numbers.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
+        if self.mx is not None and self.packs_keys:
+            numbers.append(Number(K_BLOCKS, u32, "rows of v_scale of each head", (1, _MOST)))
         numbers += self.appended.numbers if self.appended is not None else []
         numbers += self.query_rotation.numbers if self.query_rotation is not None else []
         return tuple(numbers)

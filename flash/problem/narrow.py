@@ -114,10 +114,12 @@ def not_for_fp8(
     """The first of these settings that the kernel of fp8 does not support; the empty string if it supports
     all.
     """
-    if varlen and scale_block is not None:
+    of_rows = scale_block is not None and block_format(scale_block) is None
+    if varlen and of_rows:
         return f"scale_block={scale_block!r} with varlen"
-    if page_size is not None and page_size % BOX_ROWS:
-        return f"page_size={page_size}, which is no multiple of {BOX_ROWS}"
-    if pack_gqa is True and scale_block is not None:
+    together = BOX_ROWS if scale_block is None else MX_BLOCK  # rows of a box, or of V that share a scale
+    if page_size is not None and page_size % together:
+        return f"page_size={page_size}, which is no multiple of {together}"
+    if pack_gqa is True and of_rows:
         return f"scale_block={scale_block!r} with pack_gqa=True"
     return f"dropout={dropout}" if dropout else ""

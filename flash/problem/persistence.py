@@ -10,10 +10,10 @@
 With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
 has had a long part of one round has a short one of the next.
 
-The last three are offered for f16 and bf16 with `wgmma` and head_dim up to 256, static and mirrored ones
-also with `tcgen05` where there are no arrays with an element for each score and a CTA has all columns of V,
-but not for a cache or for splits of the keys. What is not offered is computed with a grid, and `explain` says
-why.
+The last three are offered for f16 and bf16 with `wgmma` and head_dim up to 256, and with `tcgen05` where no
+array has an element for each score and a CTA has all columns of V (tickets up to 128 columns and not with
+varlen, unless `block_q` is 128), but not for a cache or for splits of the keys. What is not offered is
+computed with a grid, and `explain` says why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def why_grid(tiling: AnyTiling, features: Features, scheduler: str) -> str:
     family = family_of(tiling)
     for is_met, why in (
         (True, family.why_one_block),
-        (scheduler == TICKET, family.why_no_tickets),
+        (scheduler == TICKET, family.why_no_tickets(tiling, varlen=features.varlen)),
         (features.hides_anywhere, family.why_no_planes),
         (tiling.value_slices > 1, "several CTAs have the columns of V of the same rows"),
         (features.cached, "keys are in a cache, where splits of the keys divide the work"),

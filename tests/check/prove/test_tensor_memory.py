@@ -617,6 +617,14 @@ def test_a_copy_from_shared_memory_writes_no_word() -> None:
     assert proof(text(copy, LOAD)).complete
 
 
+@pytest.mark.parametrize(("flip", "known"), [("3", True), ("1", False), ("%r3", False)])
+def test_only_barriers_of_other_numbers_leave_that_of_all_threads(flip: str, known: bool) -> None:
+    before = "ld.global.u32 %r3, [%rd90];\nmov.u32 %r50, 1;\nmov.u32 %r51, 0;\n$again:"
+    barrier = f"bar.sync %r50, 128;\nxor.b32 %r50, %r50, {flip};"
+    again = "add.u32 %r51, %r51, 1;\nsetp.lt.u32 %p7, %r51, 4;\n@%p7 bra $again;"
+    assert (("unknown", LOADED, NOT_KNOWN) in said(proof(text(before, barrier, again, LOAD)))) is not known
+
+
 def test_nothing_else_writes_the_word_of_an_address() -> None:
     right = text(f"st.shared.u32 [{BUFFER}+20], 5;", LOAD)
     assert proof(right).complete

@@ -270,6 +270,17 @@ KERNELS: dict[str, tuple[list[Kernel], int, int]] = {
         *(0, 2),
     ),
     "fp8": (each(AttentionConfig, product(head_dim=(128, 256)), FP8, dtype="e4m3", return_lse=True), *(1, 6)),
+    "scales of elements": (
+        each(
+            AttentionConfig,
+            product(head_dim=(96, 256), scale_block=("nv", "mx")),
+            *([{"varlen": True}, {"varlen": True, "page_size": 32, "pack_gqa": True}, {"pack_gqa": True}],),
+            dtype="e4m3",
+            causal=True,
+            return_lse=True,
+        ),
+        *(0, 2),
+    ),
     "splits of fp8": (each(of_splits, [*OF_SPLITS, {"scale_block": 128}], WIDTHS, dtype="e4m3"), 1, 1),
     "splits of pairs of f16": (
         each(of_splits, [*OF_SPLITS, {"page_size": 16}], product(head_dim=(128, 16, 64, 96)), **GRADE),
@@ -398,6 +409,11 @@ TILES: list[Settings] = [
     {"dtype": "e5m2", "varlen": True, "page_size": 16, "causal": True, "window": (512, 0), "softcap": 30.0},
     {"dtype": "e4m3", "varlen": True, "page_size": 128, "causal": True, "alibi": True, "pack_gqa": True},
     *({**HOPPER, "varlen": True, "page_size": page_size, "causal": True} for page_size in (100, 1)),
+    *(
+        {"dtype": "e4m3", "scale_block": block, "target": "sm_100a", "varlen": True, "causal": True, **one}
+        for block in ("mx", "nv")
+        for one in ({}, {"page_size": 32, "pack_gqa": True})
+    ),
 ]
 OTHER_WIDTHS = [(64, 128), (64, 256), (128, 192), (128, 256), (192, 128), (192, 256)]
 OF_LATENTS = [(576, 512), (264, 128), (512, 512), (320, 256)]

@@ -27,6 +27,12 @@ from ptxgen.interpreter import PCT
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("kernels")]
 
 PLAIN = ("simt", "mma f16", "mma bf16", "mma f32_grade")
+OF_BLOCKS = (
+    "mxfp8 e4m3 on sm_100a",
+    "mxfp8 e5m2 on sm_103a",
+    "nvfp4 e4m3 on sm_100a",
+    "nvfp4 e5m2 on sm_103a",
+)
 ONE_OF_EACH = pytest.mark.parametrize("kind", ["simt", "mma f16"])
 ONE_OF_EACH_PRECISION = pytest.mark.parametrize("kind", ["simt", "mma f16", "mma f32_grade"])
 EVERY_BACKEND = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
@@ -53,6 +59,7 @@ def heads_of(kind: str) -> tuple[int, int]:
         ),
         *((kind, size) for kind in ("mma bf16", "mma f32_grade") for size in (None, 3, 16)),
         *((kind, size) for kind in ("split", "fp8 e4m3") for size in (None, 16, 48, 256)),
+        *((kind, size) for kind in OF_BLOCKS for size in (None, 32, 96, 256)),
     ],
 )
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
@@ -60,7 +67,7 @@ def test_each_sequence_is_attention_by_itself(
     kind: str, page_size: int | None, causal: Any, kernels: Kernels
 ) -> None:
     check(config_of(kind, page_size, causal=causal), lengths_of(kind), heads_of(kind), gap=3)
-    assert ("wgmma" in kernels.names[0]) == bool(KINDS[kind].family.mapped)
+    assert kernels.names[0].startswith(f"attention_forward_{KINDS[kind].family.entry}")
     assert (f"_page{page_size}" in kernels.names[0]) == bool(page_size)
 
 
@@ -99,6 +106,13 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"head_dim": 48, "head_dim_v": 144, "tile": 128, "causal": True, "stages": 3},
         {"head_dim": 256, "head_dim_v": 256, "causal": True, "block_q": "auto", "tile": "auto"},
     ],
+    "mxfp8 e4m3 on sm_100a": [
+        {"causal": True, "pack_gqa": True},
+        {"window": (30, 9), "alibi": True, "sink": True},
+    ],
+    "nvfp4 e4m3 on sm_100a": [
+        {"causal": True, "pack_gqa": True, "head_dim": 128, "head_dim_v": 80, "block_q": 128}
+    ],
 }
 
 
@@ -107,7 +121,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("kind", "settings"), [(kind, one) for kind, settings in SETTINGS.items() for one in settings], ids=str
 )
-@pytest.mark.parametrize("page_size", [16, None])
+@pytest.mark.parametrize("page_size", [32, None])
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
 def test_settings_go_by_the_lengths_of_a_sequence(
     kind: str, settings: dict[str, Any], page_size: int | None, backend: str

@@ -4,6 +4,7 @@ for Blackwell with scales of blocks has. What it has in common with other kernel
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -102,6 +103,21 @@ def test_blocks_with_nan_have_no_scale_and_infinity_becomes_the_largest_number()
     assert (scales[1:, 0].tolist(), elements[1:, 0].tolist()) == ([0.5, 0.0], [0x7F, 0])
 
 
+def test_blocks_of_packed_sequences_begin_with_each_of_them() -> None:
+    x = np.random.default_rng(0).standard_normal((150, 2, 3)).astype(np.float32)
+    ends = np.array([2, 2, 35, 36, 100, 147], np.int32)
+    elements, scales = quantize_mx(x, axis=0, cu_seqlens=ends)
+    assert (elements.shape, scales.shape) == (x.shape, (5 + 5, 2, 3))
+    for b, (first, end) in enumerate(itertools.pairwise(ends)):
+        alone, powers = quantize_mx(x[first:end], axis=0)
+        np.testing.assert_array_equal(elements[first:end], alone)
+        np.testing.assert_array_equal(scales[first // 32 + b :][: len(powers)], powers)
+    for nothing in (ends[:1], None):
+        np.testing.assert_array_equal(
+            quantize_mx(x, axis=0, cu_seqlens=nothing)[1], quantize_mx(x, axis=0)[1]
+        )
+
+
 def test_tensors_become_the_same_bytes_as_arrays_of_numpy() -> None:
     torch = pytest.importorskip("torch")
     x = normal()[0].astype(ml_dtypes.bfloat16).swapaxes(2, 3)
@@ -109,6 +125,12 @@ def test_tensors_become_the_same_bytes_as_arrays_of_numpy() -> None:
     columns = x.swapaxes(2, 3), tensor.mT
     pairs = [*((quantize_mx(x, axis=n), quantize_mx(tensor, axis=n)) for n in (-1, 1))]
     pairs.append((quantize_nvfp4(columns[0]), quantize_nvfp4(columns[1])))
+    ends = np.array([0, 1, 1, 50], np.int32)
+    packed = (
+        quantize_mx(x, axis=2, cu_seqlens=ends),
+        quantize_mx(tensor, axis=2, cu_seqlens=torch.tensor(ends)),
+    )
+    pairs.append(packed)
     for ours, of_torch in pairs:
         for one, other in zip(ours, of_torch, strict=True):
             assert str(other.dtype) == f"torch.{one.dtype}"
@@ -215,12 +237,8 @@ ONE_KERNEL = (
             "and V to 'bf16'",
         ),
         (
-            {"varlen": True},
-            f"{ONE_KERNEL}sm_100f: scale_block='mx' with varlen; or convert Q, K and V to 'bf16'",
-        ),
-        (
-            {"pack_gqa": True},
-            f"{ONE_KERNEL}sm_100f: scale_block='mx' with pack_gqa=True; or convert Q, K and V to 'bf16'",
+            {"varlen": True, "page_size": 48},
+            f"{ONE_KERNEL}sm_100f: page_size=48, which is no multiple of 32; or convert Q, K and V to 'bf16'",
         ),
     ],
     ids=str,
@@ -311,6 +329,10 @@ def test_numbers_of_other_types_are_refused() -> None:
     long = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (1 << 31, 1), (0, 4))
     assert refusal(quantize_mx, long) == (
         "quantize_mx: x must have at most 2147483647 elements along each axis, got [2147483648, 1]"
+    )
+    assert refusal(quantize_mx, np.ones(32, np.float32), axis=0, cu_seqlens=np.zeros(2)) == (
+        "quantize_mx: cu_seqlens must be int32 [batch + 1] of numpy on cpu, as x is, got float64 [2] of "
+        "numpy on cpu"
     )
     assert refusal(quantize_mx, np.ones(32, np.float32), axis=1) == (
         "quantize_mx: axis must be one of the 1 of x, got 1"

@@ -28,6 +28,9 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
+NO_REGISTERS = "two row tiles and {} leave no registers for tickets; use block_q=128"
+
+
 def config_of(scheduler: str, **how: Any) -> AttentionConfig:
     config = KINDS["tcgen05 f16"].config(scheduler=scheduler, **how)
     assert config.kernel().scheduler == scheduler
@@ -42,7 +45,7 @@ def problem(config: AttentionConfig) -> Arrays:
 @pytest.mark.slow
 @pytest.mark.sample(2, gate=4)
 @pytest.mark.parametrize("ctas", [1, 3, 8])
-@pytest.mark.parametrize("scheduler", ["static", "mirrored"])
+@pytest.mark.parametrize("scheduler", ["ticket", "static", "mirrored"])
 @pytest.mark.parametrize("feature", FEATURES)
 def test_any_number_of_ctas_has_the_bits_of_the_grid(feature: str, scheduler: str, ctas: int) -> None:
     config = config_of(scheduler, **FEATURES[feature])
@@ -57,7 +60,7 @@ def test_any_number_of_ctas_has_the_bits_of_the_grid(feature: str, scheduler: st
 
 @pytest.mark.slow
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("scheduler", ["static", "mirrored"])
+@pytest.mark.parametrize("scheduler", ["ticket", "static", "mirrored"])
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_access_and_barrier_is_proved(feature: str, scheduler: str) -> None:
     assert_proved(config_of(scheduler, **FEATURES[feature]))
@@ -66,17 +69,23 @@ def test_every_access_and_barrier_is_proved(feature: str, scheduler: str) -> Non
 @pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("scheduler", ["static", "ticket"])
 @pytest.mark.parametrize("feature", FEATURES)
-def test_no_kernel_spills(feature: str, head_dim: int, assembler: Assembler) -> None:
+def test_no_kernel_spills(feature: str, scheduler: str, head_dim: int, assembler: Assembler) -> None:
     settings = {name: of for name, of in FEATURES[feature].items() if name != "block_q"}
-    assert_no_spill(KINDS["tcgen05 f16"].default(head_dim, scheduler="static", **settings), assembler)
+    assert_no_spill(KINDS["tcgen05 f16"].default(head_dim, scheduler=scheduler, **settings), assembler)
 
 
 @pytest.mark.parametrize(
     ("scheduler", "how", "why"),
     [
-        ("ticket", {}, TCGEN05.why_no_tickets),
-        ("static", {"mask": True}, TCGEN05.why_no_planes),
+        ("ticket", {"mask": True}, TCGEN05.why_no_planes),
+        ("ticket", {"varlen": True}, NO_REGISTERS.format("packed sequences")),
+        (
+            "ticket",
+            {"head_dim": 192, "head_dim_v": 128, "block_q": 256},
+            NO_REGISTERS.format("rows of more than 128 columns"),
+        ),
         ("mirrored", {"bias": "f32", "causal": True}, TCGEN05.why_no_planes),
         ("static", {"head_dim_v": 320}, "several CTAs have the columns of V of the same rows"),
     ],

@@ -363,14 +363,18 @@ class Search:
 
     # ------------------------------------------------------------------------------ listing
 
-    def _largest(self, node: Node) -> int | None:
-        """The largest value of a register in any thread and iteration; None if it cannot be listed."""
+    def listed(self, node: Node) -> Lanes | None:
+        """The values of a register in all threads and iterations; None if they cannot be listed."""
         try:
             lister, table = self.table([node], ALWAYS, True, self.bases(0))
-            values = lister.evaluate(table, node)
+            return lister.evaluate(table, node)
         except NotListedError:
             return None
-        return int(values.max(initial=0))
+
+    def _largest(self, node: Node) -> int | None:
+        """The largest value of a register in any thread and iteration; None if it cannot be listed."""
+        values = self.listed(node)
+        return None if values is None else int(values.max(initial=0))
 
     def condition(self, site: InstrSite) -> Formula:
         """The condition under which the instruction is executed."""

@@ -115,15 +115,16 @@ class Order:
         others: set[int] = set()
         of_all: list[tuple[int, InstrSite]] = []
         for barrier in barriers_of(self._graph, self._search.values):
-            if barrier is None or barrier.number.kind != "const":
+            numbers = None if barrier is None else self._search.listed(barrier.number)
+            if barrier is None or numbers is None:
                 return []
-            number = barrier.number.data
             instr = self._graph.blocks[barrier.block].instrs[barrier.position]
             site = InstrSite(barrier.block, barrier.position, instr)
-            if waits_for_all(instr, self._shape.threads) and self._is_for_all(site):
-                of_all.append((number, site))
+            known = barrier.number.kind == "const"
+            if known and waits_for_all(instr, self._shape.threads) and self._is_for_all(site):
+                of_all.append((barrier.number.data, site))
             else:
-                others.add(number)
+                others.update(numbers.tolist())
         return [_Barrier(site, site) for number, site in of_all if number not in others]
 
     def _of_cluster(self) -> list[_Barrier]:
