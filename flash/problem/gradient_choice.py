@@ -190,6 +190,10 @@ def _tiling(
     of_tiles = ADDING_KEYS if adds else QUERIES if owner in (SCORES, ELEMENTS) else owner
     is_early = target.sm < FIRST_ASYNCHRONOUS
     by_columns = (SYNCHRONOUS_GRADIENT_TILES if is_early else GRADIENT_TILES)[of_tiles, operands.name]
+    if owner == ELEMENTS:  # whose warps have all columns of their rows
+        by_columns = {
+            most: tiles for most, tiles in by_columns.items() if all(t.column_warps == 1 for t in tiles)
+        }
     offered = next((tiles for most, tiles in by_columns.items() if columns <= most), ())
     if not offered:
         raise ConfigError(
