@@ -58,7 +58,7 @@ def packed(q: Floats, ends: NDArray[np.int32]) -> None:
 
 
 def caches(q: Floats) -> None:
-    cache = flash.KVCache(2, 1, 2, 64, 100, dtype="int8")  # wrong
+    cache = flash.KVCache(2, 1, 2, 64, 100, dtype="int2")  # wrong
     flash.KVCache(2, 1, 2, 64, 100, backend="gpu")  # wrong
     flash.attention_with_kvcache(q, cache)  # wrong
     flash.attention_with_kvcache(q, q, layer=0)  # wrong
