@@ -269,6 +269,24 @@ def test_rows_that_are_too_wide_before_sm_80_are_refused(dims: tuple[int, int]) 
     kernel.launch(**arrays, backend="cpu")
 
 
+def test_gradients_of_elements_of_aux_with_wider_rows_are_refused() -> None:
+    config = flash.AttentionConfig(
+        264, dtype="f16", target="sm_80", score_mod=_of_head, aux={"slopes": ("f32", 1)}
+    )
+    arrays = call_of(config, seq_q=3, seq_k=4, aux={"slopes": np.ones(2, np.float32)})
+    arrays |= {"aux": {"slopes": np.ones(2, np.float32)}, "wanted": ["aux_slopes"]}
+    kernel = flash.AttentionGradient(config)
+    assert refusal(kernel.launch, error=ConfigError, **arrays, backend="interpreter") == (
+        "AttentionGradient.launch: head_dim and head_dim_v must be at most 256 in kernels of gradients on "
+        "sm_80, got 264 and 264; only backend 'cpu' computes gradients of wider rows"
+    )
+    kernel.launch(**arrays, backend="cpu")
+
+
+def _of_head(score: Any, batch: Any, head: Any, query: Any, key: Any, slopes: Any) -> Any:  # noqa: ARG001
+    return score * slopes[head]
+
+
 @pytest.mark.parametrize("precision", ["tf32", "f32_grade"])
 def test_tensor_cores_without_room_for_f32_are_refused(precision: str) -> None:
     config = flash.AttentionConfig(264, precision=precision, target="sm_86")
