@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.algebra.operands import UNIT_BITS, doubled
-from ptxgen.algebra.words import unknown
+from ptxgen.algebra.words import F32, RAISED, has_format, in_format, unknown
 
 if TYPE_CHECKING:
     from ptxgen.algebra.operands import Executed
@@ -26,6 +26,9 @@ _OF_FLOAT: Final = 2  # words of a float of 32 bits
 def _shift(now: Executed) -> None:
     """`shl`, `shr`: the halves move by multiples of 16 bits; a signed one to the right fills with a sign."""
     units = _units(now, "d")
+    if now.words(now["b"], _OF_FLOAT).any():
+        now.lose()
+        return
     words, by = now.words(now["a"], units), now.held("b").astype(np.int64)
     amounts = np.minimum(by // UNIT_BITS, units)
     source = np.arange(units) + amounts[:, None] * (-1 if now.name == "shl" else 1)
@@ -64,8 +67,13 @@ def _masked(now: Executed, keeps: Callable[[Lanes], Lanes], drops: Callable[[Lan
 def _rounds(now: Executed, words: list[Lanes], halves: list[Lanes]) -> bool:
     """Whether a mask keeps the upper half of floats of 32 bits, which rounds them to fewer bits."""
     for mine, other, mask in ((*words, halves[1]), (*words[::-1], halves[0])):
-        if _are_floats(mine) and not other.any() and (mask[:, 1] == _ONES).all() and mask[:, 0].any():
-            now.write(now["d"], mine)
+        if (
+            _are_floats(mine, F32, RAISED)
+            and not other.any()
+            and (mask[:, 1] == _ONES).all()
+            and mask[:, 0].any()
+        ):
+            now.write(now["d"], in_format(mine, F32))
             return True
     return False
 
@@ -76,19 +84,23 @@ def _add(now: Executed) -> None:
         words = now.words(now[name], _OF_FLOAT)
         small = now.held(other).astype(np.int64)
         is_small = ((small >= 0) & (small <= _HALF)).all() and not now.words(now[other], 1).any()
-        if is_small and now.type_of("d").bits == _OF_FLOAT * UNIT_BITS and _are_floats(words):
-            now.write(now["d"], words)
+        if is_small and now.type_of("d").bits == _OF_FLOAT * UNIT_BITS and _are_floats(words, F32):
+            now.write(now["d"], in_format(words, RAISED))
             return
     now.lose()
 
 
-def _are_floats(words: Lanes) -> bool:
-    """Whether words `[n, 2]` are the halves of floats of 32 bits, or there is none in a lane."""
-    return bool(words.any() and (words[:, 1] == doubled(words[:, :1])[:, 1]).all())
+def _are_floats(words: Lanes, *formats: int) -> bool:
+    """Whether words `[n, 2]` are the halves of floats in some formats, or there is none in a lane."""
+    are_halves = words[:, 1] == doubled(words[:, :1])[:, 1]
+    return bool(words.any() and (are_halves & has_format(words[:, 0], *formats)).all())
 
 
 def _prmt(now: Executed) -> None:
     """PTX ISA, "prmt": without a mode each digit of c chooses a byte of {b, a}; pairs of bytes are halves."""
+    if now.words(now["c"], 2).any():
+        now.lose()
+        return
     words = np.concatenate([now.words(now["a"], 2), now.words(now["b"], 2)], 1)
     digits = now.held("c").astype(np.int64)[:, None] >> (4 * np.arange(4)) & 15
     lower, upper = digits[:, ::2], digits[:, 1::2]
@@ -116,6 +128,9 @@ def _units(now: Executed, name: str) -> int:
 
 def widen(now: Executed) -> None:
     """`cvt` between integers: the lower halves stay, and what is beyond them is 0 or a sign."""
+    if now.modifiers.get("sat") or min(now.type_of(name).bits for name in "da") < UNIT_BITS:
+        now.lose()
+        return
     units = _units(now, "d")
     words = now.words(now["a"], max(units, _units(now, "a")))
     fills = now.type_of("a").is_signed and units > _units(now, "a")

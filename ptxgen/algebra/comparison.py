@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from ptxgen.algebra.follower import Follower
 from ptxgen.algebra.memory import UNIT, Memory
 from ptxgen.algebra.operands import doubled, single
-from ptxgen.algebra.residues import VALUE, Exact
-from ptxgen.algebra.words import maker, packed, unpacked
-from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.algebra.residues import FINITE, VALUE, Exact
+from ptxgen.algebra.words import FORMATS, PARTS, UPPER, has_format, maker, packed, unknown, unpacked
+from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.interpreter import DeviceArena, run
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_SYMBOLS: Final = ("float16", "bfloat16", "float32")  # elements of arrays that become symbols
+# Elements of arrays that become symbols, and the formats of their bits.
+_FORMAT_OF: Final = {"float16": FORMATS["f16"], "bfloat16": FORMATS["bf16"], "float32": FORMATS["f32"]}
 _SHOWN: Final = 3  # elements that a message names
 
 
@@ -92,17 +93,18 @@ def compare(
 
     A result that does not equal the formula for these floats is wrong for some real numbers. One that does is
     the formula for all real numbers for which the branches, comparisons and choices are the same, but for a
-    chance of at most the degree of the formula divided by 2**30 for each element.
+    chance of at most the degree of the formula divided by 2**29 for each element.
 
-    Raises `LaunchError` for names that the kernel has not, a formula of another shape, an instruction that is
-    not followed, and as `ptxgen.interpreter.run`.
+    Raises `LaunchError` for names that the kernel has not, results of other elements, a formula of another
+    shape, an instruction that is not followed, and as `ptxgen.interpreter.run`.
     """
     module = parse(ptx_or_module) if isinstance(ptx_or_module, str) else ptx_or_module
     kernel = _kernel(module, entry)
-    arena, names = DeviceArena(), [param.name for param in kernel.params]
     wanted = [results] if isinstance(results, str) else list(results)
-    _known("results", wanted, names, kernel)
-    by_name = dict(zip(names, args, strict=False))
+    by_name = _arguments(kernel, args, wanted)
+    asked = list(inspect.signature(formula).parameters)
+    _known("formula", asked, kernel)
+    arena = DeviceArena()
     for name, value in by_name.items():
         if isinstance(value, np.ndarray):
             arena.place(value, name=name)
@@ -111,39 +113,60 @@ def compare(
     for name, value in by_name.items():
         if _is_symbolic(value) and name not in wanted:
             _store(memory, arena, value, Exact.drawn(choice, value.shape))
-    asked = list(inspect.signature(formula).parameters)
-    _known("formula", asked, names, kernel)
-    arguments = {name: by_name[name] for name in asked}
-    expected = formula(
-        **{
-            name: _load(memory, arena, value)[0] if _is_symbolic(value) else value
-            for name, value in arguments.items()
-        }
-    )
+    numbers = {
+        name: _load(memory, arena, by_name[name])[0] if _is_symbolic(by_name[name]) else by_name[name]
+        for name in asked
+    }
+    expected = _expected(formula(**numbers), {name: by_name[name].shape for name in wanted})
     follower = Follower(memory)
     how.setdefault("dynamic_smem", kernel.dynamic_shared_bytes)
     run(module, kernel.name, args=args, arena=arena, debugger=follower, **how)
-    each = expected if isinstance(expected, Mapping) else dict.fromkeys(wanted, expected)
     return Comparison(
         kernel.name,
-        {name: _compared(follower, memory, arena, name, by_name[name], each[name]) for name in wanted},
+        {name: _compared(follower, *_load(memory, arena, by_name[name]), expected[name]) for name in wanted},
     )
 
 
-def _compared(
-    follower: Follower, memory: Memory, arena: DeviceArena, name: str, array: Lanes, expected: Exact
-) -> Compared:
-    got, words = _load(memory, arena, array)
-    if expected.shape != got.shape:
-        raise LaunchError(f"formula: {name} has the shape {got.shape}, and the formula's is {expected.shape}")
-    unknown = (got.kind == 0) | (expected.kind & VALUE == 0)
-    wrong = ~unknown & ~got.equals(expected)
-    lost = Counter(follower.text(at) for at in maker(words[unknown]).tolist())
-    return Compared(got.value.size, np.argwhere(wrong), int(unknown.sum()), dict(lost.most_common()))
+def _arguments(kernel: Kernel, args: Sequence[Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """The arguments by the names of parameters, after a check of them and of the names of results."""
+    names = [param.name for param in kernel.params]
+    if len(args) != len(names):
+        raise LaunchError(f"args: {kernel.name} has {len(names)} parameters, got {len(args)} arguments")
+    if not wanted:
+        raise LaunchError("results: give the name of at least one array that the kernel stores")
+    _known("results", wanted, kernel)
+    by_name = dict(zip(names, args, strict=True))
+    for name in wanted:
+        if not _is_symbolic(by_name[name]):
+            got = getattr(by_name[name], "dtype", shown(by_name[name]))
+            raise LaunchError(f"results: {name} must be an array of {', '.join(_FORMAT_OF)}, got {got}")
+    return by_name
+
+
+def _expected(
+    returned: Exact | Mapping[str, Exact], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Exact]:
+    """What a formula returned for each result, after a check of its shape."""
+    each = returned if isinstance(returned, Mapping) else dict.fromkeys(shapes, returned)
+    expected = {}
+    for name, shape in shapes.items():
+        if name not in each:
+            raise LaunchError(f"formula: returns nothing for {name!r}, only {', '.join(each)}")
+        expected[name] = Exact.of(each[name])
+        if (got := expected[name].shape) != shape:
+            raise LaunchError(f"formula: {name} has the shape {shape}, and the formula's is {got}")
+    return expected
+
+
+def _compared(follower: Follower, got: Exact, words: Lanes, expected: Exact) -> Compared:
+    is_unknown = (maker(words) >= 0) | ((expected.kind & VALUE == 0) & (expected.kind <= FINITE))
+    wrong = ~is_unknown & ~got.equals(expected)
+    lost = Counter(follower.text(at) for at in maker(words[is_unknown]).tolist())
+    return Compared(got.value.size, np.argwhere(wrong), int(is_unknown.sum()), dict(lost.most_common()))
 
 
 def _is_symbolic(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.name in _SYMBOLS
+    return isinstance(value, np.ndarray) and value.dtype.name in _FORMAT_OF
 
 
 def _at(memory: Memory, arena: DeviceArena, array: Lanes) -> Lanes:
@@ -158,15 +181,20 @@ def _at(memory: Memory, arena: DeviceArena, array: Lanes) -> Lanes:
 
 
 def _store(memory: Memory, arena: DeviceArena, array: Lanes, numbers: Exact) -> None:
-    words = packed(numbers, 0)[..., None]
+    words = packed(numbers, _FORMAT_OF[array.dtype.name], 0)[..., None]
     memory.words[_at(memory, arena, array)] = words if array.dtype.itemsize == UNIT else doubled(words)
 
 
 def _load(memory: Memory, arena: DeviceArena, array: Lanes) -> tuple[Exact, Lanes]:
     """The numbers in an array, and their words."""
     words = memory.words[_at(memory, arena, array)]
-    one = words[..., 0] if array.dtype.itemsize == UNIT else single(words, 0)
-    return unpacked(one, array.astype(np.float64)), one
+    if array.dtype.itemsize == UNIT:
+        right = (words & UPPER == 0) & has_format(words, _FORMAT_OF[array.dtype.name])
+        one = np.where(right, words, unknown(PARTS))[..., 0]
+    else:
+        one = single(words, array, PARTS)
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        return unpacked(one, array.astype(np.float64)), one
 
 
 def _kernel(module: Module, entry: str | None) -> Kernel:
@@ -178,7 +206,8 @@ def _kernel(module: Module, entry: str | None) -> Kernel:
     return kernels[entry]
 
 
-def _known(what: str, names: Iterable[str], params: Sequence[str], kernel: Kernel) -> None:
+def _known(what: str, names: Iterable[str], kernel: Kernel) -> None:
+    params = [param.name for param in kernel.params]
     for name in names:
         if name not in params:
             raise LaunchError(f"{what}: {kernel.name} has no parameter {name!r}{did_you_mean(name, params)}")

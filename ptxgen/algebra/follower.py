@@ -19,6 +19,7 @@ from ptxgen.algebra.movement import MOVEMENTS
 from ptxgen.algebra.operands import Executed, Registers
 from ptxgen.algebra.products import can_multiply, mma
 from ptxgen.algebra.residues import FINITE, Exact
+from ptxgen.algebra.words import FORMATS, PARTS
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter.debugging import DebuggedScheduler, Debugger
 from ptxgen.isa.spec import OF_REGISTERS, Effect
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_NAMES = {"lg2": np.log2, "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin, "cos": np.cos}
+# Functions of which the exact result says nothing but that they are functions.
+_NAMES: Final = {"lg2": np.log2, "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin, "cos": np.cos}
 
 
 def _applied(name: str) -> Callable[[Exact], Exact]:
@@ -49,9 +51,7 @@ _RULES: Final[Mapping[str, tuple[Callable[..., Exact], Callable[..., Any]]]] = {
     "rcp": (Exact.reciprocal, np.reciprocal),
     "div": (lambda a, b: a / b, np.divide),
     "rsqrt": (_applied("rsqrt"), lambda a: 1 / np.sqrt(a)),
-    **{
-        name: (_applied(name), of) for name, of in _NAMES.items()
-    },  # nothing is used but that they are functions
+    **{name: (_applied(name), of) for name, of in _NAMES.items()},
 }
 _CHOOSING: Final[Mapping[str, Callable[..., Lanes]]] = {"max": np.argmax, "min": np.argmin}
 _CHANGING: Final = ("sat", "relu", "satfinite", "xorsign", "abs")  # modifiers that change numbers
@@ -83,6 +83,8 @@ class Follower(Debugger):
 
     def before(self, step: Step, state: State) -> None:
         """See `Debugger`."""
+        if step.calls:
+            raise LaunchError(f"numbers are not followed through {step.instr.opcode}: inline the function")
         if step.leaves or step.resumes or (step.op.effect in _WITHOUT_NUMBERS and not step.op.dests):
             return
         now = Executed(self._registers, self._scheduler.machine, step, state)
@@ -95,19 +97,36 @@ class Follower(Debugger):
             return
         elif step.op.effect in _ELSEWHERE or any(operand.address for operand in step.op.operands):
             raise LaunchError(f"numbers are not followed through {step.instr.opcode}")
-        elif now.has_words():
+        elif now.has_words() or _may_round(now):
             _follow(now)
         else:
             now.clear()
 
     def text(self, at: int) -> str:
-        """The text of instruction number `at` of the run; of any other number, that it is the formula."""
-        step = self._steps.get(at)
-        return "the formula, which has no value there" if step is None else render_instr(step.instr)
+        """Why a number is unknown: the text of instruction number `at` of the run, `PARTS`, or -1 for the
+        formula.
+        """
+        if at < 0:
+            return "the formula, which has no value there"
+        return (
+            "bits that are no number in the format of the array"
+            if at == PARTS
+            else render_instr(self._steps[at].instr)
+        )
+
+
+def _rule(now: Executed) -> str:
+    """The name of an instruction's row without a rounding."""
+    return now.name.removesuffix("_rn").removesuffix("_approx")
+
+
+def _may_round(now: Executed) -> bool:
+    """Whether the instruction may round floats that no symbol has entered, whose exact result has a rule."""
+    return (_rule(now) in _RULES or now.name == "cvt") and now.type_of(now.results[0]).name in FORMATS
 
 
 def _follow(now: Executed) -> None:
-    """Follow an instruction that reads numbers in registers."""
+    """Follow an instruction on numbers in registers."""
     if now.name.startswith("mma") and can_multiply(now):
         mma(now)
     elif is_integer_conversion(now):
@@ -123,22 +142,22 @@ def _compute(now: Executed) -> bool:
     modifiers, names = now.modifiers, now.sources
     if now.step.op.effect not in OF_REGISTERS or any(modifiers.get(name) for name in _CHANGING):
         return False
-    if not now.results or any(now.type_of(name).kind not in "fx" for name in (*now.results, *names)):
+    if not now.results or any(now.type_of(name).name not in FORMATS for name in (*now.results, *names)):
         return False
     operands = [now.numbers(name) for name in names]
-    known = np.any([now.number_words(now[name], now.type_of(name)) != 0 for name in names], 0)
-    name = now.name.removesuffix("_rn").removesuffix("_approx")
+    name = _rule(now)
     floats = [held for _, held in operands]
     into = now.type_of(now.results[0])
     if name == "cvt":
         if str(modifiers.get("rnd") or "").endswith("i"):
             return False  # to a whole number
-        numbers, known = _converted(now, operands)
+        numbers = _converted([number for number, _ in operands])
     elif name in _CHOOSING:
         chosen = _CHOOSING[name](np.stack(floats), axis=0)
         numbers = operands[0][0]
         for nth, (other, _) in enumerate(operands[1:], 1):
             numbers = numbers.where(chosen != nth, other)
+        numbers = numbers.where(~np.isnan(floats).any(0), np.nan)
     elif name == "abs":
         numbers = operands[0][0].where(floats[0] >= 0, -operands[0][0])
     elif name in _RULES:
@@ -150,19 +169,13 @@ def _compute(now: Executed) -> bool:
                 numbers = numbers.where(~infinite, Exact.of(of_floats(*floats)))
     else:
         return False
-    now.write_numbers(now[now.results[0]], into, numbers, known)
+    now.write_numbers(now[now.results[0]], into, numbers)
     return True
 
 
-def _converted(now: Executed, operands: list[tuple[Exact, Lanes]]) -> tuple[Exact, Lanes]:
-    """The floats of a conversion, and which have words: of two operands the second is the lower half."""
-    names = now.sources
-    parts = [
-        (number, now.number_words(now[name], now.type_of(name)) != 0)
-        for (number, _), name in zip(operands, names, strict=True)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    (upper, has_upper), (lower, has_lower) = parts
-    both = Exact(*(np.concatenate(pair, 1) for pair in zip(lower.lanes(), upper.lanes(), strict=True)))
-    return both, np.concatenate([has_lower, has_upper], 1)
+def _converted(operands: list[Exact]) -> Exact:
+    """The floats of a conversion: of two operands the second is the lower half."""
+    if len(operands) == 1:
+        return operands[0]
+    upper, lower = operands
+    return Exact(*(np.concatenate(pair, 1) for pair in zip(lower.lanes(), upper.lanes(), strict=True)))

@@ -27,7 +27,11 @@ _HELD: Final = ("param", "const")  # spaces without symbols
 def _mov(_: Memories, now: Executed) -> None:
     into = now["d"]
     registers = into.items if isinstance(into, Vector) else [into]
-    now.write(into, now.words(now["a"], sum(map(units_of, registers))))
+    units = len(registers) * max(map(units_of, registers))  # a sink is as wide as the others
+    if any(isinstance(got, Vector) and len(got.items) > units for got in (into, now["a"])):
+        now.lose()  # registers of bytes
+    else:
+        now.write(into, now.words(now["a"], units))
 
 
 def _tf32(_: Memories, now: Executed) -> None:
@@ -81,21 +85,23 @@ def _ld(memories: Memories, now: Executed) -> None:
     memory, addresses = _memory(memories, now, _word(now, "space"), "addr")
     count = _OF_VECTOR[_word(now, "vec")]
     nbytes = now.type_of("d").nbytes
+    words = memory.load(addresses, -(-count * nbytes // UNIT))
     if nbytes < UNIT:
-        word = memory.load(addresses, 1)
-        now.write(now["d"], np.where(word == 0, word, unknown(now.step.number)))
-        return
-    now.write(now["d"], memory.load(addresses, count * nbytes // UNIT))
+        now.fill(np.where(words.any(1), unknown(now.step.number), np.uint64(0)))
+    else:
+        now.write(now["d"], words)
 
 
 def _st(memories: Memories, now: Executed) -> None:
     memory, addresses = _memory(memories, now, _word(now, "space"), "addr")
     count = _OF_VECTOR[_word(now, "vec")]
     nbytes = now.type_of("a").nbytes
-    words = now.words(now["a"], max(count * nbytes // UNIT, 1))
     if nbytes < UNIT:
-        held = memory.load(addresses, 1)
-        words = np.where((held == 0) & (words == 0), words, unknown(now.step.number))
+        words = memory.load(addresses, -(-count * nbytes // UNIT))
+        has_words = words.any(1) | now.words(now["a"], count).any(1)
+        words[has_words] = unknown(now.step.number)
+    else:
+        words = now.words(now["a"], count * nbytes // UNIT)
     memory.store(addresses, words)
 
 
@@ -142,7 +148,8 @@ def _memory(memories: Memories, now: Executed, space: str | None, name: str) -> 
     if space == "shared":
         return memories.of_shared, addresses + now.ids // memories.width * memories.stride
     raise LaunchError(
-        f"numbers are not followed through {now.step.instr.opcode}: its address has no state space"
+        f"numbers are not followed through {now.step.instr.opcode}: its state space is "
+        f"{space or 'generic'}, and those followed are global and shared"
     )
 
 

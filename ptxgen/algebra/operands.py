@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.algebra.residues import Exact
-from ptxgen.algebra.words import UPPER, cause, maker, packed, unknown, unpacked
+from ptxgen.algebra.words import (
+    BF16,
+    F32,
+    FORMATS,
+    UPPER,
+    cause,
+    has_format,
+    in_format,
+    maker,
+    packed,
+    unknown,
+    unpacked,
+)
 from ptxgen.ir import Pair, Reg, Vector
-from ptxgen.types import TYPES, ScalarType, b16, f16, pred
+from ptxgen.isa.spec import Effect
+from ptxgen.types import TYPES, ScalarType, b16, pred
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
@@ -100,11 +113,11 @@ class Executed:
     # ------------------------------------------------------------------------------------- words
 
     def words(self, got: object, units: int) -> Lanes:
-        """The words of a register or a literal, `[n, units]`, or of all registers of a vector; those that it
-        lacks are 0.
+        """The first words of a register or a literal, `[n, units]`, or those of all items of a vector, as
+        many of each; those that it lacks are 0.
         """
         if isinstance(got, Vector):
-            return np.concatenate([self.words(item, units_of(item)) for item in got.items], 1)
+            return np.concatenate([self.words(item, units // len(got.items)) for item in got.items], 1)
         held = self._registers.words.get(self.state.key(got.name)) if isinstance(got, Reg) else None
         result = np.zeros((len(self.ids), units), np.uint64)
         if held is not None:
@@ -120,8 +133,8 @@ class Executed:
         """Change the words of a register, or of all registers of a vector, to `words`, `[n, words]`, and
         further ones of these registers to 0.
         """
-        items = [item for item in _registers(got) if item is not None]
-        each = words.shape[1] // max(len(items), 1)
+        items = list(_registers(got))
+        each = words.shape[1] // len(items)
         for nth, item in enumerate(items):
             units = units_of(item)
             if isinstance(item, Reg) and units:
@@ -132,55 +145,58 @@ class Executed:
 
     def clear(self) -> None:
         """The results are what the interpreter has."""
+        self.fill(np.zeros(len(self.ids), np.uint64))
+
+    def fill(self, word: Lanes) -> None:
+        """Change all words of the results to one word of each lane, `[n]`."""
         for name in self.results:
             for item in _registers(self[name]):
-                self.write(item, np.zeros((len(self.ids), 1), np.uint64))
+                self.write(item, np.repeat(word[:, None], units_of(item), 1))
 
     def lose(self) -> None:
-        """The results are unknown in lanes where a source has words."""
+        """The results are unknown in lanes where a source has words, or in all if lanes exchange values."""
         known = [self.words(self[name], 4 * len(list(_registers(self[name])))) for name in self.sources]
         has_words = np.any([words.any(1) for words in known], 0)
-        word = np.where(has_words[:, None], unknown(cause(known, self.step.number)), np.uint64(0))
-        for name in self.results:
-            for item in _registers(self[name]):
-                self.write(item, np.repeat(word, units_of(item), 1))
+        if self.step.op.effect is Effect.WARP:
+            has_words = np.full_like(has_words, has_words.any())
+        made_by = cause(known, self.step.number)[:, 0]
+        self.fill(np.where(has_words, unknown(made_by), np.uint64(0)))
 
     # ----------------------------------------------------------------------------------- numbers
 
-    def number_words(self, got: object, type: ScalarType) -> Lanes:
-        """The words of the floats in a register, `[n, floats]`; 0 where the interpreter has the number."""
-        words = self.words(got, max(type.bits // UNIT_BITS, 1))
+    def number_words(self, name: str) -> Lanes:
+        """The words of the floats in an operand, `[n, floats]`; 0 where the interpreter has the number."""
+        type = self.type_of(name)
+        words = self.words(self[name], type.bits // UNIT_BITS)
         if type.bits == 2 * UNIT_BITS and type.kind != "x":
-            return single(words, self.step.number)[:, None]
-        return np.where(words & UPPER, unknown(self.step.number), words)
+            return single(words, self.held(name), self.step.number)[:, None]
+        right = (words & UPPER == 0) & has_format(words, FORMATS[type.name])
+        return np.where(right, words, unknown(self.step.number))
 
-    def numbers(self, name: str, got: object = None, type: ScalarType | None = None) -> tuple[Exact, Lanes]:
-        """The exact floats in a register or literal, and the interpreter's, both `[n, floats]`. `type` is
-        by default that of the operand.
-        """
-        got, type = self[name] if got is None else got, type or self.type_of(name)
-        floats = as_floats(self.held(name, got), type)
-        return unpacked(self.number_words(got, type), floats), floats
+    def numbers(self, name: str) -> tuple[Exact, Lanes]:
+        """The exact floats in an operand, and the interpreter's, both `[n, floats]`."""
+        floats = as_floats(self.held(name), self.type_of(name))
+        return unpacked(self.number_words(name), floats), floats
 
-    def write_numbers(self, got: object, type: ScalarType, numbers: Exact, known: Lanes) -> None:
-        """Change a register of a type to numbers, `[n, floats]`, where `known`, bool; elsewhere the
-        interpreter has the number.
-        """
+    def write_numbers(self, got: object, type: ScalarType, numbers: Exact) -> None:
+        """Change a register of a type to numbers, `[n, floats]`."""
         read = [self.words(self[name], 2) for name in self.sources]
-        words = np.where(known, packed(numbers, cause(read, self.step.number)), np.uint64(0))
+        words = packed(numbers, FORMATS[type.name], cause(read, self.step.number))
         self.write(got, doubled(words) if type.bits == 2 * UNIT_BITS and type.kind != "x" else words)
 
 
-def single(words: Lanes, at: int) -> Lanes:
-    """The words of numbers of 32 bits, given both halves of each, `[..., 2]`; unknown if the halves are not
-    of one number. The upper half alone may be a number of bf16 that zeros widen.
+def single(words: Lanes, held: Lanes, at: int, formats: Sequence[int] = (F32,)) -> Lanes:
+    """The words of numbers of 32 bits, given both halves of each, `[..., 2]`, and what the interpreter has,
+    `[...]`; unknown, because of instruction `at`, if the halves are not of one number in a format of
+    `formats`. The upper half alone may be a number of bf16 that zeros widen.
     """
     lower, upper = words[..., 0], words[..., 1]
-    widened = (lower == 0) & (upper & UPPER == 0)
-    whole = upper == lower | UPPER
+    has_zeros = np.ascontiguousarray(held).view(np.uint32) & 0xFFFF == 0
+    widened = (lower == 0) & (upper & UPPER == 0) & has_format(upper, BF16) & (has_zeros | (upper == 0))
+    whole = (upper == lower | UPPER) & has_format(lower, *formats)
     whole |= maker(lower) >= 0
     result: Lanes = np.where(widened, upper, np.where(whole, lower, unknown(at)))
-    return result
+    return in_format(result, F32)
 
 
 def doubled(words: Lanes) -> Lanes:
@@ -194,8 +210,6 @@ def as_floats(lanes: Lanes, type: ScalarType) -> Lanes:
     if type.kind == "x":
         half = TYPES[type.name.removesuffix("x2")].dtype
         return lanes.view(half).reshape(len(lanes), -1).astype(np.float64)
-    if type.kind != "f":  # untyped bits, of tf32
-        lanes = lanes.view(np.float32 if type.bits > UNIT_BITS else f16.dtype)
     return lanes.astype(np.float64)[:, None]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ptxgen.algebra.operands import doubled, single
 from ptxgen.algebra.residues import Exact, product
-from ptxgen.algebra.words import packed, unpacked
+from ptxgen.algebra.words import F32, FORMATS, RAISED, UPPER, has_format, packed, unknown, unpacked
 from ptxgen.types import TYPES, f32
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def mma(now: Executed) -> None:
     for register, (rows, columns) in zip(now["d"].items, at, strict=True):
         of_lanes = D.each(lambda lanes: lanes[:, rows, columns].reshape(-1, 1))  # noqa: B023
         new = np.where(
-            known[:, rows, columns].reshape(-1, 1), packed(of_lanes, now.step.number), np.uint64(0)
+            known[:, rows, columns].reshape(-1, 1), packed(of_lanes, F32, now.step.number), np.uint64(0)
         )
         now.write(register, doubled(new))
 
@@ -70,11 +70,13 @@ def _matrix(
         of_register = now.words(register, 2)
         held = np.ascontiguousarray(now.held(name, register))
         if wide:
-            words += [of_register[:, 0], of_register[:, 1]]
+            right = (of_register & UPPER == 0) & has_format(of_register, FORMATS[element])
+            words += list(np.where(right, of_register, unknown(now.step.number)).T)
             halves = held.view(TYPES[element].dtype).reshape(-1, 2).astype(np.float64)
             floats += [halves[:, 0], halves[:, 1]]
         else:
-            words.append(single(of_register, now.step.number))
+            formats = (F32, RAISED) if element == "tf32" else (F32,)
+            words.append(single(of_register, held, now.step.number, formats))
             floats.append(held.view(f32.dtype).astype(np.float64))
     warps = len(now.ids) // _WARP
     of_warps, of_floats = np.zeros((warps, *shape), np.uint64), np.zeros((warps, *shape))

@@ -23,7 +23,7 @@ from ptxgen.errors import LaunchError, shown
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-ORDER: Final = 1_073_741_789  # q, the greatest prime below 2**30 for which 2 q + 1 is prime, too
+ORDER: Final = 536_870_219  # q, the greatest prime below 2**29 for which 2 q + 1 is prime, too
 MODULUS: Final = 2 * ORDER + 1  # p
 _GENERATOR: Final = 4  # a square, so that its order is q
 _DIGIT: Final = 10  # bits of an exponent for which one table has the powers of the generator

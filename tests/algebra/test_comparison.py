@@ -31,6 +31,7 @@ def text(body: str, *, shared: int = 0) -> str:
         .address_size 64
         .visible .entry body(.param .u64 A, .param .u64 B, .param .u64 Y) {{
             .reg .pred %p<4>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>; .reg .f32 %f<16>;
+            .reg .f64 %d<2>;
             {f".shared .align 16 .b8 tile[{shared}];" if shared else ""}
             mov.u32 %r0, %tid.x;
             mul.wide.u32 %rd3, %r0, 4;
@@ -60,7 +61,7 @@ def other(distance: int) -> Any:
 
 _TILE = "mov.u32 %r1, tile; mad.lo.u32 %r2, %r0, 4, %r1;"
 _PACKED = "cvt.rn.f16x2.f32 %r1, %f0, %f1;"
-RULES = {
+RULES: dict[str, tuple[str, Callable[..., Exact]]] = {
     "fma": ("fma.rn.f32 %f2, %f0, %f1, 0f3FA00000;", lambda A, B: A * B + 1.25),
     "division": ("div.full.f32 %f2, %f0, %f1;", lambda A, B: A / B),
     "exponential": (
@@ -118,6 +119,21 @@ RULES = {
         "mov.b32 %f3, %r2; sub.f32 %f2, %f3, %f1;",
         lambda A, B: A - B,
     ),
+    "rounded constants": (
+        "cvt.rn.f32.u32 %f3, 3; rcp.rn.f32 %f3, %f3; mul.f32 %f2, %f0, %f3;",
+        lambda A: A / 3,
+    ),
+    "the upper half of 64 bits": ("mov.b64 %rd4, {%f0, %f1}; mov.b64 {_, %f2}, %rd4;", lambda B: B),
+    "halves of wide registers": (
+        f"{_TILE} {_PACKED} shr.u32 %r3, %r1, 16; st.shared.v2.b16 [%r2], {{%r1, %r3}};"
+        "ld.shared.b32 %r4, [%r2]; mov.b32 {%rs0, %rs1}, %r4; cvt.f32.f16 %f2, %rs1;",
+        lambda A: A,
+    ),
+    "bytes beside a number": (
+        "mov.u32 %r1, tile; mad.lo.u32 %r2, %r0, 8, %r1; mov.b32 %r3, 0; st.shared.f32 [%r2+4], %f0;"
+        "st.shared.v4.u8 [%r2], {%r3, %r3, %r3, %r3}; ld.shared.f32 %f2, [%r2+4];",
+        lambda A: A,
+    ),
     "shared memory": (
         f"{_TILE} st.shared.f32 [%r2], %f0; bar.warp.sync -1; xor.b32 %r3, %r2, 12;"
         "ld.shared.f32 %f2, [%r3];",
@@ -136,15 +152,61 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_an_instruction_computes_its_formula_and_nothing_else(name: str) -> None:
     body, formula = RULES[name]
-    shared = 128 * ("tile" in body)
+    shared = 256 * ("tile" in body)
     right = judged(body, formula, shared=shared)
     assert str(right) == "body: Y: 32 of 32 elements equal the formula"
     assert right.holds
     names = inspect.signature(formula).parameters
-    arrays = lambda A, B: {name: array for name, array in (("A", A), ("B", B)) if name in names}  # noqa: E731
-    wrong = judged(body, lambda A, B: formula(**arrays(A, B)) + A / 4096, shared=shared)
+
+    def another(A: Exact, B: Exact) -> Exact:
+        arrays = {"A": A, "B": B}
+        return formula(**{name: arrays[name] for name in names}) + A / 4096
+
+    wrong = judged(body, another, shared=shared)
     assert wrong.refuted, str(wrong)
     assert len(wrong.results["Y"].wrong) == 32
+
+
+_NO_FORMULA = {
+    "f16 read as bf16": "cvt.rn.f16.f32 %rs0, %f0; cvt.f32.bf16 %f2, %rs0;",
+    "half of f32 read as f16": "mov.b32 {%rs0, %rs1}, %f0; cvt.f32.f16 %f2, %rs0;",
+    "f16 widened as bf16": f"{_PACKED} and.b32 %r2, %r1, 0xffff0000; mov.b32 %f2, %r2;",
+    "bf16 above other bits": (
+        "cvt.rn.bf16.f32 %rs1, %f0; mov.b16 %rs0, 0x7777; mov.b32 %r1, {%rs0, %rs1}; mov.b32 %f2, %r1;"
+    ),
+    "bf16 multiplied as f16": (
+        "cvt.rn.bf16x2.f32 %r1, %f0, %f0; mov.f32 %f7, 0f00000000;"
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f2, %f3, %f4, %f5}, {%r1, %r1}, {%r1},"
+        "{%f7, %f7, %f7, %f7};"
+    ),
+    "rounding without a mask": "mov.b32 %r1, %f0; add.u32 %r1, %r1, 0x8000; mov.b32 %f2, %r1;",
+    "one byte": f"{_PACKED} cvt.u8.u32 %rs0, %r1; cvt.f32.f16 %f2, %rs0;",
+    "bytes of memory": (
+        f"{_TILE} st.shared.f32 [%r2], %f0; ld.shared.v4.u8 {{%r3, %r4, %r5, %r6}}, [%r2]; mov.b32 %f2, %r5;"
+    ),
+    "choice of bytes by a number": (
+        "mov.b32 %r1, %f0; prmt.b32 %r2, 0x3f800000, 0x40000000, %r1; mov.b32 %f2, %r2;"
+    ),
+    "shift by a number": "mov.b32 %r1, %f0; shl.b32 %r2, 1, %r1; mov.b32 %f2, %r2;",
+    "f64": "cvt.f64.f32 %d0, %f0; add.f64 %d0, %d0, %d0; cvt.rn.f32.f64 %f2, %d0;",
+    "numbers of other lanes": (
+        "mov.u32 %r1, 0; setp.lt.u32 %p0, %r0, 4; @%p0 mov.b32 %r1, %f0;"
+        "movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1; mov.b32 %f2, %r2;"
+    ),
+    "greatest with NaN": "mov.f32 %f3, 0f7FC00000; max.f32 %f2, %f0, %f3;",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _NO_FORMULA)
+def test_bits_that_are_read_as_something_else_are_unknown(name: str) -> None:
+    body = _NO_FORMULA[name]
+    comparison = judged(body, lambda A: A, shared=128 * ("tile" in body))
+    assert comparison.results["Y"].unknown == 32, str(comparison)
+
+
+def test_an_element_that_is_not_a_number_is_wrong() -> None:
+    comparison = judged("mov.f32 %f2, 0f7FC00000;", lambda A: A)
+    assert len(comparison.results["Y"].wrong) == 32
 
 
 def test_what_is_not_followed_is_unknown_and_named() -> None:
@@ -166,6 +228,22 @@ def test_what_is_not_followed_is_unknown_and_named() -> None:
         ({"formula": lambda X: X}, "formula: body has no parameter 'X'"),
         ({"formula": lambda A: A[:3]}, "formula: Y has the shape (32,), and the formula's is (3,)"),
         ({"entry": "bodies"}, "entry: the module has the kernels body; got 'bodies'"),
+        ({"args": []}, "args: body has 3 parameters, got 0 arguments"),
+        ({"results": []}, "results: give the name of at least one array that the kernel stores"),
+        ({"formula": lambda A: {"A": A}}, "formula: returns nothing for 'Y', only A"),
+        (
+            {"args": [np.ones(32, dtype) for dtype in ("f4", "f4", "i4")]},
+            "results: Y must be an array of float16, bfloat16, float32, got int32",
+        ),
+        (
+            {"ptx_or_module": text("call f;").replace(".visible", ".func f() { ret; } .visible")},
+            "numbers are not followed through call: inline the function",
+        ),
+        (
+            {"ptx_or_module": text("{.local .b32 x; st.local.f32 [x], %f0;}")},
+            "numbers are not followed through st.local.f32: its state space is local, and those followed are "
+            "global and shared",
+        ),
         (
             {"ptx_or_module": text("atom.global.add.f32 %f2, [%rd2], %f0;")},
             "numbers are not followed through atom.global.add.f32",
@@ -175,10 +253,10 @@ def test_what_is_not_followed_is_unknown_and_named() -> None:
 def test_wrong_arguments_are_refused(changes: dict[str, Any], message: str) -> None:
     arrays = [np.ones(32, np.float32) for _ in range(3)]
     how: dict[str, Any] = {"ptx_or_module": text("mov.f32 %f2, %f0;"), "formula": lambda A: A, "results": "Y"}
-    how |= changes
+    how |= {"args": arrays} | changes
     program = how.pop("ptx_or_module")
     with pytest.raises(LaunchError, match=f"^{re.escape(message)}$"):
-        compare(program, grid=1, block=32, args=arrays, **how)
+        compare(program, grid=1, block=32, **how)
 
 
 # --------------------------------------------------------------------------------- attention
@@ -196,7 +274,7 @@ def attention(of: KernelUnderTest) -> Callable[..., Exact]:
     def formula(Q: Exact, K: Exact, V: Exact, softmax_scale: float) -> Exact:
         group = Q.shape[1] // K.shape[1]
         K, V = (of_heads.each(lambda lanes: np.repeat(lanes, group, 1)) for of_heads in (K, V))
-        weights = (Q @ K.T * (np.float32(softmax_scale) * LOG2_E)).exp2()
+        weights = (Q @ K.T * np.float32(softmax_scale) * LOG2_E).exp2()
         if re.search("top_left|bottom_right", of.entry):
             rows, keys = Q.shape[2], K.shape[2]
             weights = weights * np.tri(rows, keys, (keys - rows) * ("bottom_right" in of.entry))
