@@ -8,10 +8,11 @@ from typing import Final
 
 from flash.commands.measure.record import Measurement, Work, measured, seconds
 
-# Seconds of `small_objects` on the machine of docs/tuning.md: 0.65 us, its least time for the attributes of
-# four stand-ins (benchmarks/results/launch-cpu.json of 1 December 2026), times 28.8, their ratio elsewhere.
+# Seconds of `small_objects` on the machine of docs/tuning.md, estimated: 0.65 us, the least time there of the
+# attributes of four stand-ins (benchmarks/results/launch-cpu.json of 1 December 2026), times 28.8, the ratio
+# of the times of both on another machine.
 REFERENCE_S: Final = 18.7e-6
-_SAMPLES: Final = 200
+_SAMPLES: Final = 200  # calls of `small_objects`, of which the quickest counts
 MACHINE_REMARK: Final = (
     "goals are times on the machine of docs/tuning.md; how many times as long a fixed piece of Python takes "
     "here, at its quickest, is printed beside them: a time that misses its goal by less says that this "

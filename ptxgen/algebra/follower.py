@@ -53,8 +53,10 @@ _RULES: Final[Mapping[str, tuple[Callable[..., Exact], Callable[..., Any]]]] = {
     "rsqrt": (_applied("rsqrt"), lambda a: 1 / np.sqrt(a)),
     **{name: (_applied(name), of) for name, of in _NAMES.items()},
 }
+_OPAQUE: Final = ("rsqrt", *_NAMES)
 _CHOOSING: Final[Mapping[str, Callable[..., Lanes]]] = {"max": np.argmax, "min": np.argmin}
-_CHANGING: Final = ("sat", "relu", "satfinite", "xorsign", "abs")  # modifiers that change numbers
+# Words of an opcode that change numbers, of which the last four round to whole ones.
+_CHANGING: Final = frozenset({"sat", "relu", "satfinite", "xorsign", "abs", "rni", "rzi", "rmi", "rpi"})
 # Effects without numbers, of all instructions that have no rule.
 _WITHOUT_NUMBERS: Final = frozenset({Effect.BARRIER, Effect.FENCE, Effect.CONTROL, Effect.ADDRESS})
 _ELSEWHERE: Final = frozenset({Effect.ASYNC, Effect.ATOMIC, Effect.TEXTURE})  # numbers move outside registers
@@ -121,8 +123,12 @@ def _rule(now: Executed) -> str:
 
 
 def _may_round(now: Executed) -> bool:
-    """Whether the instruction may round floats that no symbol has entered, whose exact result has a rule."""
-    return (_rule(now) in _RULES or now.name == "cvt") and now.type_of(now.results[0]).name in FORMATS
+    """Whether the instruction may round floats that no symbol has entered, and its result without rounding is
+    known.
+    """
+    name = _rule(now)
+    has_rule = name == "cvt" or (name in _RULES and name not in _OPAQUE)
+    return has_rule and now.type_of(now.results[0]).name in FORMATS
 
 
 def _follow(now: Executed) -> None:
@@ -139,8 +145,8 @@ def _follow(now: Executed) -> None:
 
 def _compute(now: Executed) -> bool:
     """Follow an instruction on floats, if there is a rule for it."""
-    modifiers, names = now.modifiers, now.sources
-    if now.step.op.effect not in OF_REGISTERS or any(modifiers.get(name) for name in _CHANGING):
+    names, words = now.sources, now.step.instr.opcode.split(".")
+    if now.step.op.effect not in OF_REGISTERS or not _CHANGING.isdisjoint(words[1:]):
         return False
     if not now.results or any(now.type_of(name).name not in FORMATS for name in (*now.results, *names)):
         return False
@@ -149,8 +155,6 @@ def _compute(now: Executed) -> bool:
     floats = [held for _, held in operands]
     into = now.type_of(now.results[0])
     if name == "cvt":
-        if str(modifiers.get("rnd") or "").endswith("i"):
-            return False  # to a whole number
         numbers = _converted([number for number, _ in operands])
     elif name in _CHOOSING:
         chosen = _CHOOSING[name](np.stack(floats), axis=0)

@@ -84,9 +84,11 @@ def _ld(memories: Memories, now: Executed) -> None:
         return
     memory, addresses = _memory(memories, now, _word(now, "space"), "addr")
     count = _OF_VECTOR[_word(now, "vec")]
-    nbytes = now.type_of("d").nbytes
-    words = memory.load(addresses, -(-count * nbytes // UNIT))
-    if nbytes < UNIT:
+    type, into = now.type_of("d"), now["d"]
+    words = memory.load(addresses, -(-count * type.nbytes // UNIT))
+    registers = into.items if isinstance(into, Vector) else [into]
+    has_signs = type.is_signed and any(units_of(register) * UNIT > type.nbytes for register in registers)
+    if type.nbytes < UNIT or has_signs:
         now.fill(np.where(words.any(1), unknown(now.step.number), np.uint64(0)))
     else:
         now.write(now["d"], words)

@@ -27,7 +27,7 @@ def text(body: str, *, shared: int = 0) -> str:
     """
     return f"""
         .version 8.0
-        .target sm_80
+        .target sm_86
         .address_size 64
         .visible .entry body(.param .u64 A, .param .u64 B, .param .u64 Y) {{
             .reg .pred %p<4>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<8>; .reg .f32 %f<16>;
@@ -188,6 +188,11 @@ _NO_FORMULA = {
         "mov.b32 %r1, %f0; prmt.b32 %r2, 0x3f800000, 0x40000000, %r1; mov.b32 %f2, %r2;"
     ),
     "shift by a number": "mov.b32 %r1, %f0; shl.b32 %r2, 1, %r1; mov.b32 %f2, %r2;",
+    "sign beside the number": (
+        f"{_TILE} st.shared.f32 [%r2], %f0; ld.shared.s16 %r3, [%r2+2]; mov.b32 %f2, %r3;"
+    ),
+    "sign of both": "neg.f32 %f3, %f1; max.xorsign.abs.f32 %f2, %f0, %f3;",
+    "whole number": "cvt.rni.f32.f32 %f2, %f0;",
     "f64": "cvt.f64.f32 %d0, %f0; add.f64 %d0, %d0, %d0; cvt.rn.f32.f64 %f2, %d0;",
     "numbers of other lanes": (
         "mov.u32 %r1, 0; setp.lt.u32 %p0, %r0, 4; @%p0 mov.b32 %r1, %f0;"
