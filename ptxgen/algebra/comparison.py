@@ -92,9 +92,9 @@ def compare(
     `ptxgen.interpreter.run`, such as `grid` and `block`; `dynamic_smem` is by default what the kernel says.
 
     A result that does not equal the formula for these floats is wrong for some real numbers, unless a law of
-    a function of which only the name is known (`Exact.applied`) makes both equal. One that does is the formula
-    for all real numbers for which the branches, comparisons and choices are the same, but for a chance of at
-    most the degree of the formula divided by 2**29 for each element.
+    a function of which only the name is known (`Exact.applied`) makes both equal. One that does is the
+    formula for all real numbers for which the branches, comparisons and choices are the same, but for a
+    chance of at most the degree of the formula divided by 2**29 for each element.
 
     Raises `LaunchError` for names that the kernel has not, results of other elements, a formula of another
     shape, an instruction that is not followed, and as `ptxgen.interpreter.run`.

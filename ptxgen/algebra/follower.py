@@ -31,8 +31,15 @@ if TYPE_CHECKING:
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# Functions of which the exact result says nothing but that they are functions.
-_NAMES: Final = {"lg2": np.log2, "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin, "cos": np.cos}
+# Functions of which nothing but their name is known, and the same functions of floats.
+_OPAQUE: Final[Mapping[str, Callable[..., Any]]] = {
+    "lg2": np.log2,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+}
 
 
 def _applied(name: str) -> Callable[[Exact], Exact]:
@@ -50,10 +57,8 @@ _RULES: Final[Mapping[str, tuple[Callable[..., Exact], Callable[..., Any]]]] = {
     "ex2": (Exact.exp2, np.exp2),
     "rcp": (Exact.reciprocal, np.reciprocal),
     "div": (lambda a, b: a / b, np.divide),
-    "rsqrt": (_applied("rsqrt"), lambda a: 1 / np.sqrt(a)),
-    **{name: (_applied(name), of) for name, of in _NAMES.items()},
+    **{name: (_applied(name), of) for name, of in _OPAQUE.items()},
 }
-_OPAQUE: Final = ("rsqrt", *_NAMES)
 _CHOOSING: Final[Mapping[str, Callable[..., Lanes]]] = {"max": np.argmax, "min": np.argmin}
 # Words of an opcode that change numbers, of which the last four round to whole ones.
 _CHANGING: Final = frozenset({"sat", "relu", "satfinite", "xorsign", "abs", "rni", "rzi", "rmi", "rpi"})
