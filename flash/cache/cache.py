@@ -18,6 +18,7 @@ from flash.calls.known import Known
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
+from flash.operands.blocks import block_type
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtype_names import CacheBackend, StoredDTypeLike
 from flash.operands.dtypes import DTYPES
@@ -91,6 +92,7 @@ class KVCache:
         self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
         self.element = arguments.element(dtype, self.head_dim, self.head_dim_v)
+        self.blocks = block_type(self.element)
         self.backend = one_of("backend", backend, BACKENDS)
         require_compiler(self.backend, "KVCache")
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)

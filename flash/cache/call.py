@@ -17,7 +17,6 @@ from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.arguments import together_problems
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
-from flash.operands.blocks import block_type
 from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.pages.numbers import integers
@@ -161,7 +160,7 @@ class Task(NamedTuple):
             asked.scale,
             asked.splits,
             self.interleaved,
-            block_type(self.cache.element),
+            self.cache.blocks,
         )
 
     @property

@@ -53,6 +53,7 @@ class Memory(ABC):
     def __init__(self, small: SmallArrays, element: DType) -> None:
         self.small = small
         self.element = element
+        self._is_narrow = element.is_narrow
         self.stream = 0
 
     @abstractmethod
@@ -75,6 +76,8 @@ class Memory(ABC):
         if self.small.scales is not None:  # of heads
             scales = list(self.small.scales[:, layer, :, None, None])
         of_k, of_v = scales or (None, None)
+        if not self._is_narrow:
+            return k, v
         return loaded(k, self.element, of_k), loaded(v, self.element, of_v)
 
 

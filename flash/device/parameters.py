@@ -250,7 +250,9 @@ class Parameters:
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Parameters:
         """Declare and load the parameters, in the order of `flash/contract/forward.py`."""
         t = config.tiling
-        computed = dict.fromkeys("VO", t.slices.width)
+        # Rows of four bits count bytes, those of a cache's blocks elements.
+        computed = {} if config.features.mx is not None else dict.fromkeys("QK", t.head_dim)
+        computed |= dict.fromkeys("VO", t.slices.width)
         of_kernel = matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         outputs = {output.name: k.pointer(output.array) for output in config.outputs}
