@@ -400,7 +400,7 @@ def _page_size(caller: str, k: object, layout: str) -> int:
 
 
 def last_dimension(caller: str, array: object, name: str) -> int:
-    """The columns of an array. Raises `LaunchError` if it has no dimension."""
+    """The extent of an array's last dimension. Raises `LaunchError` if it has no dimension."""
     shape = getattr(array, "shape", None)
     if not isinstance(shape, tuple) or not shape:
         shape = readable_views({name: array}, caller)[name].shape

@@ -201,7 +201,7 @@ class KVCache:
         return self._copy_of("keys", layer, sequence)[0]
 
     def values(self, layer: int, sequence: int) -> Array:
-        """The values of a sequence, a copy like that of `keys`, [kv_heads, length, head_dim_v]."""
+        """The values of a sequence, a copy [kv_heads, length, head_dim_v]; types and errors as in `keys`."""
         return self._copy_of("values", layer, sequence)[1]
 
     def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
@@ -386,7 +386,7 @@ class KVCache:
         return self.memory.arrays(layer)
 
     def update(self, stream: int) -> None:
-        """On a GPU, update lengths and block table there, in the order of `stream`."""
+        """Copy lengths and block table to the GPU, if the cache is on one, in the order of `stream`."""
         self.memory.update(self.placement.changed, stream)
         self.placement.changed.clear()
 

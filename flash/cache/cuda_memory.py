@@ -103,7 +103,7 @@ class CudaMemory(Memory):
         self._cuda.synchronize(stream, ordinal=self._ordinal)
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:
-        """k and v on this device: arrays on the host are copied, which is complete on return."""
+        """New keys k and values v on this device; copies of arrays on the host are complete on return."""
         if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
             k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
         sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]

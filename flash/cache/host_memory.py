@@ -63,7 +63,7 @@ class Memory(ABC):
         """
 
     def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """Copies of the arrays of `stored`."""
+        """Copies of the rows of `runs` as the cache stores them, in the arrays that `stored` returns."""
         return [np.array(rows) for rows in self.stored(layer, runs)]
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
@@ -124,7 +124,7 @@ class HostMemory(Memory):
         """Nothing to do: the host has no pending work."""
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
-        """k and v themselves, which are on the host."""
+        """New keys k and values v without a copy: they are on the host, as this memory is."""
         return k, v
 
     def stored(self, layer: int, runs: Sequence[Run], first: int = 0) -> list[Array]:

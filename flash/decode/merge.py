@@ -124,7 +124,7 @@ def _plus_is_empty(empty_lse: object) -> bool:
 
 
 def _in_minus(lses: Array) -> Array:
-    """LSE of parts, with -inf in place of +inf."""
+    """The LSE of partial results, with -inf in place of +inf for a part without keys."""
     return np.where(np.isposinf(lses), -np.float32(math.inf), lses)
 
 
@@ -142,7 +142,7 @@ class _Parts(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of parts."""
+        """The number of partial results that the call merges."""
         if not self.stacked:
             return len(self.views)
         shape = self.views[0].shape
@@ -150,17 +150,17 @@ class _Parts(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each part; for stacked parts, their common shape once."""
+        """The shape of each partial result; for a stacked array, their common shape once."""
         if not self.stacked:
             return [tuple(array.shape) for array in self.views]
         return [tuple(self.views[0].shape[1:])] if self.number else []
 
     def stack(self) -> Array:
-        """The parts as one numpy array; copied if they are not stacked."""
+        """The partial results as one numpy array; copied if they are separate arrays."""
         return host_array(self.views[0]) if self.stacked else np.stack(self.arrays())
 
     def arrays(self) -> list[Array]:
-        """The parts as numpy arrays."""
+        """The partial results, `outs` or `lses`, as numpy arrays."""
         arrays = [host_array(array) for array in self.views]
         return list(arrays[0]) if self.stacked else arrays
 

@@ -117,7 +117,7 @@ class CacheCall(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The number of rows that a sequence has room for."""
+        """The number of rows (tokens) that a sequence of the cache has room for."""
         if not self.page_size:
             return self.k.shape[2]
         return self.operands["block_table"].shape[1] * self.page_size
@@ -136,13 +136,13 @@ class CacheCall(NamedTuple):
 
     @property
     def rotation(self) -> Rotation | None:
-        """The rotation of rows; None without one."""
+        """The rotary embedding of new rows of K and of q; None without one."""
         cos = self.operands.get(ANGLES[0])
         return None if cos is None else Rotation(2 * cos.shape[1], self.interleaved)
 
     @property
     def stored(self) -> DType:
-        """The type of K and V."""
+        """The element type of K and V as the cache stores them."""
         return self.blocks or OF_ARRAYS[self.k.dtype]
 
     @property
@@ -169,7 +169,7 @@ class AppendCall(NamedTuple):
 
     @property
     def stored(self) -> DType:
-        """The type of the cache."""
+        """The element type of K and V as the cache stores them."""
         return self.blocks or OF_ARRAYS[self.arrays["K"].dtype]
 
 
@@ -491,5 +491,5 @@ def aux_sizes(config: AttentionConfig, operands: Mapping[str, ArrayView]) -> dic
 
 
 def _sequences(call: CacheCall) -> int:
-    """The number of sequences of the cache."""
+    """The number of sequences in the KV cache of a call."""
     return (call.operands["block_table"] if call.page_size else call.k).shape[0]

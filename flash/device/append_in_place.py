@@ -84,7 +84,7 @@ class AppendedKV:
 
     @property
     def rotates(self) -> bool:
-        """Whether queries are rotated."""
+        """Whether the kernel rotates the queries by rotary angles."""
         return self.rotation is not None
 
     @marked("new rows: loop")

@@ -121,6 +121,6 @@ class ClearedValues(RestoredValues):
 
 
 def _in_groups(chunks: Sequence[Pointer], count: int) -> Iterator[Sequence[Pointer]]:
-    """The chunks, `count` at a time."""
+    """The chunks of 16 bytes in groups of `count`."""
     for n in range(0, len(chunks), count):
         yield chunks[n : n + count]

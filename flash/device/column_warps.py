@@ -73,6 +73,6 @@ class SummedProducts:
         self.output_address, self.output_words = products.output_address, products.output_words
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         self._products.scores(S, stage)
         self._warps.add_up(S, awaits_readers=self._awaits_readers)

@@ -328,7 +328,7 @@ class Thread:
 
     @classmethod
     def of(cls, k: KernelBuilder, tiling: Tiling) -> Thread:
-        """The coordinates of this thread."""
+        """The coordinates of this thread in its CTA: its row group, and its lane among the keys."""
         thread, alternating = k.thread_id(), tiling.interleave
         lane = thread // alternating % tiling.lanes
         group = thread // (alternating * tiling.lanes) * alternating + thread % alternating

@@ -41,7 +41,7 @@ def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
 
 
 def nothing() -> None:
-    """Emit nothing."""
+    """Emit no instruction, where a kernel does not need a step."""
 
 
 def tiles_of(

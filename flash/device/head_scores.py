@@ -27,19 +27,19 @@ class ScoredKernel(Protocol):
 
     @property
     def causal(self) -> str:
-        """The empty string, "bottom_right" or "top_left"."""
+        """The kind of causal mask: "bottom_right", "top_left", or the empty string for none."""
 
     @property
     def dtype(self) -> DType:
-        """The type of Q, K and V."""
+        """The element type of Q, K and V."""
 
     @property
     def features(self) -> Features:
-        """The features of the kernel."""
+        """The features of the attention problem that the kernel computes, such as a bias or dropout."""
 
     @property
     def keys_of_tile(self) -> int:
-        """Keys that a CTA takes at once."""
+        """The number of keys in a tile, which a CTA takes at once."""
 
     @property
     def differentiates(self) -> bool:
@@ -51,23 +51,23 @@ class ScoreNumbers(Protocol):
 
     @property
     def seq_q(self) -> Value:
-        """The number of queries, s32."""
+        """The number of queries of the sequence (seq_q), s32."""
 
     @property
     def seq_k(self) -> Value:
-        """The number of keys, s32."""
+        """The number of keys of the sequence (seq_k), s32."""
 
     @property
     def scale(self) -> Value:
-        """The factor of products of Q and K."""
+        """The softmax scale: the factor of products of Q and K, f32."""
 
     @property
     def numbers(self) -> Mapping[str, Value]:
-        """The scalars of the features, by name."""
+        """The scalar arguments of the kernel's features, such as the softcap, by name."""
 
     @property
     def operands(self) -> Mapping[str, ScoreArray]:
-        """The arrays of the features, by name."""
+        """The array arguments of the kernel's features, such as a bias, by name."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class HeadScores:
 
     @property
     def keys(self) -> Value:
-        """The number of keys."""
+        """The number of keys of the sequence, s32."""
         return self.arguments.seq_k
 
     @property
     def tile(self) -> int:
-        """Keys of a tile."""
+        """The number of keys in a tile of K and V."""
         return self.config.keys_of_tile
 
     @property
@@ -147,17 +147,17 @@ class HeadScores:
 
     @property
     def numbers(self) -> Mapping[str, Value]:
-        """The scalars of the launch."""
+        """The scalar arguments of the launch on which scores depend, by name."""
         return self.arguments.numbers
 
     @property
     def differentiates(self) -> bool:
-        """Whether the derivatives of features are needed."""
+        """Whether the kernel needs the derivatives of its features by the scores."""
         return self.config.differentiates
 
     @property
     def rounds_once(self) -> bool:
-        """Whether divisions are rounded once."""
+        """Whether features divide with one rounding (`div.rn`), not by an approximation."""
         return self.config.dtype is F32
 
     def plane(self, name: str) -> ScorePlane:
@@ -188,7 +188,7 @@ class HeadScores:
         return {feature: feature.applied(self) for feature in reversed(hiding)}
 
     def mask(self) -> Mask:
-        """The mask of this head."""
+        """The mask of this head: which keys each query sees."""
         return Mask(self.reach(), tuple(self._planes.values()))
 
     def reach(self) -> Reach:

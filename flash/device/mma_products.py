@@ -38,7 +38,7 @@ class WarpCoordinates:
 
     @classmethod
     def of(cls, k: KernelBuilder) -> WarpCoordinates:
-        """The warp and lane of this thread."""
+        """The index of this thread's warp in its CTA, and of its lane in the warp."""
         thread = k.thread_id()
         return cls(thread // WARP_SIZE, thread % WARP_SIZE)
 
@@ -88,13 +88,13 @@ class WarpProducts(Protocol):
     """The two matrix products of a warp, from tiles of Q, K and V in shared memory."""
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
 
     def weights(self, P: Fragment) -> Any:
-        """P in the form that `outputs` takes."""
+        """The softmax weights P of a tile, in the form that `outputs` takes as operand."""
 
     def outputs(self, O: Fragment, P: Any, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+        """Compute O += P V for this warp's rows and the keys of a pipeline stage."""
 
     def output_address(self) -> tuple[Value, Value]:
         """The address at which a lane's elements of a row of O begin: chunk of 16 bytes, and byte
@@ -196,7 +196,7 @@ class MmaOutputs:
         first: int = 0,
         ahead: Sequence[tuple[Value, ...]] = (),
     ) -> None:
-        """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
+        """Compute O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
         the first of O, a multiple of 16; `ahead` are the operands of the first 16 keys and the first columns
         that `read_ahead` has read.
         """
@@ -245,7 +245,7 @@ class MmaOutputs:
             yield chunk, [pair.as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
-        """Two f32 rounded to 16 bits, in one register."""
+        """Two f32 values rounded to 16 bits each, in one 32-bit register."""
         return rounded_pair(self.k, low, high, self.pair)
 
     def _multiply(
@@ -267,7 +267,7 @@ class MmaOutputs:
 
 
 class MmaProducts(MmaOutputs):
-    """Both products of 16-bit elements; arguments are those of `MmaOutputs`."""
+    """The products S = Q Kᵀ and O += P V of 16-bit elements; arguments as of `MmaOutputs`."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class MmaProducts(MmaOutputs):
         self._registers = [[tuple(operand) for operand in row] for row in registers]
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         t, query, key = self.t, self._q.stage(), self._k.stage(stage)
         tiles, zeros = AccumulatorTiles(S.row), (self.k.mov(0.0, type=f32),) * 4
         for d in range(t.score_columns // _DEPTH):

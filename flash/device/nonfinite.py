@@ -145,7 +145,7 @@ class RestoredValues(ABC):
         return (code & nonfinite) == nonfinite, lambda: self.stored.nonfinite_number(k, code, scale)
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
-        """An element, from its bits, as f32."""
+        """The f32 value of an element of a narrow type, converted from its bits."""
         number = bits.as_(dtype)
         return number if dtype is f32 else self.k.cvt(number, dtype=f32)
 

@@ -85,7 +85,7 @@ class OverlappedSoftmax(LazySoftmax):
                 row_sum.set(total)
 
     def _tops(self, S: Fragment) -> list[Value]:
-        """The largest score of each row."""
+        """The largest score of each row of a tile, for the softmax shift."""
         return [self._joined(self._largest(scores)) for scores in S]
 
     def _exponent(self, score: Value, i: int) -> Value:
@@ -125,7 +125,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: move")
     def _below(self, top: Value) -> Value:
-        """`top` less the lift."""
+        """The new softmax shift: the largest score `top` less the lift."""
         return top - self.lift if self.lift else top
 
     @marked("overlapped softmax: rests")
@@ -140,7 +140,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: subtract")
     def _subtract(self, S: Fragment) -> None:
-        """Replace the scores by exponents."""
+        """Replace the scores by exponents: the scores less the shifts, in units of log2."""
         k = self.k
         if self._factor is None:
             for i, score in _each(S):
@@ -167,7 +167,7 @@ class OverlappedSoftmax(LazySoftmax):
 
 
 def _each(S: Fragment) -> Iterator[tuple[int, Var]]:
-    """Each score with the index of its row."""
+    """Each score of this thread with the index of its row."""
     for i, scores in enumerate(S):
         for score in scores:
             yield i, score

@@ -344,7 +344,7 @@ class PanelLoader:
 
 
 def both(a: Value | None, b: Value | None) -> Value | None:
-    """Whether both conditions hold; None is true."""
+    """The predicate that two conditions both hold, where None is a condition that always holds."""
     if a is None or b is None:
         return b if a is None else a
     return a & b

@@ -61,7 +61,7 @@ class KeyValuePipeline:
 
     @property
     def has_tiles(self) -> Value:
-        """Whether the CTA has any tile."""
+        """Whether the CTA has any tile of keys to compute, a predicate."""
         return self._has(0)
 
     @marked("pipeline: tiles ahead")
@@ -168,7 +168,7 @@ class KeyValuePipeline:
             self.k.cp_async_wait_group(self._in_flight)
 
     def advance(self) -> None:
-        """Go on to the stages of the next tiles of K and V."""
+        """Go on to the pipeline stages of the next tiles of K and V."""
         self._key_stage.advance()
         self._value_stage.advance()
 

@@ -34,7 +34,7 @@ class RotaryAngles:
     interleaved: bool
 
     def columns(self, pair: Value) -> tuple[Value, Value]:
-        """The two columns of a pair."""
+        """The two columns of Q or K that one rotary angle rotates as a pair."""
         apart, step = (1, 2) if self.interleaved else (self.rotary_dim // 2, 1)
         return pair * step, pair * step + apart
 
@@ -56,7 +56,7 @@ class RotaryAngles:
 
 
 def rotated_pair(a: Value, b: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
-    """The pair (a, b) rotated; each product and sum is rounded."""
+    """The pair (a, b) of elements rotated by a rotary angle; each product and sum is rounded."""
     return a * cos - b * sin, a * sin + b * cos
 
 
@@ -198,13 +198,13 @@ def row_scale(
 
 
 def as_f32(k: KernelBuilder, bits: Value, dtype: DType) -> Value:
-    """An element, from its bits, as f32."""
+    """The f32 value of an element of a narrow type, converted from its bits."""
     x = bits.as_(dtype.scalar)
     return x if dtype.scalar is f32 else k.cvt(x, dtype=f32)
 
 
 def rounded(k: KernelBuilder, x: Value, dtype: DType) -> Value:
-    """The bits of an f32 rounded to `dtype`."""
+    """The bits of an f32 value rounded to the type `dtype`."""
     element = x if dtype.scalar is f32 else k.cvt(x, dtype=dtype.scalar, rnd="rn")
     return element.as_(BITS[dtype.nbytes])
 

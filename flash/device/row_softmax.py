@@ -52,7 +52,7 @@ class RowSoftmax(OverlappedSoftmax):
 
     @marked("row softmax: largest")
     def _tops(self, S: Fragment) -> list[Value]:
-        """The largest score of the row."""
+        """The largest score of this thread's row of a tile, for the softmax shift."""
         return [self.largest(S) if self._top is None else self._top]
 
     def largest(self, S: Fragment) -> Value:

@@ -104,7 +104,7 @@ class RowTiles:
             stage.p.store(P.row(0), first, waits=first + step >= S.columns)
 
     def _drop(self, coordinates: Coordinates) -> None:
-        """Apply the features that change weights."""
+        """Apply the features that change softmax weights, such as dropout, to a tile."""
         for piece, of_piece in coordinates if self.cta.after_softmax else ():
             self.scores.drop(piece, of_piece)
 

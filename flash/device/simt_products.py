@@ -49,7 +49,7 @@ class Products:
         clear_padding(k, self.V_tile, used=t.slices.width, read=t.value_chunks * CHUNK)
 
     def scores(self, S: Fragment) -> None:
-        """S = Q Kᵀ for this thread's rows and keys."""
+        """Compute the scores S = Q Kᵀ for this thread's rows and keys."""
         k, t = self.k, self.t
         S.fill(0.0)
         q, key = self._q_rows.cursor(), self._k_rows.cursor()
@@ -126,7 +126,7 @@ class Products:
 
 
 def add_product(k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]) -> None:
-    """totals += weight * values."""
+    """Emit totals += weight * values: add one key's weighted row of V to a row of O."""
     for total, value in zip(totals, values, strict=True):
         k.accumulate(total, weight, value)
 

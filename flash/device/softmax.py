@@ -39,7 +39,7 @@ def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
 
 @marked("softmax: larger")
 def larger(k: KernelBuilder, a: Value, b: Value | float) -> Value:
-    """The larger of two numbers; NaN if one of them is."""
+    """Emit the larger of two f32 numbers; NaN if one of them is NaN."""
     if k.target.sm >= _FIRST_WITH_NAN:
         return k.max(a, b, NaN=True)
     return k.selp(b, a, k.setp(b, a, cmp="gtu") & k.setp(a, a, cmp="num"))

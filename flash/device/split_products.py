@@ -86,7 +86,7 @@ class Bursts:
 
 
 class SplitProducts:
-    """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+    """The products S = Q Kᵀ and O += P V of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
     def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: SplitTiles) -> None:
         self.k = k
@@ -111,7 +111,7 @@ class SplitProducts:
 
     @marked("split products: scores")
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         k, t = self.k, self.t
         of_query, of_key = self._score_readers()
         query, key = of_query.stage(), of_key.stage(stage)
@@ -165,7 +165,7 @@ class SplitProducts:
 
     @marked("split products: outputs")
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+        """Compute O += P V for this warp's rows and the keys of a pipeline stage."""
         k, t, lane = self.k, self.t, WarpCoordinates.of(self.k).lane
         # High and low parts of 16 rows and 8 columns, read transposed.
         value = BlockReader(self.tiles.values.tile, lane % 16, lane // 16).stage(stage)

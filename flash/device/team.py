@@ -15,12 +15,12 @@ class Team:
     role: Role | None
 
     def thread(self, k: KernelBuilder) -> Value:
-        """The index of this thread in the team, u32."""
+        """The index of this thread among the threads of the team, u32."""
         # A remainder, which the proofs follow: the threads of a role are neighbours.
         return k.thread_id() if self.role is None else k.thread_id() % self.role.threads
 
     def threads(self, k: KernelBuilder) -> int:
-        """The number of threads."""
+        """The number of threads in the team: those of a role, or all of the CTA."""
         return k.threads if self.role is None else self.role.threads
 
     @marked("team: barrier")

@@ -66,7 +66,7 @@ class Correction:
                 self._rescale(stage, factor)
 
     def _finish(self, cta: Cta) -> None:
-        """Write O, divided by the sums of weights."""
+        """Write the rows of O, divided by the sums of softmax weights, when all tiles of keys are done."""
         for i, (stage, inverse) in enumerate(self._each()):
             self._write(cta, stage, i, inverse)
 
@@ -82,13 +82,13 @@ class Correction:
 
     @marked("correction: rescale")
     def _rescale(self, stage: TensorStage, factor: Value) -> None:
-        """O *= factor, by the warps in which a shift has moved."""
+        """Multiply O by the factor of its row, in the warps where a softmax shift has moved."""
         k = self.k
         with k.when(k.warp.any(factor != 1.0), uniform="warp"):
             stage.o.scale(factor)
 
     def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
-        """The scales of V; None: its elements have none."""
+        """The fp8 scales of V; None if its elements have no scales."""
         return None
 
     @marked("correction: rows of O")

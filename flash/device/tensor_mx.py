@@ -137,7 +137,7 @@ class MxTensorPipeline(Fp8TensorPipeline):
 
     @marked("mx rings: store scales")
     def _store(self, tile: BoxTile, words: Words) -> None:
-        """Store words to a tile."""
+        """Store 32-bit words with scale factors to a tile in shared memory."""
         for cell, word, scales in words:
             shifted = [scale << _BITS * i if i else scale for i, scale in enumerate(scales)]
             at = tile.pointer(cell, word)

@@ -51,7 +51,7 @@ class SplitRoles(TensorRoles, Protocol):
 
     @property
     def softmax(self) -> Role:
-        """The role that computes weights."""
+        """The role of warps that computes softmax weights."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class SplitRowTiles(RowTiles):
                     matrix.store_pairs([part.as_(f16x2) for part in parts], first, waits=is_last)
 
     def _send_factors(self, sent: Stage, *factors: Value) -> None:
-        """Store factors of this thread's row."""
+        """Store the factors by which this thread's row of O is rescaled."""
         row = self._row_of_cta()
         for i, factor in enumerate(factors):
             self.k.store(sent.factors.pointer(i, row), factor)

@@ -69,12 +69,12 @@ class Split:
     low: tuple[Value, ...]
 
     def part(self, *indices: int) -> Split:
-        """The registers with these indices."""
+        """The registers of the operand that have these indices, high and low parts."""
         return Split(*(tuple(of[i] for i in indices) if of else () for of in (self.high, self.low)))
 
 
 class Tf32Outputs:
-    """O += P V of f32 elements."""
+    """The products O += P V of f32 elements on tensor cores, as tf32."""
 
     @marked("tf32 products: operands of a lane")
     def __init__(
@@ -112,7 +112,7 @@ class Tf32Outputs:
         return P
 
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None, first: int = 0) -> None:
-        """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
+        """Compute O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
         the first of O, a multiple of 32.
         """
         t, value = self.t, self._v.stage(stage)
@@ -262,7 +262,7 @@ class Tf32Outputs:
 
 
 class Tf32Products(Tf32Outputs):
-    """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+    """The products S = Q Kᵀ and O += P V of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
     def __init__(
         self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: Tiles, **schedule: Any
@@ -272,7 +272,7 @@ class Tf32Products(Tf32Outputs):
         super().__init__(k, t, me, tiles[2], t.group, **schedule)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         k, steps = self.k, self.t.score_columns // self.t.operands.depth
         S.fill(0.0)
         panels = steps // _PANEL_STEPS
@@ -341,5 +341,5 @@ def _two_rows(at: TilePointer) -> tuple[TilePointer, TilePointer]:
 
 
 def _both(first: Split, second: Split) -> Split:
-    """The registers of both operands, one after another."""
+    """The registers of two operands of `mma`, one after another."""
     return Split(first.high + second.high, first.low + second.low)

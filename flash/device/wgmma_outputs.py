@@ -26,11 +26,11 @@ ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted fro
 
 
 class Outputs(Protocol):
-    """O in the registers of a warpgroup."""
+    """The rows of O that a warpgroup holds in registers, and how they are written to memory."""
 
     @property
     def sums(self) -> Accumulator:
-        """The registers that hold the sums of O."""
+        """The registers in which this thread holds its sums of O, f32."""
 
     def write(self, tile: BoxTile) -> None:
         """Write O to a tile, which other warpgroups may have read."""

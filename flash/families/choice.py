@@ -49,7 +49,7 @@ _OPENED: Final = ((), ("block_q",), ("tile",), ("tile", "block_q"))
 
 
 def family_of(tiling: AnyTiling) -> Family[Any]:
-    """The family of a tiling."""
+    """The kernel family to which a tiling belongs."""
     return _OF_TILING[type(tiling)]
 
 

@@ -26,7 +26,7 @@ class Shape(Protocol):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA."""
+        """The dynamic shared memory of a CTA, in bytes."""
 
 
 T = TypeVar("T", bound=Shape)
@@ -102,7 +102,7 @@ class Family(ABC, Generic[T]):
         """The tilings of a request that fit the registers, the best first. `alignment` is in bytes."""
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:  # noqa: ARG002
-        """The keys that a tile may have."""
+        """The numbers of keys that a tile may have in kernels of this family, in order."""
         return self.tile_sizes
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002

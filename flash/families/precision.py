@@ -28,7 +28,7 @@ class Operands:
 
     @property
     def panel(self) -> int:
-        """Columns of the widest panel."""
+        """The number of columns of the widest panel of a tile in shared memory."""
         return PANEL_BYTES // self.nbytes
 
 

@@ -88,7 +88,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute weights."""
+        """The number of warpgroups of a CTA that compute softmax weights."""
         return self.row_tiles
 
     @property
@@ -100,17 +100,17 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def row_step(self) -> int:
-        """1: a thread has one row of S."""
+        """The distance in rows between a thread's rows of S: 1, since it has one row."""
         return 1
 
     @property
     def ping_pong(self) -> bool:
-        """False: the thread that starts products alternates between the row tiles."""
+        """Whether consumers alternate (ping-pong): not here, one thread starts all products."""
         return False
 
     @property
     def checks_sums(self) -> bool:
-        """False: the maxima of all tiles are taken."""
+        """Whether sums show that a shift must move: they do not, the maxima of all tiles are taken."""
         return False
 
     @property
@@ -127,7 +127,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def needed_columns(self) -> int:
-        """Columns of tensor memory that S and O of the row tiles have."""
+        """The number of columns of tensor memory that S and O of all row tiles take."""
         return self.row_tiles * (self.tile + self.output_columns)
 
     @property
@@ -169,7 +169,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def registers(self) -> int:
-        """Registers of a thread when the kernel begins."""
+        """The number of registers of a thread when the kernel begins."""
         return 65536 // self.threads // 8 * 8
 
     def has_registers(self, others: int) -> bool:
@@ -180,7 +180,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
 
 class Tcgen05Family(Family[Tcgen05Tiling]):
-    """Kernels of 16-bit types for sm_100a and sm_103a."""
+    """The family of `tcgen05` kernels of 16-bit types, for sm_100a and sm_103a."""
 
     name = "tcgen05"
     entry = "tcgen05_"

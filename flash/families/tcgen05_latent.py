@@ -37,7 +37,7 @@ _REGIONS: Final = 4  # tiles of Q, K and V, and what comes before them
 
 @dataclass(frozen=True, slots=True)
 class Tcgen05LatentTiling(Tcgen05Tiling):
-    """Tiles and roles of one kernel; see `Tcgen05Tiling`. `stages` is how many tiles of V there are."""
+    """The tile sizes and warp roles of one kernel; see `Tcgen05Tiling`. `stages` counts the tiles of V."""
 
     @property
     def score_columns(self) -> int:

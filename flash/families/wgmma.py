@@ -125,27 +125,27 @@ class WgmmaTiling:
 
     @property
     def slices(self) -> ValueSlices:
-        """The division of the columns of V and O among CTAs."""
+        """The slices in which the columns of V and O are divided among CTAs."""
         return ValueSlices.of(self.head_dim_v, self.value_slices, 1)
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute."""
+        """The number of warpgroups of a CTA that compute, the consumers of the pipeline."""
         return self.block_q // WGMMA_ROWS
 
     @property
     def row_step(self) -> int:
-        """Distance in rows between the two rows of S that a thread has."""
+        """The distance in rows between the two rows of S that a thread has."""
         return _ROW_STEP
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return (1 + self.consumers) * WARPGROUP
 
     @property
     def computing_threads(self) -> int:
-        """Threads of a CTA that go round the main loop: all but those that only copy."""
+        """The number of threads of a CTA that run the main loop: all but those that only copy."""
         return self.consumers * WARPGROUP
 
     @property
@@ -171,7 +171,7 @@ class WgmmaTiling:
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """The sizes that, with the problem and the target, decide the bits of a row."""
+        """The tile sizes that, with the problem and the target, decide the bits of a row of O."""
         return type(self), self.tile, self.checks_sums
 
     @property
@@ -195,17 +195,17 @@ class WgmmaTiling:
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         return width_of(self.head_dim)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return width_of(self.head_dim_v)
 
     @property
     def key_stages(self) -> int:
-        """Stages of the ring of K."""
+        """The number of pipeline stages for tiles of K."""
         return self.stages
 
     def tile_of(self, array: str) -> tuple[int, int]:
@@ -239,7 +239,7 @@ class WgmmaTiling:
 
     @property
     def _element_bytes(self) -> int:
-        """The bytes of an element of a tile."""
+        """The number of bytes of an element of a tile in shared memory."""
         return _PAIR
 
     @property
@@ -263,7 +263,7 @@ class WgmmaTiling:
 
     @property
     def _held_registers(self) -> int:
-        """Registers of a consumer's thread with S, O and P."""
+        """The number of registers with S, O and P in a consumer's thread."""
         return (self.tile + self.output_columns) // 2 + self.tile // 4
 
     def has_registers(self, others: int) -> bool:
@@ -337,7 +337,7 @@ class SizedHopperFamily(HopperFamily[W]):
 
     @abstractmethod
     def lack(self, request: TileRequest, target: Target) -> str:
-        """Why no tiling of a request fits."""
+        """The reason, as text, why no tiling of a request fits registers or shared memory."""
 
 
 class PanelFamily(SizedHopperFamily[W]):
@@ -382,7 +382,7 @@ class PanelFamily(SizedHopperFamily[W]):
 
 
 class WgmmaFamily(PanelFamily[WgmmaTiling]):
-    """Kernels of 16-bit types."""
+    """The family of `wgmma` kernels with Q, K and V of 16-bit types."""
 
     name = "wgmma"
     entry = "wgmma_"

@@ -60,7 +60,7 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def checks_sums(self) -> bool:
-        """False: a shift moves with every new maximum."""
+        """Whether sums show that a shift must move: they do not, it moves with every new maximum."""
         return False
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
@@ -92,7 +92,7 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def output_is_over_queries(self) -> bool:
-        """False: elements of O are wider than those of Q."""
+        """Whether O leaves through the tile of Q: it does not, because its elements are wider."""
         return False
 
     @property
@@ -123,7 +123,7 @@ def possible_tiles(scale_block: int) -> tuple[int, ...]:
 
 
 class Fp8Family(HopperFamily[Fp8Tiling]):
-    """Kernels with Q, K and V of fp8 for Hopper."""
+    """The family of `wgmma` kernels with Q, K and V of fp8, for Hopper."""
 
     name = "wgmma of fp8"
     entry = "wgmma_"

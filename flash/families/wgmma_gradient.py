@@ -74,7 +74,7 @@ class WgmmaGradientTiling:
 
     @property
     def block(self) -> int:
-        """Rows that a CTA owns."""
+        """The number of rows of a gradient that a CTA owns."""
         return WGMMA_ROWS * (1 if self.splits_columns else CONSUMERS)
 
     @property
@@ -124,7 +124,7 @@ class WgmmaGradientTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, in bytes, at most."""
+        """The most dynamic shared memory that a CTA needs, in bytes."""
         if self.narrow:
             return self._narrow_bytes
         elements = sum(self.widths) * (self.block + self.stages * self.tile)
@@ -175,7 +175,7 @@ class WgmmaSumsTiling:
         return width_of(self.head_dim) // CONSUMERS
 
     def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002
-        """None: the kernel has no products."""
+        """The columns of each matrix product: None, since the kernel has no products."""
         yield from ()
 
     def least_columns(self, array: str) -> int:
@@ -188,5 +188,5 @@ class WgmmaSumsTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, in bytes, at most."""
+        """The most dynamic shared memory that a CTA needs, in bytes."""
         return self.block * width_of(self.head_dim) * HALF.nbytes + _STEP_BYTES

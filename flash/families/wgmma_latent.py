@@ -36,12 +36,12 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute."""
+        """The number of warpgroups of a CTA that compute, the consumers of the pipeline."""
         return _CONSUMERS
 
     @property
     def ping_pong(self) -> bool:
-        """False: both consumers need the weights of each other."""
+        """Whether consumers alternate (ping-pong): they do not, each needs the weights of the other."""
         return False
 
     @property
@@ -56,12 +56,12 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         return padded(self.head_dim, _SLAB)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return padded(self.head_dim_v, _CONSUMERS * _SLAB)
 
     @property
@@ -103,7 +103,7 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def _held_registers(self) -> int:
-        """Registers of a consumer's thread with S, O and P."""
+        """The number of registers with S, O and P in a consumer's thread."""
         return (self.tile + self.columns_of_consumer) // 2 + self.tile // 4
 
 

@@ -46,12 +46,12 @@ class PairTiling(WgmmaTiling):
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         return split_width_of(self.head_dim)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return split_width_of(self.head_dim_v)
 
     @property
@@ -71,7 +71,7 @@ class PairTiling(WgmmaTiling):
 
 @dataclass(frozen=True, slots=True)
 class SplitWgmmaTiling(PairTiling):
-    """Tiles and warpgroups of one kernel; see `WgmmaTiling`."""
+    """The tile sizes and warpgroups of one kernel; see `WgmmaTiling`."""
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
         """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
@@ -98,7 +98,7 @@ def split_width_of(columns: int) -> int:
 
 
 class SplitFamily(PanelFamily[SplitWgmmaTiling]):
-    """Kernels of f32 with precision "f32_grade"."""
+    """The family of `wgmma` kernels of f32 with precision "f32_grade": pairs of f16."""
 
     name = "wgmma of pairs"
     entry = "wgmma_"

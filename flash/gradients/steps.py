@@ -87,7 +87,7 @@ class GradientCall(NamedTuple):
 
     @property
     def dout_dtype(self) -> DType:
-        """The type of dO."""
+        """The element type of dO, the gradient of the output O."""
         return OF_ARRAYS[self.arrays["dout"].dtype]
 
     @property

@@ -124,7 +124,7 @@ class AppendConfig:
 
 
 def append_kernel(config: AppendConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
+    """Generate the kernel of this configuration: its PTX module. `flash/contract/cache.py` says what its
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)

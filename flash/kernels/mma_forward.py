@@ -319,7 +319,7 @@ class MmaForward:
         return Cta.of(self.k, self.config, self.parameters)
 
     def _products(self) -> WarpProducts:
-        """Both products of a warp."""
+        """The products S = Q Kᵀ and O += P V as this warp computes them, by the type of elements."""
         k, t, me, tiles = self.k, self.t, self.me, self.tiles
         if self.split is not None:
             return SplitProducts(k, t, me, self.split)

@@ -40,7 +40,7 @@ _SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 @marked("gradient of keys: loops")
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     cta = _Cta(k, config, KeysPart.of(k, config, parameters))
     part, tile = cta.part, config.mma.tile

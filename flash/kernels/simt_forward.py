@@ -188,13 +188,13 @@ def _add_outputs(
 
 
 def _multiply(k: KernelBuilder, variables: Iterable[Var], factor: Value) -> None:
-    """Multiply each variable by the factor."""
+    """Emit a multiplication of each f32 variable by the factor."""
     for variable in variables:
         k.mul(variable, factor, into=variable)
 
 
 def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
-    """Multiply each row by its factor."""
+    """Multiply each row of O by its factor since the softmax shift moved."""
     for row, factor in zip(O, factors, strict=True):
         _multiply(k, row, factor)
 

@@ -39,7 +39,7 @@ class Fp8Products(Products):
 
     @marked("tcgen05 fp8: ones")
     def begin(self) -> None:
-        """Store the ones, by the warp of which a thread starts the products."""
+        """Store ones as operands whose product sums weights, by the warp that starts the products."""
         k, pipeline = self.pipeline.k, self.pipeline
         role = pipeline.multiplying
         for at in pipeline.ones.chunks(role.thread, role.threads):

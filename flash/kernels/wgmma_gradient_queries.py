@@ -33,7 +33,7 @@ from ptxgen.types import f32
 
 @marked("wgmma gradient of queries: roles")
 def wgmma_gradient_of_queries(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     factors = ("K_wide",) if config.is_fp8 else ()
     pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V", *factors))
@@ -78,7 +78,7 @@ def _load(k: KernelBuilder, config: GradientConfig, pipeline: GradientPipeline, 
 
 
 class _Consumer:
-    """A warpgroup that computes: 64 rows of dQ, in registers."""
+    """The consumer: a warpgroup that computes 64 rows of dQ in registers."""
 
     @marked("wgmma gradient of queries: consumer")
     def __init__(
@@ -152,7 +152,7 @@ class _Consumer:
 
     @marked("wgmma gradient of queries: tile")
     def _take(self, n: Value, cut: bool) -> None:
-        """Add the terms of a tile of keys, if some row sees one of them."""
+        """Add to the gradients the terms of a tile of keys, if some row sees one of them."""
         first = n * self.config.wgmma.tile
         with if_seen(self.k, self.part.mask.sees_tile(first)):
             self._add_keys(first, cut)

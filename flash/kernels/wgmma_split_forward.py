@@ -163,7 +163,7 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: factors of scores")
     def _unscale(self, key: Stage, n: Value) -> None:
-        """Undo the scales of a tile of K and of Q in S."""
+        """Undo in the scores S the scales by which a tile of K and Q were multiplied."""
         k, pipeline, S = self.k, self.pipeline, self.S.rows_of_thread
         for score in self.S.all():
             k.mul(score, UNSCALED, into=score)
@@ -203,7 +203,7 @@ class SplitConsumer(Consumer):
                     word.set(part.as_(u32))
 
     def _add(self, weighted: _Weighted) -> None:
-        """O += P V of the tile whose product has ended."""
+        """Add the finished product P V of a tile of keys to O."""
         for of_chain in weighted.sums:
             for row, more, factor in zip(
                 self.O.rows_of_thread, of_chain.rows_of_thread, weighted.undone, strict=True

@@ -64,12 +64,12 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
 
     @property
     def matrices(self) -> list[ArrayView]:
-        """Q, K, V and O."""
+        """The arrays of the matrices Q, K, V and O of the call, in this order."""
         return [self.arrays[name] for name in MATRICES]
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """The outputs that a call writes, without O."""
+        """The arrays besides O that a call writes, such as LSE."""
         return tuple([output for output in OUTPUTS if output.name in self.arrays])
 
     @property

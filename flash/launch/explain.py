@@ -102,7 +102,7 @@ def _kernel(
     gpu: Launcher,
     backend: str,
 ) -> dict[str, str]:
-    """The lines about a kernel, by their names."""
+    """The lines of `explain` about a kernel, by their names."""
     kernel, t = build.config, build.config.tiling
     lines = {
         "kernel": f"{kernel.name} for {kernel.target}, verified",

@@ -47,7 +47,7 @@ class Checked(NamedTuple):
 
 
 class Forward(CopyingOperation[Call]):
-    """Attention as `config` says."""
+    """Forward attention as `config` says, as an operation: checks, launches, and the host's result."""
 
     def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:
         super().__init__(gpu, caller, config.target)
@@ -108,7 +108,7 @@ class Forward(CopyingOperation[Call]):
         return self._known.keep((layout,), views, _WRITTEN, checked) if is_compared else checked
 
     def operands(self, views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
-        """The arrays of features among those of a call."""
+        """The arrays of the config's features, such as a bias, among the arrays of a call."""
         return {name: views[name] for name in self._operands} if self._operands else _NONE
 
     def geometry(self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: object) -> Geometry:
@@ -226,7 +226,7 @@ class Forward(CopyingOperation[Call]):
         return {name: array for name, array in arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The call with `arrays`, of the same layout, instead of its arrays."""
+        """The same call on other `arrays`, which have the layout of its own."""
         if self.config.shared_kv:
             arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
         return call._replace(arrays=arrays)

@@ -36,7 +36,7 @@ class Slots(NamedTuple):
 
     @property
     def total(self) -> int:
-        """CTAs that run at a time."""
+        """The number of CTAs that run at a time on the GPU."""
         return self.multiprocessors * self.each
 
 
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 
     @property
     def is_even(self) -> bool:
-        """Whether all CTAs cost the same."""
+        """Whether all CTAs of the grid cost the same number of tiles of keys."""
         return self.mean == self.longest
 
 

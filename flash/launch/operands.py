@@ -122,7 +122,7 @@ def operand_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[s
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:
-    """Strides of each operand's axes, in elements, 0 where it is broadcast. Shapes were checked."""
+    """The strides of each operand's axes, in elements, 0 where it is broadcast. Shapes were checked."""
     strides = []
     for operand in features.operands:
         array = operands[operand.name]

@@ -173,7 +173,7 @@ MEANINGS: Final = tuple(
 
 
 def options_of(caller: str) -> tuple[Option, ...]:
-    """The options of the function `caller`."""
+    """The options that the adapter function `caller` takes, by name."""
     return tuple(option for option in OPTIONS if caller in option.functions)
 
 

@@ -158,17 +158,17 @@ class GradientTiling:
 
     @property
     def warps_of_rows(self) -> int:
-        """Warps of a CTA that own the same rows."""
+        """The number of warps of a CTA that own the same rows."""
         return self.across * self.column_warps
 
     @property
     def column_parts(self) -> int:
-        """Parts of the columns, each of which a warp makes alone for its rows."""
+        """The number of parts of a gradient's columns, each of which one warp computes for its rows."""
         return self.slices * self.warps_of_rows
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of a tile whose scores registers hold at once."""
+        """The number of rows of a tile whose scores a warp holds in registers at once."""
         return self.step or self.tile
 
     @property
@@ -178,12 +178,12 @@ class GradientTiling:
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return self.warps * WARP_SIZE
 
     @property
     def rows_of_warp(self) -> int:
-        """Rows that a warp owns."""
+        """The number of rows of a gradient that a warp owns."""
         return self.block * self.warps_of_rows // self.warps
 
     @property
@@ -212,7 +212,7 @@ class GradientTiling:
         return padded(-(-columns // self.column_parts), self.operands.panel)
 
     def width(self, products: MmaTiling) -> int:
-        """The columns of the tiles that these products read."""
+        """The number of columns, padding included, of the tiles that `products` read."""
         if self.column_parts == 1:
             return products.score_width
         return self.column_parts * products.output_columns
@@ -316,7 +316,7 @@ class GradientConfig:
         return f"{matrix}{WIDE}" if self.is_fp8 else matrix
 
     def type_of(self, matrix: str) -> DType:
-        """The type of the elements of a matrix."""
+        """The element type of a matrix of the gradient kernel, by the matrix's name."""
         if not self.is_fp8 or matrix in ("Q", "K", "V"):
             return self.dtype
         of_gradient = self.dout_dtype if matrix == "dO" else self.written
@@ -351,7 +351,7 @@ class GradientConfig:
 
     @property
     def hides_keys(self) -> bool:
-        """Whether a query may not see a key that exists."""
+        """Whether the mask may hide a key that exists from a query, as causality or a window does."""
         return bool(self.causal) or self.features.hides_anywhere or self.features.has(Window)
 
     @property
@@ -361,7 +361,7 @@ class GradientConfig:
 
     @property
     def differentiates(self) -> bool:
-        """True: the kernel needs the derivatives of its features."""
+        """Whether the kernel needs derivatives of its score features: True for every gradient kernel."""
         return True
 
     @property
@@ -423,7 +423,7 @@ class GradientConfig:
 
     @property
     def writes_deltas(self) -> bool:
-        """Whether the kernel writes D."""
+        """Whether the kernel writes D, the sum of O times dO over each row."""
         return self.owner in (QUERIES, DELTAS)
 
     @property

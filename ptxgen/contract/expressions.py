@@ -40,7 +40,7 @@ def _expression(node: ast.expr) -> Expression:
 
 
 def product(*factors: Expression) -> Expression:
-    """The product of expressions."""
+    """The expression for the product of some expressions; factors of 1 are left out."""
     return _joined(TIMES, [*factors])
 
 

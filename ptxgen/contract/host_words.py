@@ -69,7 +69,7 @@ class Words:
         self._guard = f"{prefix.upper()}_H"
 
     def member(self, name: str) -> str:
-        """The name of a member of a structure."""
+        """The name in C or Rust of a member of the structure of arguments."""
         plain = name.rstrip("_")  # one more _ for a word with any number of them: no two names get the same
         if self._is_c:
             is_taken = plain in _C_WORDS or plain in ("", self._guard) or _C_MACRO.fullmatch(name)

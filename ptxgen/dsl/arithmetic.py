@@ -32,7 +32,7 @@ class Arithmetic(Ops):
     reciprocals = True  # whether quotients by constants are products instead of `div`
 
     def accumulate(self, total: Var, a: Scalar, b: Scalar) -> None:
-        """total += a * b, rounded once."""
+        """Emit total += a * b for floats as a fused multiply-add, rounded once."""
         self.emit("fma", (a, b, total), into=total)
 
     def divide_up(self, value: Value, by: int) -> Value:

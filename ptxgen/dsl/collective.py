@@ -65,7 +65,7 @@ class Warp:
         return _like(value, self.scanned(values, joined))
 
     def scanned(self, values: tuple[Value, ...], combine: Combine) -> tuple[Value, ...]:
-        """The inclusive scan over lanes, in each lane."""
+        """The result of the inclusive scan over the warp's lanes, in each lane."""
         k = self._k
         for distance in reversed(_DISTANCES):
             moved = [k.shfl_pred(value, distance, 0, _ALL, mode="up") for value in values]
@@ -84,7 +84,7 @@ class Warp:
         return _like(value, self.reduced(values, joined))
 
     def reduced(self, values: tuple[Value, ...], combine: Combine) -> tuple[Value, ...]:
-        """The reduction in the order of the lanes, in each lane."""
+        """The values of the warp's lanes combined in the order of the lanes, in each lane."""
         k = self._k
         is_full = k.threads % WARP_SIZE == 0
         last = WARP_SIZE - 1 if is_full else self._last_lane()

@@ -285,7 +285,7 @@ class _Launch:
             self.reports = self.debugger.reports()
 
     def batch_size(self, sanitize: bool) -> int:
-        """The number of CTAs that run at once."""
+        """The number of CTAs that the interpreter runs at once, as one batch."""
         _, block, cluster = self.shape
         linked = self.program.linked
         width = -(-math.prod(block) // WARP) * WARP
@@ -310,7 +310,7 @@ class _Launch:
         return max(min(sizes) // ctas, 1) * ctas
 
     def run_batch(self, first: int, count: int, asked: frozenset[str]) -> None:
-        """Run `count` CTAs, beginning with number `first`. Raises `TrapError`."""
+        """Run CTAs `first` to `first` + `count` - 1 as a batch. Raises `TrapError` if the kernel traps."""
         program, linked = self.program, self.program.linked
         grid, block, cluster = self.shape
         batch = Batch(
@@ -419,7 +419,7 @@ def _has(program: Program, opcode: str) -> bool:
 
 
 def _register_bytes(program: Program) -> int:
-    """Bytes of the registers of a lane."""
+    """The bytes that the interpreter needs for the registers of one lane (one thread)."""
     return sum(dtype.itemsize for dtype in program.dtypes)
 
 

@@ -223,7 +223,7 @@ class _Ways:
         return self._known[key]
 
     def is_after_fence(self, site: InstrSite) -> bool:
-        """Whether a way leads from a fence to an instruction."""
+        """Whether a path of control leads from a proxy fence to an instruction."""
         if any(n < site.position for n, mark in self.marks[site.block] if mark == _FENCE):
             return True
         seen: set[int] = set()
@@ -258,7 +258,7 @@ class _Way:
                     todo.append((after, 0, passed))
 
     def leads_to(self, site: InstrSite) -> bool:
-        """Whether the way leads to an instruction."""
+        """Whether the path of control leads to an instruction."""
         first = self._start.position + 1
         ahead = site.block == self._start.block and site.position >= first
         if ahead and self._passed(site.block, first, site.position, 0) is not None:

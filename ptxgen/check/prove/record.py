@@ -28,7 +28,7 @@ Row = list[Any]
 
 
 def recorded(proofs: Proofs) -> bytes | None:
-    """The record of proofs; None if they show a fault or have a problem to report."""
+    """The record of a kernel's proofs as JSON data; None if they show a fault or report a problem."""
     shared, everywhere = proofs.shared, proofs.global_memory
     if shared.problems or shared.unfenced or shared.violations:
         return None

@@ -29,10 +29,10 @@ class RingHost(Memory, Products, Protocol):
     """Tensor memory, as a ring uses it."""
 
     def take(self, caller: str, columns: int) -> int:
-        """Allot columns; returns the first."""
+        """Allot columns of tensor memory; returns the first column's number."""
 
     def address(self, column: int, moved_by: Value | None = None) -> Pointer:
-        """The address of a column."""
+        """The address of a column in tensor memory, u32."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class TensorRing(RingMemory):
     # ------------------------------------------------------------------------------ roles
 
     def prepare(self) -> None:
-        """Initialise the barriers, in one thread."""
+        """Initialise the mbarriers of the ring's stages, in one thread."""
         group = self.memory.cta_group
         hands_on = (WARPGROUP if self.dealt else self.consumer.warps) * group
         back = hands_on if self.then is None else hands_on + self.then.warps * group
@@ -299,7 +299,7 @@ class TensorRing(RingMemory):
         return TensorStage(self, kind, index)
 
     def matrix(self, name: str, stage: TensorStage) -> Accumulator | TensorOperand:
-        """A matrix of a stage."""
+        """A matrix in tensor memory that belongs to a stage of the ring."""
         shape = self._shapes[name]
         first, moved_by = self._first + shape.first, stage.index * self._width
         if isinstance(moved_by, int):
@@ -312,7 +312,7 @@ class TensorRing(RingMemory):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the matrices."""
+        """The names of the matrices that each stage of the ring has."""
         return tuple(self._shapes)
 
 

@@ -129,7 +129,7 @@ class TensorMemory:
         return scales
 
     def take(self, caller: str, columns: int) -> int:
-        """Allot columns; returns the first. Raises `ConfigError` if fewer are left."""
+        """Allot columns of tensor memory; returns the first. Raises `ConfigError` if fewer are left."""
         if self._taken + columns > self.columns:
             raise ConfigError(
                 f"{caller}: it needs {columns} columns of tensor memory, but {self.columns - self._taken} of "
@@ -140,7 +140,7 @@ class TensorMemory:
         return self._taken - columns
 
     def address(self, column: int, moved_by: Value | None = None) -> Pointer:
-        """The address of a column, `moved_by` (u32) columns further on."""
+        """The address in tensor memory of a column, `moved_by` (u32) columns further on."""
         base = self._address if moved_by is None else self._address + moved_by
         return Pointer(base, "tensor", b32, column)
 
@@ -229,7 +229,7 @@ class TensorMemory:
             )
 
     def of_even_cta(self, barrier: TilePointer) -> TilePointer:
-        """A barrier of the even CTA of the pair, from any of both."""
+        """The address of an mbarrier of the pair's even CTA, for either CTA of the pair."""
         k = self.k
         there = k.mapa(k.add(barrier.value, barrier.offset), 0, space="shared::cluster")
         return TilePointer(barrier.tile, there, 0)
@@ -237,13 +237,13 @@ class TensorMemory:
     # ------------------------------------------------------------------------------ roles
 
     def prepare(self) -> None:
-        """Emit nothing: the memory is allocated."""
+        """Emit nothing before the first role: tensor memory is allocated by then."""
 
     def enter(self, role: Role) -> None:
-        """Emit nothing."""
+        """Emit nothing when a role begins: tensor memory needs no registers of a role."""
 
     def leave(self, role: Role) -> None:
-        """Check nothing."""
+        """Check nothing when a role ends: tensor memory is freed after the last role."""
 
     def _free(self) -> None:
         """Free the memory, when all threads of the CTA, or of the pair, have come to the end."""

@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """The number of CTAs."""
+        """The number of CTAs in the cluster, an int."""
         return math.prod(self.extents)
 
     def rank(self) -> Value:

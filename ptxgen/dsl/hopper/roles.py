@@ -38,7 +38,7 @@ class RoleUser(Protocol):
         """Emit what the threads of `role` do when it begins."""
 
     def leave(self, role: Role) -> None:
-        """Check the code of `role` where it ends."""
+        """Check what the code of `role` has done with this object, where the code ends."""
 
 
 class Roles(GuardedStores):
@@ -155,7 +155,7 @@ class Roles(GuardedStores):
             )
 
     def require_roles_entered(self) -> None:
-        """Raise `ConfigError` for a role without code."""
+        """Raise `ConfigError` if a declared role has no `with role:` block."""
         idle = [repr(role.name) for role in self._all_roles if not role.entered]
         if idle:
             raise ConfigError(
@@ -203,12 +203,12 @@ class Roles(GuardedStores):
 
     @property
     def block_depth(self) -> int:
-        """The number of open blocks."""
+        """The number of open `with` blocks, such as loops and branches, at this point of the kernel."""
         return len(self._open)
 
     @property
     def present_role(self) -> Role | None:
-        """The role whose code is being built."""
+        """The role whose `with` block the kernel is in; None outside of roles."""
         return self._role
 
     # ------------------------------------------------------------------------------ the code of a role

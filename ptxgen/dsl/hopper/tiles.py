@@ -112,7 +112,7 @@ class BoxTile:
 
     @property
     def extent(self) -> Extent:
-        """The shared memory of the tile."""
+        """The bytes of shared memory that the tile takes, as an `Extent`."""
         return Extent.of(self._at, self.layout.tile_bytes)
 
     def _row_and_column(self, index: object) -> tuple[Scalar, Scalar]:
@@ -198,7 +198,7 @@ class BoxTile:
 
     @property
     def T(self) -> Operand:
-        """The transposed tile, as an operand of a product."""
+        """The transposed tile, as an operand of a `wgmma` product; no element is moved."""
         return self._operand().T
 
     def __matmul__(self, other: Operand | BoxTile) -> Product:

@@ -98,7 +98,7 @@ class Meetings:
         self._bits: dict[SharedAddress, int] = {}  # the first bit of each word
 
     def follow(self) -> None:
-        """Follow every run. Raises `UnprovedError` unless all warps come to the end in each of them."""
+        """Follow every run of the CTA's warps. Raises `UnprovedError` unless all warps end in each run."""
         start = self._control.graph.order[0]
         warps = [Warp(start)] * self._warps
         todo = [State(warps, [Phase()] * BARRIERS, [_ALL] * self._warps, [0] * self._warps)]

@@ -48,8 +48,8 @@ class WarpValues:
         self._cached: dict[tuple[Hashable, ...], Value] = {}  # by node and the values of its leaves
 
     def go_to(self, merged: Mapping[int, Value]) -> None:
-        """Go to a point. `merged` has the values that merge at joins and loop headers or were read, by the
-        number of their node; a value without an entry may be anything.
+        """Go to a point of the warp's run. `merged` has the values that merge at joins and loop headers or
+        were read, by the number of their node; a value without an entry may be anything.
         """
         self._merged = dict(merged)
         for number in self._passing:
@@ -57,7 +57,7 @@ class WarpValues:
         self._passing.clear()
 
     def of(self, node: Node) -> Value:
-        """The value of a node at this point."""
+        """The value that a node of the value graph has in this warp at the present point of its run."""
         leaves = self._leaves(node)
         if not leaves:
             return bottom_up(node, self._values, self._value)

@@ -75,7 +75,7 @@ class ConvergenceProver:
         self._shown: set[tuple[Any, ...]] = set()  # what is proved of all sites that are alike
 
     def run(self) -> Iterator[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each instruction that lanes execute together: the verdicts in the order of the PTX text."""
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
             yield judged(source, 0, self._judged(site))

@@ -75,7 +75,7 @@ class InstrSite(NamedTuple):
 
 
 class Search:
-    """Verdicts on the accesses of one kernel."""
+    """Judges the accesses of one kernel to shared memory by listing their addresses."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class Search:
         return None if values is None else int(values.max(initial=0))
 
     def condition(self, site: InstrSite) -> Formula:
-        """The condition under which the instruction is executed."""
+        """The condition under which a thread executes the instruction, as a formula of predicates."""
         reach = self.paths.reach(site.block)
         guard = site.instr.guard
         if guard is None:
@@ -449,7 +449,7 @@ class Search:
     def table(
         self, nodes: list[Node], condition: Formula, thorough: bool, bases: dict[str, int]
     ) -> tuple[Lister, Table]:
-        """The rows of some values under a condition. Raises `NotListedError`."""
+        """The table of some values where a condition holds; `NotListedError` if one cannot be listed."""
         domain = self._plain
         failed: set[int] = set()
         refined: dict[int, Range] = {}

@@ -76,7 +76,7 @@ class Lister:
     # ----------------------------------------------------------------------- tables and leaves
 
     def table(self, nodes: Iterable[Node], condition: Formula) -> Table:
-        """The rows of `nodes` in which the condition may hold."""
+        """The table of the values `nodes`: its rows are the threads where the condition may hold."""
         leaves = self._all_leaves(nodes)
         self._collect(leaves)
         if self.thorough:
@@ -89,7 +89,7 @@ class Lister:
 
     @property
     def listed(self) -> frozenset[Node]:
-        """The values that rows are made of."""
+        """The leaf values, such as thread indices and loop counters, from which rows of a table are made."""
         return frozenset(self._wanted)
 
     def has_all(self, condition: Formula) -> bool:

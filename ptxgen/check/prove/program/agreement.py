@@ -68,7 +68,7 @@ class Agreement:
         return bottom_up(node, self._lanes, self._evaluated)
 
     def same(self, lanes: Lanes) -> bool:
-        """Whether the threads of each group have the same of some values, one for each thread."""
+        """Whether all threads of a group have equal elements of an array with one element for each thread."""
         first = lanes[np.arange(len(lanes)) // self._width * self._width]
         return bool((lanes == first).all())
 

@@ -146,7 +146,7 @@ class Values:
 
     @property
     def count(self) -> int:
-        """The number of values made so far."""
+        """The number of values (nodes) that the graph has so far."""
         return len(self._nodes)
 
     @functools.cached_property
@@ -203,7 +203,7 @@ class Values:
         return name if name in self._params else ""
 
     def constant(self, value: int, bits: int) -> Node:
-        """A literal."""
+        """The node of an integer literal."""
         return self._node("const", bits, value & ((1 << bits) - 1), uniform=True)
 
     # ----------------------------------------------------------------------- definition sites

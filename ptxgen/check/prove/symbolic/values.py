@@ -155,7 +155,7 @@ class Symbolic:
         return Poly.of(np.array(result).astype(np.int64))
 
     def types(self, node: Node) -> list[ScalarType]:
-        """The types with which an instruction reads its operands."""
+        """The PTX types as which an instruction reads its operands."""
         return [t for _, _, t in node.data.slots if t is not None]
 
     def _whole(self, node: Node, n: int) -> Poly | None:

@@ -101,7 +101,7 @@ class TensorMemoryProver:
         }
 
     def run(self) -> Iterator[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each use of tensor memory: the verdicts in the order of the PTX text."""
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
             for which, finding in enumerate(self._bounded(site)):
