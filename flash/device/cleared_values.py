@@ -75,7 +75,7 @@ class ClearedValues(RestoredValues):
         self._waits.set(k.selp(1, 0, cut))
 
     def clear_last(self, cta: Cta) -> None:
-        """Clear the tile that was filled last, if the mask cuts it."""
+        """Set NaN and infinity to 0 in the tile of V filled last, if the mask hides keys of it."""
         if cta.mask.hides_anywhere:
             self._clear()
             return

@@ -66,7 +66,7 @@ class Cta:
     @classmethod
     @marked("cta: part of a CTA")
     def of(cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters) -> Cta:
-        """The part of the problem that this CTA computes."""
+        """The part of the problem that this CTA computes: its rows, head, keys and columns."""
         k.note("which query rows of which head")
         t = config.tiling
         packing = Packing(parameters.group) if config.packed else None
@@ -208,7 +208,7 @@ class Cta:
         return placed.head(k, self.batch, self.kv_head, self.K.rows)
 
     def query(self, row: Value) -> Value:
-        """The query of one of the CTA's rows."""
+        """The index of the query that one of the CTA's rows has, s32."""
         return row if self.packing is None else self.packing.query(row)
 
     @property

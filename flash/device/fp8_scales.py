@@ -81,7 +81,7 @@ class ValueUnits:
         self._values = _OfHead.of(parameters.operands["v_scale"].part(k, cta.batch).part(k, cta.kv_head))
 
     def of_tile(self, number: Value) -> Value:
-        """The unit of tile `number` of the keys."""
+        """The unit for weights of key tile `number`: its fp8 scale of V, but at least `LEAST_UNIT`."""
         k = self.k
         scale = self._values.load(k, _block_of(k, number, self._tiles, self._last))
         return k.selp(LEAST_UNIT, scale, k.abs(scale) < LEAST_UNIT)
@@ -107,7 +107,7 @@ class BlockScales:
         self.scale = k.var(f32, LEAST_SCALE)
 
     def of_tile(self, number: Value) -> TileScales:
-        """The scales of tile `number` of the keys."""
+        """The fp8 scales of K and V for tile `number` of the keys, f32."""
         k, block = self.k, _block_of(self.k, number, self._tiles, self._last)
         return TileScales(self._keys.load(k, block), self._values.load(k, block))
 

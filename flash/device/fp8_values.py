@@ -73,7 +73,7 @@ class Fp8Values:
 
     @marked("fp8 values: transpose")
     def transpose(self) -> None:
-        """Transpose the next tile."""
+        """Transpose the next tile of V from its stage of `raw` to a stage of `values`."""
         source = self.raw.acquire()
         with self.values.write() as transposed:
             for down in range(0, source.v.rows, self._blocks_at_once * _KEYS):

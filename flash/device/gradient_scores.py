@@ -78,7 +78,7 @@ class ScoreGradients:
         return factor * scale
 
     def begin_loops(self) -> None:
-        """Emit what the tiles of several loops share, before the first of these."""
+        """Emit code whose results the loops over tiles share, before the first loop."""
         _ = self.factor
 
     @marked("gradients of scores: hidden keys")

@@ -43,7 +43,7 @@ def hides_rows(config: KernelConfig) -> bool:
 
 
 class RestoredValues(ABC):
-    """Restores in O the NaN and infinity that were cleared in tiles of V."""
+    """Restores in O the NaN and infinity that were set to 0 in tiles of V before the products."""
 
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
@@ -150,7 +150,7 @@ class RestoredValues(ABC):
         return number if dtype is f32 else self.k.cvt(number, dtype=f32)
 
     def _word(self, bits: Value) -> Value:
-        """The bits of an element of V in a word of 32 bits."""
+        """The bits of one element of V, in the low bits of a 32-bit word."""
         return bits.as_(u32) if self.dtype is f32 else self.k.cvt(bits.as_(u16), dtype=u32)
 
     def _element(self, of: Matrix, row: Value, column: Value, dtype: ScalarType) -> Pointer:

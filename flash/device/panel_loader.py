@@ -51,7 +51,7 @@ class Share:
 
     @property
     def chunks(self) -> int:
-        """Chunks of a row in `panels`."""
+        """The number of 16-byte chunks that a row has in `panels`."""
         return sum(panel.chunks for panel in self.panels)
 
 
@@ -233,7 +233,7 @@ class PanelLoader:
 
     @marked("panel loader: loads")
     def _load(self, share: Share, first_row: Value, ragged: bool) -> None:
-        """Load this thread's chunks into registers."""
+        """Load this thread's chunks of the matrix from global memory into registers."""
         k, row = self.k, first_row + self.k.signed(share.row)
         sources = self._sources(share, row)
         rows_left = self.matrix.rows - row if ragged else None

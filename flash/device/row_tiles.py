@@ -135,7 +135,7 @@ class RowTiles:
 
     @marked("row tiles: factor")
     def _send(self, stage: TensorStage, factor: Value) -> None:
-        """Let the correction multiply this row of O by a factor."""
+        """Pass a factor to the correction role, which multiplies this row of O by it."""
         self.k.store(self.factor_at, factor)
         stage.hand_on()
 

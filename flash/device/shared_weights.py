@@ -41,7 +41,7 @@ class WeightsWriter:
         self._to = to.moved(to.value + in_quad * u32.nbytes)
 
     def write(self, P: Weights) -> None:
-        """Write weights, as `WarpProducts.weights` gives them."""
+        """Write softmax weights to shared memory, in the form that `WarpProducts.weights` returns."""
         for j, row_tiles in enumerate(P):
             for half in range(BLOCK_CHUNKS):
                 chunk = BLOCK_CHUNKS * j + half

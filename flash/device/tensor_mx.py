@@ -144,7 +144,7 @@ class MxTensorPipeline(Fp8TensorPipeline):
             self.k.store(at, functools.reduce(operator.or_, shifted) if shifted else 0)
 
     def _array(self, name: str) -> Array:
-        """An array of scales, whose rows lie as those of Q, K or V do."""
+        """The array of scale factors whose rows lie as those of Q, K or V do."""
         return self.parameters.operands[name].rows
 
 

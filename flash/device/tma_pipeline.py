@@ -57,7 +57,7 @@ class TmaPipeline:
         self.declare(t, consumer)
 
     def declare(self, t: WgmmaTiling, consumer: Role) -> None:
-        """Declare the rings of tiles."""
+        """Declare the pipeline's rings of tiles of Q, K and V in shared memory."""
         k, config, producer = self.k, self.config, self.producer
         keys, values = (layout_of(t, config.dtype, array) for array in "KV")
         over = self.declare_queries(t, consumer)

@@ -260,7 +260,7 @@ class Consumer(ABC):
         return self.k.thread_id() // WARPGROUP % self.work.t.consumers
 
     def _first_row(self, cta: Cta) -> Value:
-        """The first row of O that this thread holds."""
+        """The first row of O that this thread holds, counted in the head's rows, s32."""
         if self.shares_rows:
             return cta.first_row + self.k.signed(self.S.row)
         group = self._group()
@@ -268,7 +268,7 @@ class Consumer(ABC):
 
     @marked("wgmma: finish")
     def _finish(self) -> None:
-        """O / sum, to global memory."""
+        """Divide O by the sums of softmax weights and store it to global memory."""
         self.k.note("O / sum, LSE")
         cta, v_scale = self.work.cta_again(), self.work.parameters.operands.get("v_scale")
         if v_scale is not None:

@@ -159,7 +159,7 @@ class GradientPipeline:
 
 
 def map_of(k: KernelBuilder, config: GradientConfig, name: str) -> TensorParameter:
-    """Declare the tensor map of a matrix."""
+    """Declare the kernel parameter that is the tensor map of a matrix."""
     return k.tma.tensor_map(map_name(name), config.type_of(name).scalar, gradient_rank(config))
 
 

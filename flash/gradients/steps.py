@@ -446,7 +446,7 @@ def _scaled(call: GradientCall, arrays: Mapping[str, Any], operands: dict[str, A
 
 
 def bhsd(array: Any, layout: str) -> Any:
-    """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
+    """The array with its axes in the order [batch, heads, seq, dim]; a 3-D array gets batch 1."""
     if array.ndim == 3:
         return array[np.newaxis]
     return array if layout == "bhsd" else array.transpose(0, 2, 1, 3)

@@ -293,7 +293,7 @@ def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
 
 
 def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:
-    """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
+    """The array with its axes in the order [batch, heads, seq, dim]; a 3-D array gets batch 1."""
     values = host_array(array)
     if values.ndim == 3:
         return values[np.newaxis]

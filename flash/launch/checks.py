@@ -399,7 +399,7 @@ def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
 
 
 def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
-    """Rows of a head, and heads of a batch item; with packed GQA, of a head of K and V."""
+    """The number of rows of a head, and of heads of a batch item; with packed GQA, of a head of K and V."""
     if packed:
         return geometry.packed_rows, geometry.kv_heads
     return geometry.longest_q, geometry.heads

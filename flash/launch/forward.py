@@ -248,7 +248,7 @@ class Forward(CopyingOperation[Call]):
         return {"out": whole} | {o.name: whole or not o.has_rows for o in call.outputs}
 
     def key(self, call: Call, ordinal: int) -> tuple[object, ...]:
-        """Everything that the launches of a call on a device depend on except addresses."""
+        """A hashable key of all that the launches of a call on a device depend on except addresses."""
         seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
         return call.geometry, self._alignment(call), call.outputs, call.scale, ordinal, seed
 

@@ -72,7 +72,7 @@ def table_problems(operands: Operands, k: ArrayView) -> Iterator[str]:
 
 
 def _setting(name: str) -> str:
-    """The setting that asks for an operand; any other name is that of an array of aux."""
+    """The config's setting that asks for an operand; another name is that of an array of `aux`."""
     return _SETTINGS.get(name) or f"aux={{{name.removeprefix('aux_')!r}: (type, axes)}}"
 
 

@@ -87,12 +87,12 @@ class BuiltFunction:
 
     @property
     def kernel(self) -> ir.Kernel:
-        """The module's one kernel."""
+        """The kernel as data (`ptxgen.ir.Kernel`): the one kernel of the module."""
         return self.module.kernels[0]
 
     @cached_property
     def text(self) -> str:
-        """The module as PTX."""
+        """The PTX text of the kernel's module."""
         return render(self.module)
 
     @cached_property
@@ -107,7 +107,7 @@ class BuiltFunction:
 
     @cached_property
     def uses(self) -> Uses:
-        """The uses of arrays by the kernel, by the names of its pointer parameters."""
+        """How the kernel uses arrays: which pointer parameters it reads and writes through."""
         types = self.signature.parameters
         arrays = [n for n, type in types.items() if isinstance(type, PointerType | TensorMapType)]
         return uses_of(self.kernel, arrays)
@@ -118,7 +118,7 @@ class BuiltFunction:
 
     @cached_property
     def resources(self) -> Resources:
-        """The resources that a CTA needs, estimated from the instructions."""
+        """The registers, shared memory and threads that a CTA needs, estimated from the instructions."""
         return resources(self.kernel, self.target)
 
     def refutations(self, numbers: tuple[tuple[str, int], ...] = ()) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ def _refuted(obligation: Obligation, is_stored: bool) -> tuple[str, ...]:
 
 
 def _names_in(expressions: Iterable[Size]) -> set[str]:
-    """The names that expressions of sizes use."""
+    """The names of sizes that expressions, such as dimensions of arrays, use."""
     return {name for text in expressions for name in re.findall(r"[A-Za-z_]\w*", str(text))}
 
 

@@ -41,7 +41,7 @@ _FIXED: Final = (ModuleType, type, FunctionType, BuiltinFunctionType)  # the sam
 
 
 class _Missing:
-    """The value of a variable that does not exist."""
+    """The class of the value that stands for a captured variable which does not exist."""
 
 
 _MISSING: Final = _Missing()

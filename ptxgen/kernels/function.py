@@ -176,7 +176,7 @@ class KernelFunction:
     def _key(
         self, target: Target, block: Extents, asserts: bool, statics: Mapping[str, Any]
     ) -> tuple[object, ...]:
-        """The key of a build: all that its text depends on."""
+        """The key of a built kernel: all that its PTX text depends on, such as the target."""
         try:
             chosen = tuple(map(key_of, statics.values()))
         except TypeError as error:
@@ -233,7 +233,7 @@ class KernelFunction:
 
     @property
     def ptx(self) -> str:
-        """The PTX with the default target, block and static parameters."""
+        """The PTX text of the kernel with the default target, block and static parameters."""
         return self.build().text
 
     @property

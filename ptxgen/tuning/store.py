@@ -17,10 +17,10 @@ _TARGET: Final = "tuning"  # of the cache's entries
 
 
 class Store(Protocol):
-    """Where rankings are stored."""
+    """A store of rankings of configurations, such as a JSON file."""
 
     def get(self, kernel: str, judge: str, device: str, problem: Mapping[str, Any]) -> Ranking | None:
-        """The ranking of a kernel for a problem by a judge; None if there is none."""
+        """The stored ranking of a kernel for a problem by a judge (a GPU or the model); None without one."""
 
     def put(self, ranking: Ranking) -> None:
         """Store a ranking in place of one for the same problem."""
@@ -35,7 +35,7 @@ class InCache:
         self._disk = disk
 
     def get(self, kernel: str, judge: str, device: str, problem: Mapping[str, Any]) -> Ranking | None:
-        """The ranking of a kernel for a problem by a judge; None if there is none."""
+        """The stored ranking of a kernel for a problem by a judge (a GPU or the model); None without one."""
         data = self._disk.get(_key(kernel, judge, device, problem)) if self._disk is not None else None
         return None if data is None else Ranking.of_json(json.loads(data))
 
