@@ -189,7 +189,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values, scales, lengths and block table."""
+        """The bytes of memory that keys, values, scales, lengths and block table take."""
         small = [array for array in self.memory.small if array is not None]
         return self.memory.nbytes + sum(int(array.nbytes) for array in small)
 
@@ -379,7 +379,7 @@ class KVCache:
     # --------------------------------------------------------------- for kernels and their launches
 
     def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
-        """The memory of a layer, not copied. On a GPU, lengths and block table are updated before,
+        """The arrays of a layer, not copied. On a GPU, lengths and block table are updated before,
         in the order of `stream`.
         """
         self.update(stream)

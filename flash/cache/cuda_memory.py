@@ -64,7 +64,7 @@ class CudaMemory(Memory):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers, and of the scales of their tokens."""
+        """The bytes of memory that K and V of all layers and their tokens' scales take."""
         rows = self._layers * self._slots * self._kv_heads * self._rows
         return rows * sum(n * of.nbytes for n, of in self._arrays.values())
 
@@ -211,7 +211,7 @@ class CudaMemory(Memory):
         return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
 
     def _at(self, memory: DeviceArray, layer: int, slot: int, head: int, row: int) -> int:
-        """The address of a row of K or V, or of a token's scale."""
+        """The address in device memory of a row of K or V, or of a token's scale."""
         n, of = self._arrays[memory]
         before = (layer * self._slots + slot) * self._kv_heads + head
         return memory.pointer + (before * self._rows + row) * n * of.nbytes

@@ -105,7 +105,7 @@ class HostMemory(Memory):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers, and of the scales of their tokens."""
+        """The bytes of memory that K and V of all layers and their tokens' scales take."""
         return sum(int(array.nbytes) for array in self._arrays)
 
     def why_not(self, array: ArrayView) -> str:
@@ -140,7 +140,7 @@ class HostMemory(Memory):
                 first += count
 
     def arrays(self, layer: int) -> LayerArrays:
-        """The memory of a layer, not copied."""
+        """The arrays of a layer, not copied."""
         lengths, table, scales = self.small
         k, v, *of_tokens = (array[layer] for array in self._arrays)
         k_scale, v_scale = (None, None) if scales is None else scales[:, layer]

@@ -176,7 +176,7 @@ class _MergeOfParts(NamedTuple):
 
     @property
     def arrays(self) -> MergeArguments:
-        """The arrays of a call whose parts are stacked."""
+        """The arrays of a merge whose partial results are stacked in one array."""
         return MergeArguments(self.outs.views[0], self.lses.views[0], self.out, self.lse)
 
     def readable(self) -> _MergeOfParts:
@@ -314,7 +314,7 @@ def _shape_problems(outs: _Parts, lses: _Parts) -> Iterator[str]:
 
 
 def _merge(outs: Sequence[Array], lses: Sequence[Array], out: Array, lse: Array) -> None:
-    """Write the merged parts to `out` and `lse`."""
+    """Merge the partial results with numpy and write them to `out` and `lse`."""
     zero = np.float32(0)
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN and +inf in give NaN out
         top = functools.reduce(np.maximum, lses)

@@ -351,7 +351,7 @@ def _alignment(call: CacheCall, merged: bool) -> int:
 
 
 def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
-    """The number of CTAs that a launch has for each split."""
+    """The number of CTAs of an attending launch for each split of the keys."""
     batch, heads, seq_q, _ = call.q.shape
     rows, of = (seq_q * call.group, heads // call.group) if kernel.packed else (seq_q, heads)
     return -(-rows // kernel.tiling.block_q) * of * batch * kernel.tiling.value_slices

@@ -194,7 +194,7 @@ class Cta:
         self.max_logits.store(k, tops, of_lane, distances, self.writes_row)
 
     def in_queries(self, k: KernelBuilder, array: Array) -> Matrix:
-        """The CTA's rows of an array whose rows lie as those of Q do."""
+        """The CTA's rows, as a `Matrix`, of an array laid out by queries as Q is, such as its scales."""
         placed = replace(array, begin=self.queries_from)
         return _rows(k, placed, self.batch, self.head, self.O.rows, self.packing)
 

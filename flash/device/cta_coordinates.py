@@ -54,7 +54,7 @@ class ValueSlice:
 
     @classmethod
     def of(cls, k: KernelBuilder, slices: ValueSlices, number: Value) -> ValueSlice:
-        """The slice with index `number`."""
+        """The slice of the columns of V and O that has the index `number`."""
         width, last = slices.width, slices.last
         if not slices.shared:
             return cls(number, number * width, None)

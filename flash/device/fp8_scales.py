@@ -22,7 +22,7 @@ LEAST_UNIT: Final = 2.0**-100
 
 @dataclass(frozen=True)
 class TileScales:
-    """The scales of a tile of keys, f32."""
+    """The fp8 scales of K and of V for a tile of keys, f32."""
 
     keys: Value
     values: Value
@@ -44,7 +44,7 @@ class _OfHead:
         return cls(array.first, (stride * array.dtype.nbytes).as_(u64))
 
     def load(self, k: KernelBuilder, block: Value) -> Value:
-        """The scale of block `block`, u32."""
+        """The f32 scale of the rows of block number `block` (u32)."""
         at = self.first + k.cvt(block, dtype=u64) * self.step_bytes
         return k.ld_nc(Pointer(at, "global", f32), type=f32)
 

@@ -64,7 +64,7 @@ class GradientParameters:
         return cls(matrices, *to, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
     def longest(self, side: str) -> Value:
-        """The rows of the longest sequence, of queries ("q") or keys ("k")."""
+        """The number of rows of the longest sequence, of queries ("q") or keys ("k")."""
         longest = self.numbers.get(f"max_seqlen_{side}")
         if longest is not None:
             return longest.as_(s32)
@@ -106,7 +106,7 @@ class GradientParameters:
         return elements
 
     def rows_of_sums(self, k: KernelBuilder, columns: int, batch: Value, head: Value) -> Matrix:
-        """The sums of `columns` columns of dQ of one head, f32."""
+        """The matrix of the f32 sums of dQ for one head, of `columns` columns."""
         assert self.sums is not None  # the kernel has them
         row_bytes = columns * F32_BYTES
         first = self.sums.value + (self.first_element(k, batch, head) * row_bytes).as_(u64)

@@ -36,5 +36,5 @@ class PackedMatrix(Matrix):
 
     @property
     def is_even(self) -> bool:
-        """False: the next row belongs to the next head."""
+        """Whether rows are equally far apart: they are not, the next row belongs to the next head."""
         return False

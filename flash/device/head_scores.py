@@ -43,7 +43,7 @@ class ScoredKernel(Protocol):
 
     @property
     def differentiates(self) -> bool:
-        """Whether the kernel needs the derivatives of its features."""
+        """Whether the kernel needs the derivatives of its score features, as gradient kernels do."""
 
 
 class ScoreNumbers(Protocol):
@@ -142,7 +142,7 @@ class HeadScores:
 
     @property
     def scale(self) -> Value:
-        """softmax_scale, times the scale of K if it has one."""
+        """The softmax scale, f32, times the fp8 scale of K if K has one."""
         return self.arguments.scale
 
     @property
@@ -161,7 +161,7 @@ class HeadScores:
         return self.config.dtype is F32
 
     def plane(self, name: str) -> ScorePlane:
-        """The elements of an operand for the scores of this head."""
+        """The elements of a feature's array, such as a bias, for the scores of this head."""
         array, arguments = self.arguments.operands[name], self.arguments
         columns, begin = arguments.seq_k, None
         if LAST_KEYS in array.strides:

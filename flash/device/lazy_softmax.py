@@ -149,14 +149,14 @@ class LazySoftmax:
         return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)
 
     def _largest(self, scores: list[Var]) -> Value:
-        """The largest of this lane's scores of a row."""
+        """The largest score of a row among those that this lane holds."""
         largest: Value = scores[0]
         for score in scores[1:]:
             largest = self.k.max(largest, score)
         return largest
 
     def _joined(self, largest: Value) -> Value:
-        """The largest over all lanes that share a row."""
+        """The largest score of a row over all lanes that share the row."""
         return over_lanes(self.k, largest, self.distances, self.k.max)
 
     @marked("lazy softmax: new shift")

@@ -181,7 +181,7 @@ class MmaOutputs:
         ]
 
     def pack(self, P: Fragment, words: Fragment) -> None:
-        """Round P to 16 bits, into the words that `operands` takes."""
+        """Round the weights P to 16 bits, into the words that `operands` takes."""
         for of_step, rounded in zip(self.operands(words), self.weights(P), strict=True):
             for word, value in zip(chain(*of_step), chain(*rounded), strict=True):
                 assert isinstance(word, Var)
@@ -225,7 +225,7 @@ class MmaOutputs:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
     def _weights(self, P: Fragment, m: int, j: int) -> tuple[Value, ...]:
-        """The A operand for 16 rows and 16 keys, rounded to 16 bits."""
+        """The weights P of 16 rows and 16 keys, rounded to 16 bits, as operand A of `mma`."""
         top, bottom = P.row(LANE_ROWS * m), P.row(LANE_ROWS * m + 1)
         first = STEP_COLUMNS * j
         return tuple(
@@ -255,7 +255,7 @@ class MmaOutputs:
         b: tuple[Value, ...],
         c: tuple[Value, ...] | None = None,
     ) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None. Targets without `m16n8k16`
+        """Emit tile = A B + C for a 16 x 8 tile; C is the tile if `c` is None. Targets without `m16n8k16`
         multiply the left half of A by the upper half of B, and then the other two: these are the operands of
         two `m16n8k8` (PTX ISA, "Matrix Fragments for mma.m16n8k8").
         """

@@ -186,7 +186,7 @@ class NonFinite(RestoredValues):
 
     @marked("nonfinite: found")
     def note_nonfinite(self) -> None:
-        """Set the flag: a thread has set an element to 0."""
+        """Set the flag which says that a thread has set a NaN or infinity to 0."""
         if isinstance(self._flag, Var):
             self._flag.set(1)
         else:
@@ -259,7 +259,7 @@ def clear_together(
 
 
 def _cleared(word: Value, signs: Value, dtype: ScalarType) -> Value:
-    """A word with 0 for each element that has its sign bit set in `signs`."""
+    """The 32-bit word with 0 in place of each element whose sign bit is set in `signs`."""
     return word & ~((signs >> (dtype.bits - 1)) * ((1 << dtype.bits) - 1))
 
 

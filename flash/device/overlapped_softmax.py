@@ -74,7 +74,7 @@ class OverlappedSoftmax(LazySoftmax):
         self._exponentials(S)
 
     def _exponentials(self, S: Fragment) -> None:
-        """Replace the exponents by weights, and add these to the sums."""
+        """Replace the exponents by softmax weights (exp2), and add the weights to the row sums."""
         for scores, row_sum in zip(S, self.row_sum, strict=True):
             total: Value = row_sum
             for score in scores:

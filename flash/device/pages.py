@@ -199,7 +199,7 @@ class PagedMatrix(Matrix):
 
     @property
     def is_even(self) -> bool:
-        """False: a row may be the last of its page."""
+        """Whether rows are equally far apart: they are not, a row may be the last of its page."""
         return False
 
 

@@ -93,12 +93,12 @@ class PanelLoader:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether the copies are asynchronous (`cp.async`)."""
+        """Whether the loader's copies are asynchronous (`cp.async`)."""
         return copies_are_asynchronous(self.k) and self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     @property
     def prefetches(self) -> bool:
-        """Whether copies wait in registers for `land`."""
+        """Whether the loader's copies wait in registers until `land` writes them to shared memory."""
         return not copies_are_asynchronous(self.k) and self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:

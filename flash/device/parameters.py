@@ -133,7 +133,7 @@ class Array:
 
 @dataclass(frozen=True)
 class ScoreArray:
-    """An operand of `flash/problem/features.py` as the kernel gets it."""
+    """An array of a score feature, such as a bias, as a kernel parameter with its strides."""
 
     first: Value
     strides: dict[str, Value]  # by axis, in elements, s64
@@ -141,7 +141,7 @@ class ScoreArray:
 
     @classmethod
     def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
-        """Declare and load the strides."""
+        """Declare and load the kernel parameters with the array's strides."""
         return cls(at.value, stride_parameters(k, operand), operand.dtype)
 
     @property
@@ -271,7 +271,7 @@ class Parameters:
 
     @property
     def longest_q(self) -> Value:
-        """The query rows of the longest sequence."""
+        """The number of query rows of the longest sequence, s32."""
         longest = self.numbers.get("max_seqlen_q")
         return self.seq_q if longest is None else longest.as_(s32)
 

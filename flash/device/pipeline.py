@@ -66,7 +66,7 @@ class KeyValuePipeline:
 
     @marked("pipeline: tiles ahead")
     def _has(self, ahead: int) -> Value:
-        """Whether the CTA has more than `ahead` tiles."""
+        """Whether the CTA has more than `ahead` tiles of keys left, a predicate."""
         return self.tiles > (ahead if self.first is None else self.first + ahead)
 
     def first_key(self, n: Value, ahead: int = 0) -> Value:

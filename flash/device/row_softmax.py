@@ -106,7 +106,7 @@ class RowSoftmax(OverlappedSoftmax):
 
     @marked("row softmax: sum")
     def add(self) -> None:
-        """Add the weights of a tile to the sum of the row."""
+        """Add the softmax weights of a tile to the sum of this thread's row."""
         if self.keeps_sums:
             low, high = functools.reduce(Pair.__add__, self._totals).halves()
             self.row_sum[0].set(self.row_sum[0] + (low + high))

@@ -47,7 +47,7 @@ class RowTiles:
 
     @marked("row tiles: tiles")
     def run(self) -> None:
-        """Weigh the scores of all tiles of keys, and end the softmax."""
+        """Turn the scores of all tiles of keys into softmax weights, and end the softmax."""
         k = self.k
         with k.when(has_tiles(self.cta), uniform=True):
             for end, first, masking in masked_tiles(k, self.cta, self.work.cta_again):

@@ -51,7 +51,7 @@ class Exchange:
 
     @marked("shared rows: exchange")
     def write(self, *numbers: Sequence[Value]) -> None:
-        """Write numbers of each row, as many as the other warpgroup reads."""
+        """Write f32 numbers for each row to shared memory, as many as the other warpgroup reads."""
         k = self.k
         with k.when(self.leads):
             for room, mine in zip(self.rooms, numbers, strict=False):

@@ -20,7 +20,7 @@ _FIRST_WITH_NAN: Final = 80  # the first target whose `max` can give NaN
 
 
 class FinishedRow(NamedTuple):
-    """The results of the softmax for a row that has seen all of its keys."""
+    """The results of the softmax for a row that has taken in all of its keys."""
 
     inverse: Value  # 1 / sum of its weights, 0 if it has seen no key
     lse: Value  # log-sum-exp in natural units, -inf if it has seen no key

@@ -160,7 +160,7 @@ class SplitProducts:
         unscale_scores(k, S, factor_of_row, lambda: tiles.keys.factors.pointer(0, column))
 
     def weights(self, P: Fragment) -> Fragment:
-        """P unchanged: how it is split depends on the tile of V."""
+        """The weights P unchanged: how they are split depends on the tile of V."""
         return P
 
     @marked("split products: outputs")
@@ -251,7 +251,7 @@ class SplitProducts:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
     def _multiply(self, tile: tuple[Var, ...], a: Operand, b: Operand, c: Operand | None = None) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
+        """Emit tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
 
 

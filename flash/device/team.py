@@ -1,4 +1,4 @@
-"""Threads that do something together: those of a CTA, or those of a role."""
+"""Teams of threads that copy, store or meet together: those of a CTA, or of a warp role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ptxgen.records import dataclass
 
 @dataclass(frozen=True)
 class Team:
-    """The threads of `role`; None: all threads of the CTA."""
+    """A team of threads: those of the warp role `role`, or for None all of the CTA."""
 
     role: Role | None
 
@@ -25,7 +25,7 @@ class Team:
 
     @marked("team: barrier")
     def sync(self, k: KernelBuilder) -> None:
-        """Wait for all threads of the team."""
+        """Wait at a barrier for all threads of the team."""
         if self.role is None:
             k.barrier()
         else:

@@ -56,7 +56,7 @@ class Correction:
         pipeline.free_queries()
 
     def _follow(self) -> None:
-        """Rescale O before each tile of keys but the first."""
+        """Rescale O in tensor memory before each tile of keys but the first."""
         for _ in self._each():
             pass  # O has no sums yet
         self._begin_tile(None)
@@ -120,7 +120,7 @@ class Correction:
 
     @marked("correction: no keys")
     def _write_zeros(self, cta: Cta) -> None:
-        """Write zeros: no row sees a key."""
+        """Write zeros as O, for rows none of which sees a key."""
         k, out, role = self.k, self.work.pipeline.out, self.work.role
         if out is None:
             zero = k.mov(0.0, type=f32)

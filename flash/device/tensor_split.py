@@ -91,7 +91,7 @@ class SplitTensorPipeline(SplitPipeline, TensorPipeline):
 
     @marked("split tensor rings: queries")
     def _change(self, cta: Cta, tile: BoxTile) -> None:
-        """Split the queries, after a rotation."""
+        """Split the f32 queries into high and low parts, after their rotation if there is one."""
         producer = self.producer
         if self.rotates:
             super()._change(cta, tile)

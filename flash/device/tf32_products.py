@@ -108,7 +108,7 @@ class Tf32Outputs:
         self._v = BlockReader(V_tile, me.in_quad * 2, me.lane // 4)
 
     def weights(self, P: Fragment) -> Fragment:
-        """P unchanged: it is split where it is used, when registers are free."""
+        """The weights P unchanged: they are split where they are used, when registers are free."""
         return P
 
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None, first: int = 0) -> None:
@@ -256,7 +256,7 @@ class Tf32Outputs:
         a: Sequence[tuple[Value, ...]],
         b: Sequence[tuple[Value, ...]],
     ) -> None:
-        """totals += A B for some tiles, in one step."""
+        """Emit `mma` instructions: totals += A B for some tiles, in one step of the depth."""
         for total, of_a, of_b in zip(totals, a, b, strict=True):
             self.k.mma_f32_tf32(of_a, of_b, total, shape="m16n8k8", into=total)
 
@@ -301,7 +301,7 @@ class Tf32Products(Tf32Outputs):
         return offset if stage is None else offset + stage
 
     def _add_scores(self, S: Fragment, query: Reader, key: Reader, steps: range) -> None:
-        """S += Q Kᵀ for some steps of head_dim."""
+        """Compute S += Q Kᵀ for some steps of head_dim."""
         t = self.t
         q = [
             [self._operand(self._load(query(d, MMA_ROWS * m)), _TO_ONE) for d in steps]

@@ -75,7 +75,7 @@ class TilePairs:
 
     @property
     def _ahead(self) -> int:
-        """Pairs whose copies are under way while a pair is used."""
+        """The number of pairs of tiles whose copies are under way while a pair is used."""
         return 1 if self._prefetches else self.stages - 1
 
     @marked("tile pairs: wait")

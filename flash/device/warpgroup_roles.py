@@ -149,7 +149,7 @@ class Consumer(ABC):
 
     @marked("wgmma: tiles of a consumer")
     def run(self) -> None:
-        """Compute and store the rows of O."""
+        """Compute the rows of O that this warpgroup owns, and store them."""
         k, t, is_persistent = self.k, self.work.t, self.config.is_persistent
         if is_persistent:  # also where there are no keys (`PersistentPipeline.load_work_tile`)
             self.queries.acquire()

@@ -209,7 +209,7 @@ class WalkedTiles:
 
     @marked("gradient pipeline: tiles")
     def is_cut(self, n: Value) -> Value | bool:
-        """Whether some scores of tile n are hidden."""
+        """Whether a mask may hide some scores of tile n."""
         if self.whole is None:
             return True
         whole, whole_end = self.whole

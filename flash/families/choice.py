@@ -158,7 +158,7 @@ def largest_tile(request: TileRequest, target: Target) -> int:
 
 
 def most_generous() -> Target:
-    """The target with the most shared memory."""
+    """The target whose CTAs may have the most shared memory."""
     return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
 
 

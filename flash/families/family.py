@@ -1,4 +1,4 @@
-"""A family of kernels as an object: `Family`."""
+"""Defines `Family`: a family of kernels, such as those with `wgmma`, as an object."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Offered = Callable[[TileRequest], list[tuple[int, int]]]
 
 
 class Shape(Protocol):
-    """The properties of a tiling that the choice of one reads."""
+    """The properties of a tiling, such as its shared memory, by which one is chosen."""
 
     @property
     def shared_bytes(self) -> int:

@@ -183,7 +183,7 @@ class MmaTiling:
 
     @property
     def group(self) -> int:
-        """`mma` steps of tf32 whose products the tensor core sums together."""
+        """The number of `mma` steps of tf32 whose products the tensor core sums together."""
         return _SMALL_GROUP if self.has_wide_outputs else LONGEST_GROUP
 
     @property

@@ -23,7 +23,7 @@ class Operands:
 
     @property
     def depth(self) -> int:
-        """Columns of A and rows of B that one `mma` takes, its K."""
+        """The columns of A and rows of B that one `mma` multiplies: its extent along K."""
         return _MMA_BYTES * self.parts // self.nbytes
 
     @property

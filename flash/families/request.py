@@ -23,7 +23,7 @@ def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TileRequest:
-    """The inputs of the choice of tiles; `tile` and `block_q` may be "auto"."""
+    """The problem's types and sizes by which tiles are chosen; `tile` and `block_q` may be "auto"."""
 
     head_dim: int
     head_dim_v: int

@@ -83,7 +83,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def row_tiles(self) -> int:
-        """Row tiles of a CTA, each with a warpgroup that computes its weights."""
+        """The number of row tiles of a CTA, each with a warpgroup that computes its weights."""
         return self.block_q // TCGEN05_ROWS
 
     @property
@@ -132,7 +132,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def tensor_columns(self) -> int:
-        """Columns of tensor memory that the kernel allocates: a power of two."""
+        """The number of columns of tensor memory that the kernel allocates: a power of two."""
         return next(columns for columns in TENSOR_ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
@@ -164,7 +164,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """Bytes of the factor by which each row of O is rescaled."""
+        """The bytes of shared memory for the factor by which each row of O is rescaled."""
         return _WORD * self.block_q
 
     @property
@@ -253,7 +253,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         return f"two row tiles and {what} leave no registers for tickets; use block_q={TCGEN05_ROWS}"
 
     def against_block(self, request: TileRequest) -> str:
-        """Why no tiling has the block of queries of a request; the empty string if one has."""
+        """Why no tiling has the `block_q` of a request, as text; the empty string if one has."""
         others = request.block_q not in ("auto", *self.blocks_q)
         return f"block_q={request.block_q}: a product has {TCGEN05_ROWS} rows" if others else ""
 

@@ -46,7 +46,7 @@ class Tcgen05LatentTiling(Tcgen05Tiling):
 
     @property
     def key_stages(self) -> int:
-        """Stages of the ring of K, each of which has a slab."""
+        """The number of stages of the ring of K, each of which has a slab of columns."""
         return _SLABS
 
     def tile_of(self, array: str) -> tuple[int, int]:

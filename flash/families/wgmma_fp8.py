@@ -70,7 +70,7 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def value_part(self) -> int:
-        """Columns of V in one product, which divide all."""
+        """The number of columns of V in one product; it divides the number of all columns."""
         return self.output_columns if self.output_columns <= _WIDEST_AT_ONCE else _PART
 
     def overlaps(self, other_registers: int) -> bool:

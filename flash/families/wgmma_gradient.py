@@ -79,7 +79,7 @@ class WgmmaGradientTiling:
 
     @property
     def registers_of_roles(self) -> tuple[int, int]:
-        """Registers of a thread of the producer, and of a consumer."""
+        """The numbers of registers of a thread of the producer, and of a consumer."""
         return self.producer_registers, (_REGISTERS - self.producer_registers) // CONSUMERS
 
     @property
@@ -98,12 +98,12 @@ class WgmmaGradientTiling:
             yield of_scores
 
     def summed_columns(self, width: int) -> int:
-        """Columns of `width` columns of a gradient that a warpgroup sums."""
+        """The number of columns, of the `width` that a gradient has, which a warpgroup sums."""
         return width // CONSUMERS if self.splits_columns else width
 
     @property
     def half_columns(self) -> int:
-        """Columns of dQ that a warpgroup adds to the sums."""
+        """The number of columns of dQ that a warpgroup adds to the sums."""
         return self.widths[0] // CONSUMERS
 
     def least_columns(self, array: str) -> int:
@@ -171,7 +171,7 @@ class WgmmaSumsTiling:
 
     @property
     def half_columns(self) -> int:
-        """Columns of dQ that a warpgroup rounds."""
+        """The number of columns of dQ that a warpgroup rounds."""
         return width_of(self.head_dim) // CONSUMERS
 
     def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002

@@ -46,12 +46,12 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def rest_columns(self) -> int:
-        """Columns of K after those of O, padding included."""
+        """The number of columns of K after those that are V, padding included."""
         return self.score_columns - self.output_columns
 
     @property
     def columns_of_consumer(self) -> int:
-        """Columns of O that a consumer computes, padding included."""
+        """The number of columns of O that a consumer computes, padding included."""
         return self.output_columns // _CONSUMERS
 
     @property

@@ -144,7 +144,7 @@ def append_kernel(config: AppendConfig) -> ir.Module:
 
 @dataclass(frozen=True)
 class _Parameters:
-    """The parameters of an append kernel, loaded."""
+    """The loaded parameters of the kernel that appends rows to a KV cache."""
 
     arrays: Mapping[str, Array]
     operands: Mapping[str, ScoreArray]

@@ -237,7 +237,7 @@ def _add_part(
     weight: Value,
     sums: list[list[Var]],
 ) -> None:
-    """Add a part times its weight to this lane's columns."""
+    """Add a partial result, times its weight, to this lane's columns of O."""
     first = row.parts + (k.cvt(split, dtype=s64) * row.part_bytes).as_(u64)
     span, nbytes = WARP_SIZE * config.width, config.parts.nbytes
     for n, result in enumerate(sums):

@@ -81,7 +81,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 
 
 class _Tile(NamedTuple):
-    """A tile of keys whose scores are computed."""
+    """A tile of keys whose scores S the warp has computed, and what is left to do for it."""
 
     n: Value  # -n - 1 tiles lie before it
     coordinates: ScoreCoordinates | None  # of its scores; None if no feature has asked
@@ -274,7 +274,7 @@ class MmaForward:
         ]
 
     def _take_maxima(self) -> None:
-        """Move the shifts that scores have outgrown."""
+        """Move the softmax shifts of rows whose scores have outgrown them."""
         self.k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         self.softmax.take(self.S, self._rescale)
 
@@ -308,7 +308,7 @@ class MmaForward:
         return products.operands(words)
 
     def _multiply(self, P: object, products: WarpProducts | None = None) -> None:
-        """O += P V, of a slice of the tile by `products`."""
+        """Compute O += P V for a slice of the tile of keys, by `products`."""
         self.k.note("O += P V")
         (products or self.products).outputs(self.O, P, self.pipeline.value_stage)
 

@@ -336,7 +336,7 @@ class _NumberCopies:
                 self.k.store(to.step(rows=n), value)
 
     def forget(self) -> None:
-        """Clear the registers where `start` has a condition."""
+        """Set the registers to 0 whose copies `start` may have left out."""
         for held in self._held.values():
             for value in held:
                 value.set(0.0)

@@ -44,7 +44,7 @@ _LOADING_WARPS: Final = 2
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of a CTA; `multiplying` and `loading` are within `others`."""
+    """The warp roles of a CTA; `multiplying` and `loading` are within `others`."""
 
     softmax: Role
     correction: Role
@@ -130,7 +130,7 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 
 @marked("tcgen05: roles")
 def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Module:
-    """The module with a kernel whose roles do what `of` says."""
+    """Generate a kernel whose warp roles do what `of` says: its PTX module."""
     # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
     appends = config.features.appended is not None
     short = not (config.packed or appends or config.features.rotation is not None)
@@ -178,7 +178,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
 
 @marked("tcgen05: products")
 def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, products: Products) -> None:
-    """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
+    """Start S = Q Kᵀ of each tile of keys, and O += P V of the tile before, for each row tile."""
     k, cta, memory = work.k, work.cta, pipeline.memory
     with ExitStack() as blocks:
         blocks.enter_context(memory.by_warp())

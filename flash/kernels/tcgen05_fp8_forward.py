@@ -48,7 +48,7 @@ class Fp8Products(Products):
         k.bar_warp_sync(-1)
 
     def narrow(self, of: Operand) -> Operand:
-        """An operand whose elements are of the config's type."""
+        """The operand of a product with its bytes taken as fp8 of the config's type."""
         return of.as_fp8(self.pipeline.config.dtype.name)
 
     def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:

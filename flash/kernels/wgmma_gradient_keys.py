@@ -321,7 +321,7 @@ class _Consumer(_Walk):
         return ScoreCoordinates(k, first_query, self.my_key - k.signed(lane), lane, queries, ROWS)
 
     def _numbers(self, stage: Stage, row: int) -> list[Value]:
-        """The shifts, or D, of this thread's queries of a stage."""
+        """The softmax shifts, or D, for this thread's queries in a pipeline stage."""
         return [number for pair in self.S.column_pairs(stage.numbers, row) for number in pair]
 
     @marked("wgmma gradient of keys: terms")

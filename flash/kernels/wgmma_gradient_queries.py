@@ -124,7 +124,7 @@ class _Consumer:
     def _numbers(
         self, numbers: dict[str, RowNumbers], row_deltas: SharedTile, my_row: Value
     ) -> tuple[Sequence[Value], Sequence[Value]]:
-        """The shift and D of each of this thread's rows."""
+        """The softmax shift and D for each of this thread's rows of Q."""
         k, part = self.k, self.part
         shifts, deltas = [], []
         for down in ROWS:

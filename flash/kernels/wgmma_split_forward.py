@@ -136,7 +136,7 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: scores")
     def _multiply_keys(self, key: Stage) -> None:
-        """Start S = Q Kᵀ, times the scales of both."""
+        """Start the product S = Q Kᵀ; Q and K are multiplied by scales before."""
         k = self.k
         k.note("S = Q K^T")
         (q, q_low), (of_key, key_low) = halves(self.queries.tile, (self.group_row, WGMMA_ROWS)), halves(key.k)
@@ -147,7 +147,7 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: outputs")
     def _multiply_values(self, weighted: _Weighted, value: Stage) -> None:
-        """Start P V of a tile, times the scales of both."""
+        """Start the product P V of a tile of keys; P and V are multiplied by scales before."""
         k = self.k
         k.note("P V")
         first = 0

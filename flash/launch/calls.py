@@ -74,7 +74,7 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
 
     @property
     def operands(self) -> dict[str, ArrayView]:
-        """The arrays of the config's features, by name."""
+        """The arrays of the config's features, such as a bias or lengths, by name."""
         return {name: array for name, array in self.arrays.items() if name not in _NO_OPERANDS}
 
 
@@ -137,7 +137,7 @@ def on_cpu_of(config: AttentionConfig, backend: str) -> Callable[..., None]:
 
 
 def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
-    """Compute the call with `attend`, a result of `on_cpu_of`."""
+    """Compute a forward call on the host with the function `attend` that `on_cpu_of` returned."""
     config, operands = call.config, dict[str, Any]()
     if len(call.arrays) > len(MATRICES):
         operands = gathered({name: host_array(a) for name, a in call.operands.items()})

@@ -89,7 +89,7 @@ class Geometry:
         return self.heads // self.kv_heads if self.kv_heads else 1
 
     def shape_of(self, output: Output) -> tuple[int, ...]:
-        """The shape of an output other than O."""
+        """The shape of the array of an output other than O, such as LSE."""
         packed = self.max_seqlen_q is not None
         shape = output.shape(self.batch, self.heads, self.seq_q, packed=packed)
         return shape[1:] if self.unbatched else shape

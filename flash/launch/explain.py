@@ -257,7 +257,7 @@ def _why(proof: Proof | GlobalProof) -> str:
 
 
 def rows_of(g: Geometry) -> str:
-    """The rows of Q and K as text."""
+    """The numbers of rows of Q and K as text for `explain`."""
     if g.max_seqlen_q is None:
         return f"seq_q {g.seq_q}, seq_k {g.seq_k}"
     keys = f"total_k {g.seq_k}"

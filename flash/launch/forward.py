@@ -173,7 +173,7 @@ class Forward(CopyingOperation[Call]):
     def declared(
         self, like: ArrayView, geometry: Geometry, outputs: Iterable[Output], *, out: object
     ) -> list[Result]:
-        """The new arrays for the results of a call."""
+        """The declarations of the new arrays for the results of a call."""
         declared = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
         declared += [Result(o.name, like, geometry.shape_of(o), F32, o.initial) for o in outputs]
         return declared
@@ -202,7 +202,7 @@ class Forward(CopyingOperation[Call]):
         outputs: tuple[Output, ...],
         splits: int = 1,
     ) -> KernelConfig:
-        """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
+        """Choose the kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = None if ordinal is None else self.target(ordinal)
         return kernel_of(self.config, geometry, target, aligned, outputs, splits, self.device(ordinal))
 
@@ -232,7 +232,7 @@ class Forward(CopyingOperation[Call]):
         return call._replace(arrays=arrays)
 
     def dense(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The call with dense copies `arrays` of its arrays."""
+        """The same call on `arrays`, which are dense copies of its arrays."""
         there = self.over(call, arrays)
         views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
         geometry = self._cached_geometry(views, call.layout, call.geometry.max_seqlen_q)

@@ -29,7 +29,7 @@ _LAUNCH: Final = 4e-6  # seconds between two dependent launches of a merge
 
 
 class Slots(NamedTuple):
-    """Room for CTAs: for `each` of them on every multiprocessor."""
+    """The room for CTAs on a GPU: `each` of its multiprocessors runs that many at a time."""
 
     multiprocessors: int
     each: int

@@ -51,13 +51,13 @@ class CommonOptions(TypedDict, total=False):
 
 
 class AttentionOptions(CommonOptions, total=False):
-    """The options of `attention` in all adapters."""
+    """The options that `attention` has in all adapters, such as that of torch."""
 
     layout: str
 
 
 class VarlenOptions(CommonOptions, total=False):
-    """The options of `attention_varlen` in all adapters."""
+    """The options that `attention_varlen` has in all adapters, such as that of torch."""
 
     max_seqlen_q: int | None
     max_seqlen_k: int | None

@@ -315,7 +315,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def tile_request(self) -> TileRequest:
-        """The part of the config on which the choice of tiles depends."""
+        """The part of the config, such as types and head_dim, on which the choice of tiles depends."""
         request = TileRequest(
             self.head_dim,
             self.value_dim,

@@ -89,7 +89,7 @@ class Appended:
 
     @property
     def words(self) -> list[str]:
-        """The words for the new rows in the kernel's name."""
+        """The words for appended rows and their rotary embedding in the kernel's name."""
         return ["append", *(self.rotation.words if self.rotation else [])]
 
     @property
@@ -242,7 +242,7 @@ class Features:
 
     @property
     def hides_anywhere(self) -> bool:
-        """Whether a feature may hide any key from any query."""
+        """Whether a score feature, such as a mask, may hide any key from any query."""
         return any(feature.hides for feature in self.scores)
 
     @property
@@ -339,7 +339,7 @@ class Features:
             )
 
     def _scale_of_blocks(self, what: str, name: str) -> Operand:
-        """The scales of blocks of rows of Q, K, V or dO."""
+        """The array with the fp8 scales of blocks of rows of Q, K, V or dO."""
         return Operand(
             name,
             F32,

@@ -1,4 +1,4 @@
-"""The arrays of a kernel of gradients."""
+"""The arrays that gradient kernels read and write: matrices, numbers of rows and sums."""
 
 from __future__ import annotations
 

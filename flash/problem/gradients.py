@@ -198,7 +198,7 @@ class GradientTiling:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the sums leave so few registers that products are to take less."""
+        """Whether sums take so many registers that products must do with fewer operands in flight."""
         return self.operands is F32_GRADE and max(self.head_dim, self.head_dim_v) > _CROWDED
 
     def _products(self, columns: int) -> MmaTiling:
@@ -279,7 +279,7 @@ class GradientConfig:
 
     @property
     def wgmma(self) -> WgmmaGradientTiling:
-        """The tiling of a kernel with `wgmma`. Raises `TypeError` for another."""
+        """The tiling of a gradient kernel with `wgmma` for a problem. Raises `TypeError` for another."""
         if not isinstance(self.tiling, WgmmaGradientTiling):
             raise TypeError(f"a tiling of wgmma is wanted, got {type(self.tiling).__name__}")
         return self.tiling
@@ -303,12 +303,12 @@ class GradientConfig:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether Q, K, V and dO are of fp8, with scales."""
+        """Whether Q, K, V and dO have fp8 elements, which scales multiply."""
         return self.dtype.is_narrow
 
     @property
     def factor_type(self) -> DType:
-        """The type of the factors of products that sum gradients."""
+        """The element type of the operands of products that sum gradients, such as dS and K for dQ."""
         return BF16 if self.is_fp8 else self.dtype
 
     def factor_of(self, matrix: str) -> str:
@@ -326,7 +326,7 @@ class GradientConfig:
 
     @property
     def adds_in_order(self) -> bool:
-        """Whether CTAs add to sums of dQ in a fixed order."""
+        """Whether CTAs add to sums of dQ in a fixed order, so that results are deterministic."""
         return isinstance(self.tiling, WgmmaGradientTiling) and self.tiling.in_order
 
     @property

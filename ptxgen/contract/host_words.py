@@ -79,7 +79,7 @@ class Words:
         return f"r#{name}" if name in _RUST_WORDS else name
 
     def function(self, name: str) -> str:
-        """The name of a function, in C without the prefix."""
+        """The name in C or Rust of a function of the stub, in C without the prefix."""
         if name.rstrip("_") in (_C_FUNCTIONS if self._is_c else _RUST_FUNCTIONS):
             return f"{name}_"
         return name if self._is_c else self.member(name)

@@ -280,11 +280,11 @@ class _Code:
         ]
 
     def maps(self) -> list[Map]:
-        """The tensor maps of the contract, as code."""
+        """The tensor maps that the host encodes, as code in C or Rust."""
         return maps_of(self.contract, self.member, self.of, "a->{}[{}]" if self.is_c else "self.{}[{}]")
 
     def sizes(self) -> list[Size]:
-        """All sizes, each after those that it is computed from."""
+        """All sizes of the contract, each after the sizes from which it is computed."""
         return [
             Size(
                 name,

@@ -28,7 +28,7 @@ class Scratch(Protocol):
     """Returns the same shared memory at each call with a name, for `count` elements of the type."""
 
     def __call__(self, count: int, dtype: ScalarType, name: str = ..., /) -> Pointer:
-        """The pointer to the memory."""
+        """The pointer to shared memory for `count` elements of the type, the same for the same name."""
 
 
 class Warp:
@@ -114,8 +114,8 @@ class Warp:
     def extremes(
         self, caller: str, value: Value, index: Value, cmp: _Order
     ) -> tuple[tuple[Value, ...], Combine]:
-        """A value with its index, and what takes the better of two: the one that compares as `cmp` says, of
-        equal ones that with the lesser index.
+        """A value with its index, and for argmax a function that takes the better of two: the one that compares
+        as `cmp` says, of equal ones that with the lesser index.
         """
         self._check(caller, value)
         if getattr(index, "type", None) not in (u32, s32):
@@ -354,7 +354,7 @@ class Cta:
         return slots
 
     def _slots(self, values: Sequence[Value], count: int) -> list[Pointer]:
-        """For each value `count` shared elements, which all threads may write."""
+        """The pointers to `count` shared elements for each value, which all threads may write."""
         if self._used or self._k.is_in_block:
             self._k.barrier()  # all threads have read what was stored before
         self._used = True

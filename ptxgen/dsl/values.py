@@ -344,7 +344,7 @@ class Pointer:
         return self._element(index, 1)
 
     def _element(self, index: Scalar, count: int) -> Pointer:
-        """The pointer to element `index` * `count`."""
+        """The pointer to the first element of vector `index`: element `index` * `count`."""
         if not isinstance(index, Value):
             if not is_int(index):
                 raise self._no_index(index)

@@ -223,7 +223,7 @@ def _check(
 
 
 def _arrays(in_flight: object) -> Sequence[NDArray[Any]]:
-    """The arrays of `in_flight`, which are checked."""
+    """The checked arrays of the argument `in_flight` of `run`."""
     arrays = in_flight if isinstance(in_flight, list | tuple) else (in_flight,)
     for array in arrays:
         if not isinstance(array, np.ndarray) or arrays is not in_flight:
@@ -257,7 +257,7 @@ _parsed = functools.lru_cache(maxsize=8)(parse_on_use)
 
 @dataclass(slots=True)
 class _Launch:
-    """One launch, with the results of its batches so far."""
+    """One launch of a kernel in the interpreter, with the results of its batches of CTAs so far."""
 
     program: Program
     allocations: AllowedAllocations | None  # of shared addresses, if bounds are checked
@@ -414,7 +414,7 @@ def _all_reports(kernel: str, reports: Reports) -> str:
 
 
 def _has(program: Program, opcode: str) -> bool:
-    """Whether an instruction's opcode begins in this way."""
+    """Whether any instruction of a program has an opcode that begins with `opcode`."""
     return any(instr.opcode.startswith(opcode) for instr in program.instrs)
 
 

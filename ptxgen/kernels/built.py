@@ -253,7 +253,7 @@ class BuiltFunction:
 
 
 def _refuted(obligation: Obligation, is_stored: bool) -> tuple[str, ...]:
-    """The problems and violations of a proof of shared memory, which the cache on disk may have if it
+    """The problems and violations that a proof of shared memory has, which the cache on disk may have if it
     `is_stored`.
     """
     cache = proof_cache()

@@ -32,7 +32,7 @@ class Findings:
     _repr_pretty_ = pretty
 
     def _repr_html_(self) -> str:
-        """The findings in a notebook."""
+        """The findings of the sanitizers as HTML, which a notebook shows."""
         return self.shown_as("sanitizers")
 
     def shown_as(self, title: str, *texts: tuple[str, str, bool]) -> str:

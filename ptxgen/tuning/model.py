@@ -99,7 +99,7 @@ class _Code:
 
 
 def _assembled(built: BuiltFunction) -> _Code | None:
-    """The assembled kernel; None if no assembler is installed. Raises `AssemblerError`."""
+    """The assembled kernel, a cubin; None if no assembler is installed. Raises `AssemblerError`."""
     try:
         assembler = find_assembler(target=built.target.name)
     except BackendError:

@@ -54,7 +54,7 @@ def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
 
 
 def _count(instr: Instr) -> int:
-    """The number of accesses to global memory of an instruction."""
+    """How many accesses to global memory an instruction makes."""
     return sum(1 for _ in global_touches(instr))
 
 

@@ -82,7 +82,7 @@ class _Access(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """Ordinary stores, and reads and writes of asynchronous operations."""
+    """The accesses to shared memory by proxy: ordinary stores, and asynchronous reads and writes."""
 
     stores: list[_Access]
     reads: list[_Access]

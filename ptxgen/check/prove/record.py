@@ -87,7 +87,7 @@ def _is_row(row: object, counts: dict[str, int]) -> bool:
 
 
 def _instructions(module: Module) -> dict[str, list[Instr]]:
-    """The instructions of each kernel and function, by its name."""
+    """The instructions of each kernel and function of a module, by name."""
     bodies = {f.name: f.body or () for f in module.functions} | {k.name: k.body for k in module.kernels}
     return {name: [s for s in body if isinstance(s, Instr)] for name, body in bodies.items()}
 

@@ -186,5 +186,5 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _times(number: int) -> Any:
-    """The modifier of a load or store of so many columns."""
+    """The `.num` modifier of a `tcgen05` load or store of so many columns, such as x32."""
     return f"x{number}"

@@ -109,6 +109,6 @@ def is_packed(operand: Operand) -> bool:
 
 
 def _fields(layout: Layout, *, k_is_rows: bool) -> SharedMatrix:
-    """What a descriptor says of a layout, but for the address."""
+    """The bits of a matrix descriptor that describe a tile's layout, without its address."""
     leading = layout.slab_bytes if k_is_rows else _UNIT  # K-major: not used
     return SharedMatrix(0, leading, SWIZZLE_ROWS * layout.row_bytes, 0, OF_MAPS[layout.swizzle])

@@ -276,7 +276,7 @@ class TensorRing(RingMemory):
         self._arrive_at_products(self._handed_barrier(stage.index), self.consumer)
 
     def _handed_barrier(self, index: Value | int) -> TilePointer:
-        """The barrier at which a stage is handed on."""
+        """The mbarrier at which the role that takes a stage over waits for it."""
         at = self._handed
         assert at is not None  # a role takes stages then
         if isinstance(index, int):

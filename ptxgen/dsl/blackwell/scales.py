@@ -34,7 +34,7 @@ class Scales:
 
     @property
     def _blocks(self) -> int:
-        """Blocks of 128 rows."""
+        """The number of blocks of 128 rows of which the operand has scale factors."""
         return -(-self.rows // SCALE_ROWS)
 
     @property

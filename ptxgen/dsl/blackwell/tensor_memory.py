@@ -254,7 +254,7 @@ class TensorMemory:
 
 
 def _check(caller: str, k: Roles, cluster: Cluster, columns: object, cta_group: object) -> None:
-    """Raise unless the kernel may allocate these columns."""
+    """Raise the errors of `caller` unless the kernel may allocate these columns of tensor memory."""
     if not any(k.target.has_features_of(family) for family in TENSOR_FAMILIES):
         raise UnsupportedTargetError(
             f"{caller}: expected a target with tensor memory, such as sm_100a, sm_103a or sm_110a, got "

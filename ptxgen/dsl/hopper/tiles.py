@@ -23,7 +23,7 @@ class _Anybody:
     """The owner of a tile whose memory may always be used."""
 
     def use(self, what: str) -> None:
-        """Allow the use `what`."""
+        """Allow any use: this owner never refuses one."""
 
 
 ANYBODY: Final = _Anybody()
@@ -235,14 +235,14 @@ class BoxTile:
 
 
 def _sum(a: Scalar, b: Scalar) -> Scalar:
-    """a + b, of ints or values."""
+    """The sum a + b of Python ints, without an instruction, or of u32 values."""
     if isinstance(a, Value):
         return a if not isinstance(b, Value) and not b else a + b
     return b if isinstance(b, Value) and not a else b + a
 
 
 def _xor(a: Scalar, b: Scalar) -> Scalar:
-    """a ^ b, of ints or values."""
+    """The bitwise exclusive or a ^ b of Python ints, without an instruction, or of u32 values."""
     if isinstance(a, Value):
         return a if not isinstance(b, Value) and not b else a ^ b
     if isinstance(b, Value):

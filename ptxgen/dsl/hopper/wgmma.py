@@ -206,7 +206,7 @@ class Accumulator:
     # ------------------------------------------------------------------------------ products
 
     def __iadd__(self, of: Product) -> Accumulator:
-        """Start adding a product; `k.wgmma.wait` waits for it."""
+        """Start adding a product to the sums (`acc += a @ b`); `k.wgmma.wait` waits for it."""
         self._start(of, add=True)
         return self
 
@@ -421,7 +421,7 @@ class Accumulator:
         return thread_order(position, self.columns)
 
     def _chunks(self) -> Iterator[list[AccumulatorVar]]:
-        """The variables, four after four."""
+        """The variables of this thread's elements, in groups of four."""
         variables = list(self.all())
         for first in range(0, len(variables), CHUNK):
             yield variables[first : first + CHUNK]
@@ -475,5 +475,5 @@ def _rows_offset(a: Operand, index: int) -> int:
 
 
 def _is_word(value: object) -> bool:
-    """Whether a value has 32 bits."""
+    """Whether a value has 32 bits, as a register of `wgmma` operands must."""
     return isinstance(value, Value) and value.type.bits == u32.bits

@@ -337,7 +337,7 @@ def _holds(extent: Scalar, start: Scalar, length: int) -> bool:
 
 
 def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
-    """The distance from `start` to `extent`, s32."""
+    """The number of elements from index `start` to the end `extent` of an axis, s32."""
     end = extent.as_(s32) if isinstance(extent, Value) else k.mov(extent, type=s32)
     return end - start.as_(s32)
 

@@ -213,7 +213,7 @@ class Meetings:
         negated: bool,
         site: Site | None,
     ) -> bool | None:
-        """Whether a guard holds for a whole warp; None if the warp now waits for its outcome."""
+        """Whether a branch's guard holds for a whole warp; None if the warp waits for its outcome."""
         if guard is None:
             return True
         value = operand(values.of(guard))

@@ -37,7 +37,7 @@ _PARTIAL: Final = f"warps are followed in blocks of whole warps of {WARP} thread
 
 
 class _BarrierSite(NamedTuple):
-    """A barrier instruction in the text."""
+    """The position of a barrier instruction in the kernel's text, and its operands."""
 
     block: int
     position: int

@@ -102,7 +102,7 @@ class WarpValues:
         return self._computed(node, [self._values[a.id] for a in node.args])
 
     def _computed(self, node: Node, args: list[Value]) -> Value:
-        """The value that an operation makes of its arguments."""
+        """The result in this warp of an operation on its arguments: lanes' numbers or a term."""
         if node.kind == "choose":
             return self._chosen(node, args)
         if node.kind == "shuffle":

@@ -114,7 +114,7 @@ class Products:
         return bool(table.sure.any())
 
     def _numbers(self, site: InstrSite, operand: Operand, type: ScalarType) -> list[int]:
-        """The numbers that an operand can be; none if they are not known."""
+        """The possible values of an integer operand; none if they are not known."""
         search = self._search
         node = search.values.operand(operand, type, site.block, site.position)
         if not search.dependence.of(node).is_fixed:

@@ -200,7 +200,7 @@ class Search:
     def _anywhere(
         self, finding: Finding, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None
     ) -> Finding:
-        """The verdict that holds for every address of the variables."""
+        """The one verdict on an access that holds for every address of the shared variables."""
         period = self.dependence.of(base).period
         align = min(self.homes[name].align for name in self.provenance.symbols(base))
         count = period // max(align, 1)

@@ -350,7 +350,7 @@ def _is_of_whole_registers(node: Node) -> bool:
 
 
 def _plus(node: Node) -> tuple[Node, int]:
-    """A value as another value plus a literal; as itself plus 0 if it is no such sum."""
+    """A value split into another value and a literal added to it; itself and 0 if it is no such sum."""
     if node.kind == "apply" and node.data.op.opcode in _ADDITIONS and _is_of_whole_registers(node):
         for value, more in (node.args, node.args[::-1]):
             if more.kind == "const":

@@ -150,7 +150,7 @@ def _plain(op: Op, instr: Instr) -> Iterator[Touch]:
 
 
 def _zeros(op: Op, instr: Instr) -> Iterator[Touch]:
-    """The bytes that `st.bulk` writes."""
+    """The access to shared memory of `st.bulk`: the bytes that it sets to zero."""
     size = next((want, got) for want, got in pairs(op, instr) if want.name == "size")
     for _, address in _addresses(op, instr):
         yield Touch(
