@@ -240,7 +240,7 @@ def _tiling(
     *,
     small: bool = False,
 ) -> AnyTiling:
-    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys."""
+    """The tiling of a cache call's kernel; with `small` its tiles have `_SMALL_TILE` keys."""
     in_pages = call.page_size > 0
     request = replace(
         config.tile_request,

@@ -91,7 +91,7 @@ class ClearedValues(RestoredValues):
 
     @marked("cleared values: clear")
     def _clear(self) -> None:
-        """Clear NaN and infinity in the tile that was filled last, and pass it to the consumer."""
+        """Set NaN and infinity to 0 in the tile of V filled last, and pass the tile to the consumer."""
         k, producer = self.k, self.producer
         with self.values.rework() as stage:
             tile, width = stage.v, stage.v.layout.slab_columns

@@ -66,7 +66,7 @@ class FmaProducts:
             self._add_panel(S, of_q, of_k if stage is None else of_k + stage)
 
     def _add_panel(self, S: Fragment, of_q: Value | None, of_k: Value | None) -> None:
-        """S += Q Kᵀ for the columns of a panel, which begins at these bytes of the tiles."""
+        """Compute S += Q Kᵀ for the columns of a panel, which begins at these bytes of the tiles."""
         for half in range(BLOCK_CHUNKS):
             query = self._q[half].stage(of_q)
             keys = [column[half].stage(of_k) for column in self._k]

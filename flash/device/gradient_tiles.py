@@ -47,7 +47,7 @@ def nothing() -> None:
 def tiles_of(
     k: KernelBuilder, config: GradientConfig, owned: tuple[str, str], walked: tuple[str, str]
 ) -> tuple[tuple[SwizzledTile, SwizzledTile], tuple[SwizzledTile, SwizzledTile]]:
-    """The tiles of the two matrices whose rows the CTA owns, and of the two that it walks over."""
+    """Declare the tiles of the two matrices whose rows the CTA owns, and of the two it walks over."""
     t, dtype = config.mma, config.dtype.scalar
     widths = t.width(t.of_scores), t.width(t.of_weights)
     a, b = (k.swizzled(f"{n}_tile", (t.block, w), dtype) for n, w in zip(owned, widths, strict=True))
@@ -133,7 +133,7 @@ def store(
     total: Fragment,
     scale: Value | None,
 ) -> None:
-    """Write a gradient, times `scale`, through the rows of `staging` that are the warp's own."""
+    """Write a gradient, times `scale`, to memory through the warp's rows of the tile `staging`."""
     if scale is not None:
         for value in total.all():
             k.mul(value, scale, into=value)

@@ -107,14 +107,14 @@ class HeadScores:
 
     @property
     def head_of_batch(self) -> Value:
-        """batch * heads + head; for packed rows that of the first head of the group."""
+        """The index batch * heads + head; for packed rows, with the first head of the group."""
         if self.packing is None:
             return self.nth_head
         return self.nth_head * self.packing.group
 
     @property
     def first_head(self) -> Value:
-        """The number of the head of Q; for packed rows of the first head of the group."""
+        """The index of the head of Q; for packed rows, of the first head of the group."""
         return self.head if self.packing is None else self.head * self.packing.group
 
     @property

@@ -177,7 +177,7 @@ class NonFinite(RestoredValues):
             k.store(self._flag, 0)
 
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
-        """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
+        """Set NaN and infinity to 0 in this thread's part of a tile of V, whose copies have arrived."""
         self.clear_chunks(loader.chunks(stage))
 
     def clear_chunks(self, chunks: Iterable[Pointer]) -> None:

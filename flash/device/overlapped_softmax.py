@@ -54,7 +54,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: weigh")
     def move_shifts(self, S: Fragment) -> None:
-        """Move the shifts that scores have outgrown, as the first half of `weigh`."""
+        """Move the softmax shifts that scores have outgrown, as the first half of `weigh`."""
         k = self.k
         tops = self._tops(S)
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]

@@ -139,7 +139,7 @@ class PanelLoader:
                 word.set(0)
 
     def _stored(self, words: Sequence[Value]) -> Sequence[Value]:
-        """The four words of a chunk of the tile, from the words of the matrix that become it."""
+        """The four 32-bit words of a chunk of the tile, converted from the matrix' words."""
         return words
 
     def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:

@@ -39,7 +39,7 @@ class RotaryAngles:
         return pair * step, pair * step + apart
 
     def pair_of(self, k: KernelBuilder, column: Value) -> tuple[Value, Value, Value]:
-        """The pair of a column, whether the column is its second one, and its other column."""
+        """The pair of columns with a column, whether it is the pair's second, and the other column."""
         if self.interleaved:
             return column >> 1, (column & 1) != 0, column ^ 1
         apart = self.rotary_dim // 2
@@ -48,7 +48,7 @@ class RotaryAngles:
         return k.min(column, other), is_second, other
 
     def angle(self, k: KernelBuilder, pair: Value, inside: Value | None) -> tuple[Value, Value]:
-        """The cosine and sine of a pair; 0 where it is not `inside` (None: it is)."""
+        """The cosine and sine of a pair's angle, f32; 0 where the pair is not `inside` (None: it is)."""
         cos, sin = (
             load_if(k, column_of(k, row, pair, F32_BYTES, f32), inside) for row in (self.cos, self.sin)
         )

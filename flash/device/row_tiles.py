@@ -66,7 +66,7 @@ class RowTiles:
 
     @marked("row tiles: weights")
     def _weigh(self, stage: TensorStage, n: Value, masking: Masking) -> None:
-        """P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in the columns of S."""
+        """Compute P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in S's columns."""
         k = self.k
         plain = self.cta.scoring is None and not masking.hides
         row, top = self._products(stage, n, plain=plain)
@@ -198,5 +198,5 @@ class RowTiles:
         return RowSoftmax(k, scale, SLACK, sinks, by_polynomial=by_polynomial(self.work.config.target))
 
     def _scale(self) -> Value:
-        """The factor of products, in units of log2, without its sign, which their negation has."""
+        """The factor of scores, in units of log2, without its sign; scores are negated if it is negative."""
         return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)

@@ -154,5 +154,5 @@ def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -
 
 
 def _unroll(fmas: int) -> int:
-    """How many times to repeat `fmas` multiply-adds in one iteration of a loop."""
+    """How often a loop's body of `fmas` multiply-adds is repeated in one iteration (unrolled)."""
     return max(1, _FMAS_PER_ITERATION // fmas)

@@ -87,7 +87,8 @@ class OnlineSoftmax:
 
     @marked("softmax: finish")
     def finish(self, i: int) -> FinishedRow:
-        """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
+        """End the softmax of row i: 1 / its sum of weights, or 0 where it has seen no key; and its
+        log-sum-exp in natural units, or
         -inf there.
         """
         k = self.k

@@ -38,7 +38,7 @@ class Correction:
 
     @marked("correction: tiles")
     def run(self) -> None:
-        """Rescale O before each tile of keys but the first, and store it after the last."""
+        """Rescale O before each tile of keys but the first, and store O after the last."""
         k = self.k
         with k.when(has_tiles(self.cta), uniform=True):
             self._follow()

@@ -229,7 +229,7 @@ class Consumer(ABC):
             pipeline.values.acquire().release()
 
     def weigh(self, n: Value, masking: Masking, scoring: Scoring | None) -> None:
-        """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it, in the registers of S."""
+        """Compute P = exp2(scale * (S - shift)) of the tile with -n - 1 before it, in S's registers."""
         S = self.S.rows_of_thread
         coordinates = self.scores.finish(S, n, masking, scoring)
         self.k.note("P = exp2(scale * S - shift)")

@@ -55,7 +55,7 @@ class Queries:
 
     @marked("wgmma: negative scale")
     def negate(self) -> None:
-        """Negate Q if the scale is negative: the softmax takes a positive one."""
+        """Negate Q in shared memory if the softmax scale is negative: the softmax takes a positive one."""
         if self.work.cta.scoring is not None:
             return
         with self.k.when(self.work.parameters.scale.as_(s32) < 0, uniform=True):

@@ -172,7 +172,7 @@ class BlockLoader(WideningLoader):
 def widening_loader(
     k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, stored: DType, scales: ScaleCopies | None
 ) -> WideningLoader:
-    """The loader of rows of a narrow type into a tile of f16; with `scales` of single rows, these too."""
+    """The loader of rows of a narrow type into a tile of f16; it also loads `scales` of single rows."""
     if isinstance(stored, BlockType):
         return BlockLoader(k, matrix, tile, stored)
     return WideningLoader(k, matrix, tile, stored, scales)

@@ -72,7 +72,7 @@ class Family(ABC, Generic[T]):
 
     @property
     def instruction(self) -> str:
-        """The instruction that multiplies, for messages: the first word of the name."""
+        """The instruction by which the family multiplies matrices: the first word of its name."""
         return self.name.partition(" ")[0]
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Family(ABC, Generic[T]):
         """Whether the family is for the types and rows of a request, for some sizes and targets."""
 
     def is_for(self, target: Target) -> bool:
-        """Whether its kernels are for this target and few others; False if they are for all."""
+        """Whether the family's kernels are for a target and few others; False if they are for all."""
         return self.target == target.name
 
     @abstractmethod

@@ -193,7 +193,7 @@ class MmaTiling:
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: the accumulators of S and O, P, and the rest."""
+        """The estimated number of registers of a thread: the accumulators of S and O, P, and the rest."""
         score_sums = self.tile * (2 if self.operands is PAIRS else 1)  # small products have their own
         columns = score_sums + self.output_columns
         accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
@@ -208,7 +208,9 @@ class MmaTiling:
 
     @property
     def _prefetched(self) -> int:
-        """Registers of a thread in which a tile waits; those of K are free when those of V are taken."""
+        """The number of registers of a thread in which a tile waits; those of K are free when those of V are
+        taken.
+        """
         words = self.tile * max(self.score_width, self.output_width) * self.operands.nbytes // _WORD
         return words // self.threads if self.prefetches else 0
 

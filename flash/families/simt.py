@@ -148,12 +148,12 @@ class Tiling:
 
     @property
     def key_distances(self) -> list[int]:
-        """Distances of the butterfly that joins the lanes which share a row, each with its keys."""
+        """The lane distances of the butterfly shuffles that join the lanes which share a row."""
         return _distances(self.interleave, self.key_lanes)
 
     @property
     def split_distances(self) -> list[int]:
-        """Distances of the butterfly that adds up what the splits of a score have summed."""
+        """The lane distances of the butterfly shuffles that add the parts of a score."""
         return _distances(self.interleave * self.key_lanes, self.splits)
 
     @property
@@ -183,7 +183,7 @@ class Tiling:
 
     @property
     def interleave(self) -> int:
-        """Row groups whose lanes alternate: two, where both fit into a warp."""
+        """The number of row groups whose lanes alternate in a warp: two, where two fit into it."""
         return 2 if self.lanes < WARP_SIZE else 1
 
     @property
@@ -258,8 +258,8 @@ class Tiling:
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: the fragments of S and O, the operands in flight, and
-        the rest.
+        """The estimated number of registers of a thread: the fragments of S and O, the operands in flight,
+        and the rest.
         """
         outputs = self.rows * self.chunks * CHUNK
         scores = self.rows * self.keys

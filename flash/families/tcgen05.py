@@ -136,25 +136,27 @@ class Tcgen05Tiling(WgmmaTiling):
         return next(columns for columns in TENSOR_ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
-        """Registers of a thread that copies or starts products, and of one that computes weights.
-        `keeps_more` is whether the CTA takes several blocks of queries.
+        """The number of registers of a thread that copies or starts products, and of one that computes
+        weights. `keeps_more` is whether the CTA takes several blocks of queries.
         """
         compute, _, copy = self._registers(keeps_more=keeps_more)
         return copy, compute
 
     def correction_registers(self, *, keeps_more: bool) -> int:
-        """Registers of a thread that rescales O; `keeps_more` as in `registers_of_roles`."""
+        """The number of registers of a thread that rescales O; `keeps_more` as in `registers_of_roles`."""
         return self._registers(keeps_more=keeps_more)[1]
 
     def _registers(self, *, keeps_more: bool) -> tuple[int, int, int]:
-        """Registers of a thread that computes weights, of one that rescales O, and of the others."""
+        """The number of registers of a thread that computes weights, of one that rescales O, and of the
+        others.
+        """
         works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS or self.value_slices > 1
         return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, the factors
-        of rows, and barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one,
+        the factors of rows, and barriers.
         """
         tiles = self.block_q * self.score_columns
         if not self.output_is_over_queries:

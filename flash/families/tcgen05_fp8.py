@@ -62,8 +62,8 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, ones and O, the factors of rows, and
-        barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, ones and O, the factors
+        of rows, and barriers.
         """
         _, of_scores = self.tile_of("K")
         tiles = self.block_q * (of_scores + _HALF * self.output_columns)

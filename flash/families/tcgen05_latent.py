@@ -55,8 +55,8 @@ class Tcgen05LatentTiling(Tcgen05Tiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, which O leaves from, and of K and V, the
-        factors of rows, and barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, which O leaves from, and of K
+        and V, the factors of rows, and barriers.
         """
         tiles = self.block_q * self.score_columns + _SLABS * self.tile * SLAB
         tiles += self.stages * self.tile * self.output_columns

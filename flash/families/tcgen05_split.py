@@ -59,7 +59,7 @@ class SplitTcgen05Tiling(PairTiling, Tcgen05Tiling):
 
     @property
     def needed_columns(self) -> int:
-        """Columns of tensor memory of two stages of S, of both parts of P, and of two stages of sums."""
+        """The number of columns of tensor memory for two stages of S, high and low P, and two of sums."""
         return (SCORE_STAGES + 1) * self.tile + OUTPUT_STAGES * self.output_columns
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002

@@ -183,10 +183,10 @@ class WgmmaTiling:
         return _BY_POLYNOMIAL if self.checks_sums and narrow else 0
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
-        """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
-        those that copy keep the bounds of a window, besides those of a part of the keys or from part to part
-        of the problem, or clear values that blocks of queries dealt in order (`scheduler="static"`) may not
-        see, or whether consumers of fp8 follow the largest scores of heads.
+        """The number of registers of a thread that copies, and of one that computes; 0: not set. `keeps_more`
+        is whether those that copy keep the bounds of a window, besides those of a part of the keys or from
+        part to part of the problem, or clear values that blocks of queries dealt in order
+        (`scheduler="static"`) may not see, or whether consumers of fp8 follow the largest scores of heads.
         """
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]
@@ -220,8 +220,8 @@ class WgmmaTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, and
-        their barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one,
+        and their barriers.
         """
         steps, tiles = 3, self.query_stages * self.block_q * self.score_columns
         if not self.output_is_over_queries:
@@ -249,8 +249,8 @@ class WgmmaTiling:
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: with warps of several roles, what each has at the beginning;
-        else the accumulators of S and O, P, and the rest.
+        """The estimated number of registers of a thread: with warps of several roles, what each has at the
+        beginning; else the accumulators of S and O, P, and the rest.
         """
         if self._least_registers:
             return _ALL_REGISTERS // self.threads // _REGISTER_UNIT * _REGISTER_UNIT
@@ -258,7 +258,9 @@ class WgmmaTiling:
 
     @property
     def _least_registers(self) -> int:
-        """Registers of a thread that computes, in the kernel that leaves it the fewest; 0: not set."""
+        """The number of registers of a thread that computes, in the kernel that leaves it the fewest; 0: not
+        set.
+        """
         return min(self.registers_of_roles(keeps_more=more)[1] for more in (False, True))
 
     @property
@@ -280,7 +282,7 @@ class WgmmaTiling:
 
 
 def width_of(columns: int) -> int:
-    """The columns that a kernel computes with for rows of `columns` columns."""
+    """The number of columns, padding included, with which a kernel computes rows of `columns` columns."""
     return next(width for width in WIDTHS if columns <= width)
 
 
@@ -341,7 +343,7 @@ class SizedHopperFamily(HopperFamily[W]):
 
 
 class PanelFamily(SizedHopperFamily[W]):
-    """The families whose consumers have rows of their own, and whose requests other families take, too."""
+    """The families with `wgmma` whose warpgroups each own rows, and whose problems others take, too."""
 
     tile_sizes = WGMMA_TILES
 

@@ -64,7 +64,7 @@ class Fp8Tiling(WgmmaTiling):
         return False
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
+        """The number of registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
         fills = self.output_columns in (WIDTHS[-1], _WIDEST_AT_ONCE)
         return (_REGISTERS_FILLED if fills else _REGISTERS)[self.consumers]
 
@@ -102,8 +102,8 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, V transposed, and of O if it
-        has one, and their barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, V transposed, and of O
+        if it has one, and their barriers.
         """
         tiles = self.block_q * self.score_columns
         tiles += self.stages * self.tile * (self.score_columns + 2 * self.output_columns + ONES)

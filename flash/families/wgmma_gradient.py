@@ -84,7 +84,7 @@ class WgmmaGradientTiling:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Columns of the tiles of Q and K, and of those of V and dO, padding included."""
+        """The number of columns of tiles of Q and K, and of tiles of V and dO, padding included."""
         return width_of(self.head_dim), width_of(self.head_dim_v)
 
     def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002

@@ -80,8 +80,8 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, barriers, and shifts of
-        rows, some of them between barriers and the tile that follows.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, barriers,
+        and shifts of rows, some of them between barriers and the tile that follows.
         """
         tiles = (self.block_q + self.stages * self.tile) * self.score_columns + self.block_q * self.tile
         return _PAIR * tiles + _CONSUMERS * WGMMA_ROWS * _F32_BYTES + _BARRIERS
@@ -108,7 +108,7 @@ class LatentTiling(WgmmaTiling):
 
 
 class LatentFamily(SizedHopperFamily[LatentTiling]):
-    """Kernels for rows of Q and K that are so wide that V is read from tiles of K, whose columns it is."""
+    """The family of `wgmma` kernels for wide rows of Q and K, where V is columns of K (MLA)."""
 
     name = "wgmma of latents"
     entry = "latent_wgmma_"

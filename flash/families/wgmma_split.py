@@ -65,7 +65,7 @@ class PairTiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """Bytes of the factors of rows of Q, and of the one of each row of K and V."""
+        """The bytes of shared memory for the scale factors of rows of Q, K and V."""
         return _WORD * (self._row_factors * self.block_q + 2 * self.stages * self.tile)
 
 
@@ -74,8 +74,8 @@ class SplitWgmmaTiling(PairTiling):
     """The tile sizes and warpgroups of one kernel; see `WgmmaTiling`."""
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
-        of one that computes.
+        """The number of registers of a thread that copies and splits, which are enough for the bounds of a
+        window, too, and of one that computes.
         """
         return _REGISTERS[self.consumers]
 
@@ -93,7 +93,7 @@ class SplitWgmmaTiling(PairTiling):
 
 
 def split_width_of(columns: int) -> int:
-    """The columns that a kernel computes with for rows of `columns` columns."""
+    """The number of columns, padding included, with which a kernel computes rows of `columns` columns."""
     return next(width for width in SPLIT_WIDTHS if columns <= width)
 
 

@@ -196,7 +196,7 @@ class _Parameters:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a head of a batch item; all three numbers are s32."""
+    """The coordinates of a row: batch item, head, and index in the head, all s32."""
 
     batch: Value
     head: Value

@@ -209,7 +209,7 @@ class MmaForward:
         return next(schedule for holds, schedule in table if holds)
 
     def _values_first(self, tile: _Tile) -> None:
-        """Wait for V before the exponentials: the assembler then mixes these with the products."""
+        """Wait for V before the exponentials, which the assembler then mixes with the products P V."""
         self.pipeline.await_values(on_arrival=tile.on_values)
         self._take_maxima()
         self.pipeline.start_keys(tile.n)
@@ -218,7 +218,7 @@ class MmaForward:
         self._multiply(self._scaled_weights())
 
     def _values_last(self, tile: _Tile) -> None:
-        """Wait for V after the exponentials, where registers are too short for both at a time."""
+        """Wait for V after the exponentials, where registers do not suffice for V and them at a time."""
         self._take_maxima()
         self.softmax.weigh(self.S)
         self.scores.drop(self.S, tile.coordinates)
@@ -286,7 +286,7 @@ class MmaForward:
                 self.k.mul(output, factor, into=output)
 
     def _scaled_weights(self) -> object:
-        """P as the operand of a product, times the scales of the tile's values if it has any."""
+        """The weights P as operand of P V, times the scales of the tile's rows of V if it has any."""
         if self.scales is not None:
             self.scales.scale_weights(self.S, self.O, self.pipeline.value_stage)
         return self.products.weights(self.S)

@@ -73,22 +73,22 @@ class Products:
         self.pipeline = pipeline
 
     def begin(self) -> None:
-        """Prepare operands, by all threads of the role, before the first work tile."""
+        """Prepare operands of products, by all threads of the role, before the first work tile."""
 
     def operand(self, tile: object) -> Operand:
-        """A tile of Q, K or V, or a part or a transpose of one, as an operand of products."""
+        """A tile of Q, K or V, or a part or transpose of one, as an operand of matrix products."""
         return self.pipeline.memory.operand(tile)
 
     def queries(self) -> AbstractContextManager[Any]:
-        """A step of `pipeline.queries`, with what products of its rows take besides."""
+        """A consumer's step of the ring `pipeline.queries`, with scales that products of its rows take."""
         return self.pipeline.queries.drain()
 
     def keys(self) -> AbstractContextManager[Any]:
-        """A step of `pipeline.keys`, with what products of its rows take besides."""
+        """A consumer's step of the ring `pipeline.keys`, with scales that products of its rows take."""
         return self.pipeline.keys.drain()
 
     def values(self) -> AbstractContextManager[Any]:
-        """A step of `pipeline.values`, with what products of its rows take besides."""
+        """A consumer's step of the ring `pipeline.values`, with scales that products of its rows take."""
         return self.pipeline.values.drain()
 
     def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:  # noqa: ARG002

@@ -61,5 +61,5 @@ class Fp8Products(Products):
         self.sum_weights(stage, use)
 
     def sum_weights(self, stage: TensorStage, use: Value) -> None:
-        """Start adding the weights to their sum, or where `use` does not hold begin it with them."""
+        """Start adding the weights to their row sums, or where `use` does not hold set the sums to them."""
         stage.l.mma(stage.p, self.pipeline.ones.T.as_fp8(E4M3.name), use=use)

@@ -68,7 +68,7 @@ class SplitQueries(Queries):
         role.barrier.sync()
 
     def prepare(self) -> None:
-        """Negate the queries, if the scale is negative."""
+        """Negate the queries in shared memory, if the softmax scale is negative."""
         self.negate()
 
 

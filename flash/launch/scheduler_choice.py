@@ -91,7 +91,7 @@ def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
 
 
 def _has_unknown_costs(features: Features) -> bool:
-    """Whether blocks cost what only the arrays tell, or are in no order."""
+    """Whether the costs of query blocks depend on arrays of lengths, or blocks are in no order of cost."""
     return features.varlen or features.hides_anywhere or features.has(Window)
 
 
@@ -198,5 +198,5 @@ def time_mirrored(costs: Costs, slots: int, hidden: float) -> float:
 
 
 def ctas_at_once(resources: KernelResources, parts: int, multiprocessors: int) -> int:
-    """The CTAs of a persistent launch: as many as run at once, and no more than parts."""
+    """The number of CTAs of a persistent launch: as many as run at once, and no more than work tiles."""
     return min(multiprocessors * max(resources.ctas_per_sm, 1), parts)

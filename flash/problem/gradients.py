@@ -208,7 +208,7 @@ class GradientTiling:
         return MmaTiling(summed, output_columns, met, self.block, warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
-        """The columns of a part of rows of `columns` columns: whole panels of a tile."""
+        """The number of columns of one part of rows of `columns` columns: whole panels of a tile."""
         return padded(-(-columns // self.column_parts), self.operands.panel)
 
     def width(self, products: MmaTiling) -> int:
@@ -279,7 +279,7 @@ class GradientConfig:
 
     @property
     def wgmma(self) -> WgmmaGradientTiling:
-        """The tiling of a gradient kernel with `wgmma` for a problem. Raises `TypeError` for another."""
+        """The `WgmmaGradientTiling` of a gradient kernel with `wgmma`. Raises `TypeError` for another."""
         if not isinstance(self.tiling, WgmmaGradientTiling):
             raise TypeError(f"a tiling of wgmma is wanted, got {type(self.tiling).__name__}")
         return self.tiling

@@ -271,7 +271,7 @@ class _Code:
         return replace(of, count=count, type=of.type if self.is_c else f"[{of.type}; {count}]")
 
     def passed(self) -> list[str]:
-        """The address of each parameter's value, as code."""
+        """The address of each kernel parameter's value in host memory, as C or Rust code."""
         prefix = ("&a.", "kernel->maps[{}].map") if self.is_c else ("&mut a.", "&mut maps[{}]")
         maps = iter(range(len(self.parameters)))
         return [

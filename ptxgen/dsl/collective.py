@@ -114,8 +114,8 @@ class Warp:
     def extremes(
         self, caller: str, value: Value, index: Value, cmp: _Order
     ) -> tuple[tuple[Value, ...], Combine]:
-        """A value with its index, and for argmax a function that takes the better of two: the one that compares
-        as `cmp` says, of equal ones that with the lesser index.
+        """For argmax: a value with its index, and a function that takes the better of two, the one that
+        compares as `cmp` says, of equal ones that with the lesser index.
         """
         self._check(caller, value)
         if getattr(index, "type", None) not in (u32, s32):

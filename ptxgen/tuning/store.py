@@ -27,8 +27,8 @@ class Store(Protocol):
 
 
 class InCache:
-    """Rankings as entries of a disk cache, with its promises about owners, size and damage (None: none are
-    stored).
+    """Stores rankings as entries of a disk cache, with its promises about owners, size and damage (None: none
+    are stored).
     """
 
     def __init__(self, disk: DiskCache | None) -> None:

@@ -23,7 +23,7 @@ UNBOUNDED: Final = 1 << 200  # an infinite bound
 
 
 class TooLargeError(ArithmeticError):
-    """A coefficient may not fit int64, or a product has too many terms."""
+    """Raised where a coefficient of a polynomial may not fit int64, or a product has too many terms."""
 
 
 def _largest(c: Coefficient) -> int:

@@ -32,7 +32,7 @@ class Memory(Protocol):
 
     @property
     def group(self) -> Any:
-        """The modifier of instructions that says whether one CTA or a pair of them executes them."""
+        """The modifier, `.cta_group::1` or `::2`, of instructions that one CTA or a pair executes."""
 
     def require_issuing(self, caller: str) -> None:
         """Raise `TypeMismatchError` outside of the code of the thread that starts products."""

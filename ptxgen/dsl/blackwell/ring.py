@@ -284,7 +284,7 @@ class TensorRing(RingMemory):
         return at.moved(self.k.mad(index, _BARRIER_ALIGN, at.value, mode="lo"))
 
     def _arrive_at_products(self, barrier: TilePointer, role: Role) -> None:
-        """Arrive at a barrier of the thread that starts products, once for each warp."""
+        """Arrive, once for each warp, at the mbarrier where the thread that starts products waits."""
         k = self.k
         there = self.memory.of_even_cta(barrier) if self.spans_cluster else barrier
         k.bar_warp_sync(-1)

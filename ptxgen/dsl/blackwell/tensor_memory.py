@@ -68,7 +68,7 @@ class TensorMemory:
 
     @property
     def group(self) -> Any:
-        """The modifier of instructions that says whether one CTA or a pair of them executes them."""
+        """The modifier, `.cta_group::1` or `::2`, of instructions that one CTA or a pair executes."""
         return f"cta_group::{self.cta_group}"
 
     # ------------------------------------------------------------------------------ what lies in it
@@ -213,7 +213,7 @@ class TensorMemory:
             )
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     def commit(self, barrier: TilePointer) -> None:

@@ -38,7 +38,7 @@ class RoleKernel(Protocol):
         """Allot named barriers; returns the number of the first."""
 
     def require_role(self, caller: str, role: Role) -> None:
-        """Raise `TypeMismatchError` outside of the code of `role`."""
+        """Raise `TypeMismatchError` unless the kernel is in the code of the warp role `role`."""
 
     def refuse_predicated(self, what: str) -> None:
         """Raise `TypeMismatchError` for `what` inside `only_if`."""

@@ -147,7 +147,7 @@ class Roles(GuardedStores):
         self.ends.append(end)
 
     def require_role(self, caller: str, role: Role) -> None:
-        """Raise `TypeMismatchError` outside of the code of `role`."""
+        """Raise `TypeMismatchError` unless the kernel is in the code of the warp role `role`."""
         if not role.has(self._role):
             inside = "outside of all roles" if self._role is None else f"in the role {self._role.name!r}"
             raise TypeMismatchError(

@@ -32,7 +32,7 @@ class TileScheduler:
         self._inside = False
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     @block

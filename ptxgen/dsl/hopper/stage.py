@@ -103,7 +103,7 @@ class RingMemory:
         return self.products is not None and self.products.cta_group > 1
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     def prepare(self) -> None:

@@ -52,7 +52,7 @@ class TicketScheduler:
         self._entered: list[Role | None] = []
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     @block

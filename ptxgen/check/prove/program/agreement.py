@@ -128,7 +128,7 @@ class Agreement:
         return bottom_up(node, self._parts, self._parted)
 
     def _parted(self, node: Node) -> Part:
-        """A value as a multiple plus low bits of each thread; as a multiple of 1 if no rule splits it."""
+        """A value as a multiple of a unit plus each thread's low bits; if no rule splits it, of unit 1."""
         alone = Part(1, np.zeros(self._shape.threads, np.int64), (node,))
         lanes = self.lanes(node)
         if lanes is not None:

@@ -313,7 +313,7 @@ class Symbolic:
         return first[0] + steps[0] * self.iterations(node.block)
 
     def iterations(self, header: int) -> Poly:
-        """The number of iterations that the loop has completed since it was entered."""
+        """The number of iterations that a loop has completed since it was entered, as a polynomial."""
         return self.atoms.named("iteration", f"iteration {header}", 0, UNBOUNDED, header)
 
     def _lasts(self, poly: Poly, header: int) -> bool:

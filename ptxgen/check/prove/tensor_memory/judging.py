@@ -175,7 +175,7 @@ class TensorMemoryProver:
         return self._if_reached(site, f"a pair has two CTAs of one cluster, and the cluster has {self._ctas}")
 
     def _among_others(self, of: Allocation) -> Finding:
-        """Whether an allocation is not larger than earlier ones, and all fit side by side."""
+        """Whether an allocation of tensor memory is no larger than earlier ones, and all fit together."""
         if not all(a.columns for a in self._allocations.all):
             return Finding(UNKNOWN, "the columns of another allocation are not known")
         for other in self._allocations.all:
