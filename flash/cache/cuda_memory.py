@@ -1,4 +1,4 @@
-"""The memory of a KV cache on a GPU."""
+"""Holds the rows of a KV cache in the memory of a GPU, and copies and writes them."""
 
 from __future__ import annotations
 

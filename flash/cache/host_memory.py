@@ -121,7 +121,7 @@ class HostMemory(Memory):
                 array[:, target, :, :rows] = array[:, source, :, :rows]
 
     def wait(self, stream: int) -> None:
-        """Nothing to do: the host has no pending work."""
+        """Do nothing: work on the host is complete when a call returns."""
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
         """New keys k and values v without a copy: they are on the host, as this memory is."""
@@ -156,7 +156,7 @@ class HostMemory(Memory):
         )
 
     def update(self, changed: Collection[int], stream: int) -> None:
-        """Nothing to do: `arrays` are views of `small`."""
+        """Do nothing: the host's lengths and block table, `small`, are what `arrays` returns."""
 
     def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new memory
         """New memory for `count` int32, not initialised."""

@@ -63,7 +63,7 @@ class ValueSlice:
         return cls(number, first, k.max(number * width - last, 0))
 
     def part(self, k: KernelBuilder, matrix: Matrix, nbytes: int) -> Matrix:
-        """This slice of `matrix`, V or O, whose elements have `nbytes` bytes."""
+        """The columns of this slice in `matrix`, V or O, whose elements have `nbytes` bytes."""
         first = matrix.first + k.cvt(self.first * nbytes, dtype=u64)
         return replace(matrix, first=first, written_from=self.written_from)
 

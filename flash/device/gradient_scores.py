@@ -206,7 +206,7 @@ class ScoreGradients:
     def _drop(
         self, P: Fragment, dS: Fragment, deltas: Sequence[Value], coordinates: ScoreCoordinates | None
     ) -> None:
-        """Set dropped weights to 0, and their gradients to -P D."""
+        """Set weights that dropout drops to 0, and their gradients to -P D."""
         k = self.k
 
         def take_off(i: int, j: int) -> None:
@@ -217,7 +217,7 @@ class ScoreGradients:
             feature.drop(P, coordinates, take_off)
 
     def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
-        """Turn gradients of scores into those of scaled products."""
+        """Multiply the gradients of scores by the slopes of features: those of scaled products."""
         if slopes is not None:
             for gradient, slope in zip(dS.all(), slopes.all(), strict=True):
                 self.k.mul(gradient, slope, into=gradient)

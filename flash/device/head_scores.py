@@ -47,7 +47,7 @@ class ScoredKernel(Protocol):
 
 
 class ScoreNumbers(Protocol):
-    """The arguments of a launch on which scores depend."""
+    """The arguments of a launch on which scores depend: sizes, scale, scalars and arrays."""
 
     @property
     def seq_q(self) -> Value:

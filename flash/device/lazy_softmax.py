@@ -81,7 +81,7 @@ class LazySoftmax:
         self._bases: list[Var] = []  # of the tile that `take` has taken in
 
     def _scaled(self, difference: Value, i: int) -> Value:
-        """A difference of two scores of row i, in units of log2."""
+        """The difference of two scores of row i, times the scale: in units of log2."""
         return difference if self.scales is None else difference * self.scales[i]
 
     @marked("lazy softmax: take")

@@ -321,7 +321,7 @@ class MmaProducts(MmaOutputs):
                     self._multiply(tiles[m, n + 1], q[m], right, begin)
 
     def _rows(self, query: Callable[[int, int], TilePointer], d: int) -> list[tuple[Value, ...]]:
-        """The A operands of this warp's rows in step d of the columns."""
+        """The A operands (Q) of this warp's rows in step d of head_dim."""
         if self._registers is not None:
             return self._registers[d]
         return [self._load(query(d, MMA_ROWS * m)) for m in range(self.t.row_tiles)]

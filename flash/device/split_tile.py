@@ -225,7 +225,7 @@ class _Rows:
         )
 
     def down(self, rows: Value) -> _Rows:
-        """The rows that lie `rows` further down, a multiple of eight."""
+        """The thread's rows moved down in the tile by `rows`, a multiple of eight."""
         nbytes = rows * PANEL_BYTES
         pointer, words = (of.moved(of.value + nbytes) for of in (self.pointer, self.words))
         return replace(self, row=self.row + rows, pointer=pointer, words=words)

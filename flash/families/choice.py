@@ -61,7 +61,7 @@ def families_of(request: TileRequest) -> list[Family[Any]]:
 
 
 def refusals(request: TileRequest, target: Target, alignment: int | None = None) -> dict[Family[Any], str]:
-    """Why each family before the one that takes a request refuses it, by family."""
+    """The reasons, by family, why each family before the one that takes a request refuses it."""
     result = {}
     for family in families_of(request)[:-1]:
         why = family.why_not(request, target, alignment)
@@ -147,7 +147,7 @@ def only_target(request: TileRequest) -> str | None:
 def offered_tiles(
     head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name, precision: str | None = None
 ) -> list[tuple[int, int]]:
-    """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
+    """Every pair (tile, block_q) that a kernel of these head dimensions can have on the target."""
     request = TileRequest(head_dim, head_dim_v, INPUT_DTYPES[dtype], precision=precision)
     return tiles_that_fit(request, target)
 

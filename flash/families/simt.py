@@ -213,7 +213,7 @@ class Tiling:
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that the kernel computes scores from, padding included."""
+        """The number of columns of head_dim that S = Q Kᵀ sums over, padding included."""
         return self.dim_chunks * self.splits * CHUNK
 
     @property

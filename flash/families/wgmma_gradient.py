@@ -179,7 +179,7 @@ class WgmmaSumsTiling:
         yield from ()
 
     def least_columns(self, array: str) -> int:
-        """The fewest neighbouring columns of a tile that a warpgroup writes by themselves."""
+        """The fewest neighbouring columns of a tile that a warpgroup writes without others."""
         return self.tile_of(array)[1] // CONSUMERS
 
     def tile_of(self, array: str) -> tuple[int, int]:  # noqa: ARG002

@@ -87,7 +87,7 @@ class _GradientsOfNoColumns(AttentionGradient):
 
 
 class _OfAttention(AttentionGradient):
-    """The kernels of `attention_backward`, whose caller passes no config."""
+    """The gradient operation behind `attention_backward`, whose caller passes no config."""
 
     _caller = Caller("attention_backward", has_config=False)
 

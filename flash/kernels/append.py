@@ -61,7 +61,7 @@ class AppendConfig:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays that say where new rows go, and the arrays of scales."""
+        """The arrays that say where new rows go in the cache, and the arrays of its scales."""
         result = self.features.operands
         if self.features.per_token:
             written = {name: f"{name}, written for new rows" for name in ("k_scale", "v_scale")}

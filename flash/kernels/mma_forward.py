@@ -89,7 +89,7 @@ class _Tile(NamedTuple):
 
 
 class MmaForward:
-    """The forward pass of a CTA: `take` for each tile of keys, then `finish`."""
+    """The forward pass of a CTA by `mma`: `take` for each tile of keys, then `finish`."""
 
     @marked("mma: loops over tiles")
     def __init__(self, k: KernelBuilder, config: KernelConfig, t: MmaTiling) -> None:

@@ -145,7 +145,7 @@ def _start_first(
 
 
 def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
-    """Start the copies of these loaders as one group."""
+    """Start the copies of these loaders to shared memory as one `cp.async` group."""
     for loader in loaders:
         loader.start()
     commit_copies(k)

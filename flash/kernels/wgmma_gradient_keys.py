@@ -91,7 +91,7 @@ class _Walk:
         self.k, self.config, self.pipeline, self.part = k, config, pipeline, part
 
     def head(self, member: Value) -> Value:
-        """The head of Q with this number among those that share the CTA's keys."""
+        """The index of the head of Q that is number `member` among the heads that share the CTA's keys."""
         return self.first_head + member
 
     def tiles(self) -> WalkedTiles:
@@ -313,7 +313,7 @@ class _Consumer(_Walk):
         return tile.from_column(self.group * columns, columns)
 
     def _coordinates(self, first: Value) -> ScoreCoordinates:
-        """The queries and keys of this thread's scores, which have a row for each query."""
+        """The queries and keys of this thread's scores, whose rows are queries."""
         k = self.k
         first_query = first + k.signed(self.in_quad * LANE_COLUMNS)
         lane = k.thread_id() % 32 // QUAD_LANES

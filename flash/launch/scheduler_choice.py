@@ -162,7 +162,7 @@ def _tiles_and_slots(
 
 
 def _overlaps(kernel: KernelConfig) -> bool:
-    """Whether the next Q comes, and O leaves, while a persistent CTA of the kernel computes."""
+    """Whether a persistent CTA of the kernel loads the next Q and stores O while it computes."""
     _, tiling = scheduled(MIRRORED, kernel.tiling, kernel.features, kernel.target)
     return isinstance(tiling, WgmmaTiling) and tiling.query_stages > 1
 

@@ -31,7 +31,7 @@ class Journal:
         self._notes: list[tuple[Any, Any, Any]] = []
 
     def write(self, target: Any, index: Any, value: Any) -> None:
-        """Do target[index] = value, and note the old value."""
+        """Do target[index] = value, and note the old value, which an undo writes back."""
         self.note(target, index, copy(target[index]))
         target[index] = value
 
@@ -148,7 +148,7 @@ class Placement(Protocol):
         """The number of pages that no sequence uses; None without pages."""
 
     def needed(self, stretches: Sequence[Stretch]) -> int:
-        """The number of free pages needed to write these rows."""
+        """The number of free pages that are needed to write stretches of rows."""
 
     def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:
         """Give a sequence its own slots for a stretch to be written. Returns the copies."""

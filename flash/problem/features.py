@@ -369,7 +369,7 @@ class Features:
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
-        """The operands that say where the rows of each sequence are, and how many of them count."""
+        """The arrays that say where the rows of each sequence are, and how many of them count."""
         if self.varlen:
             for side, what in (("q", "queries"), ("k", "keys"))[: 1 + self.packs_keys]:
                 yield Operand(

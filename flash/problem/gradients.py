@@ -193,7 +193,7 @@ class GradientTiling:
 
     @property
     def of_weights(self) -> MmaTiling:
-        """The tiling of the products that sum over head_dim_v, or give head_dim_v columns."""
+        """The tiling of the matrix products that sum over head_dim_v, or give head_dim_v columns."""
         return self._products(self.head_dim_v)
 
     @property
@@ -229,7 +229,7 @@ class GradientTiling:
 
     @property
     def partial_sums(self) -> int:
-        """Sums over the columns of one of `column_warps`, for the scores of its rows and a tile."""
+        """The number of f32 sums over one warp's columns: one for each score of its rows and a tile."""
         return self.rows_of_warp * self.tile if self.column_warps > 1 else 0
 
     @property

@@ -45,7 +45,7 @@ def product(*factors: Expression) -> Expression:
 
 
 def _joined(how: str, parts: list[Expression]) -> Expression:
-    """A product or a sum; nested ones of the same kind are flattened."""
+    """The product or the sum of expressions; nested ones of the same kind are flattened."""
     flat = [
         each for part in parts for each in (part[how] if isinstance(part, dict) and how in part else [part])
     ]

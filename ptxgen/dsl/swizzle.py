@@ -172,7 +172,9 @@ class SwizzledTile:
         return part
 
     def panel_of(self, chunk: int) -> Panel:
-        """The panel that holds a chunk of the row. Raises `ConfigError` if there is no such chunk."""
+        """The panel of the tile that holds a chunk of its rows. Raises `ConfigError` if there is no such
+        chunk.
+        """
         for panel in self.panels:
             if panel.first <= chunk < panel.first + panel.chunks:
                 return panel

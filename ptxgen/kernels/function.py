@@ -188,7 +188,7 @@ class KernelFunction:
     def _choice(
         self, target: Target, threads: Threads | None, statics: Mapping[str, Any]
     ) -> tuple[Extents, dict[str, Any]]:
-        """The threads of a CTA along x, y and z, and all static parameters."""
+        """The choices of a build: the threads of a CTA along x, y and z, and all static parameters."""
         values = self.signature.static_values(statics)
         if threads is None:
             of_kernel = self._threads

@@ -424,7 +424,7 @@ def interpreted(built: BuiltFunction, call: Call) -> list[Any]:
 
 
 def limited(max_instructions: int | None) -> dict[str, Any]:
-    """The keyword argument for the interpreter's limit of instructions; empty for the default."""
+    """The keyword argument of the interpreter that limits instructions; empty for the default."""
     return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 

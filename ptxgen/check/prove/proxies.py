@@ -65,7 +65,9 @@ class _Span(NamedTuple):
         return self.variable == other.variable and self.low < other.high and other.low < self.high
 
     def may_meet(self, other: _Span, static: frozenset[str]) -> bool:
-        """Whether two spans may share bytes. Variables that are not in `static` may begin at one address."""
+        """Whether two spans of shared memory may overlap. Variables that are not in `static` may begin at one
+        address.
+        """
         if self.variable == other.variable:
             return self.meets(other)
         return self.variable not in static and other.variable not in static

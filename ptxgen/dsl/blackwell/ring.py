@@ -219,7 +219,9 @@ class TensorRing(RingMemory):
             k.refuse_predicated(caller)
 
     def _of_products(self, kind: str, cursor: Cursor, waits: int, arrives: int) -> Iterator[TensorStage]:
-        """A step of the side of products, which waits and arrives at the barriers from these columns on."""
+        """A ring step of the thread that starts products: it waits and arrives at barriers from these columns
+        on.
+        """
         k, memory = self.k, self.memory
         role = self.producer if kind == "fill" else self.consumer
         stage = self._stage_of(kind, cursor)

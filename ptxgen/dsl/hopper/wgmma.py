@@ -141,7 +141,7 @@ class AccumulatorVar(Var):
 
     @property
     def reg(self) -> ir.Reg:
-        """The register; raises `TypeMismatchError` while a product writes it."""
+        """The PTX register of the variable; raises `TypeMismatchError` while a product writes it."""
         self._of.touch()
         return self._reg
 

@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 
 class InstrSite(NamedTuple):
-    """The position of an instruction in the kernel's graph."""
+    """The position of an instruction in the kernel's control-flow graph: block and index in it."""
 
     block: int
     position: int

@@ -280,7 +280,7 @@ class Values:
             yield self._site(old, site.block, site.position)
 
     def _define(self, site: Site) -> None:
-        """Make the value that an instruction gives a register."""
+        """Make the node of the value that an instruction writes to a register."""
         instr = self.graph.blocks[site.block].instrs[site.position]
         declared = TYPES[self._declared[site.register]]
         op = operation(instr)
