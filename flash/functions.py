@@ -306,14 +306,14 @@ def kernel_of(
 
 
 class _OfAttention(AttentionKernel):
-    """A kernel of `attention`, whose caller made no config."""
+    """The attention kernel behind a call of `attention`, whose caller made no config."""
 
     caller: ClassVar = "attention"
     _caller = Caller(caller, has_config=False)
 
 
 class _OfVarlen(AttentionKernel):
-    """A kernel of `attention_varlen`."""
+    """The attention kernel behind a call of `attention_varlen`, whose caller made no config."""
 
     caller: ClassVar = "attention_varlen"
     _caller = Caller(caller, has_config=False)

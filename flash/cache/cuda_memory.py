@@ -99,7 +99,7 @@ class CudaMemory(Memory):
                         self._cuda.copy_on_device(to, begin, nbytes, stream, ordinal=self._ordinal)
 
     def wait(self, stream: int) -> None:
-        """Wait until all work on a stream is done."""
+        """Wait on the host until all GPU work on a stream is done."""
         self._cuda.synchronize(stream, ordinal=self._ordinal)
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:

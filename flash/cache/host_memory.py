@@ -159,11 +159,11 @@ class HostMemory(Memory):
         """Do nothing: the host's lengths and block table, `small`, are what `arrays` returns."""
 
     def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new memory
-        """New memory for `count` int32, not initialised."""
+        """Allocate host memory for `count` int32, not initialised."""
         return HostNumbers(np.empty(count, np.int32))
 
     def workspace(self, count: int) -> ArrayView:
-        """New memory for `count` f32, not initialised."""
+        """Allocate host memory for `count` f32, not initialised."""
         return view(np.empty(count, np.float32), "workspace")
 
 

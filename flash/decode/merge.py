@@ -137,7 +137,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, name: str, parts: object, views: Mapping[str, ArrayView]) -> _Parts:
-        """The parts of the argument `name`, with their views."""
+        """The partial results that the argument `name` (`outs` or `lses`) holds, with their views."""
         return cls(name, [views[key] for key, _ in _named(name, parts)], not isinstance(parts, list | tuple))
 
     @property

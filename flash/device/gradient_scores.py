@@ -194,7 +194,7 @@ class ScoreGradients:
         k.ex2(score, ftz=True, into=score)
 
     def _differentiate(self, gradient: Var, weight: Value, delta: Value, factor: Value | None) -> None:
-        """Replace a product of dO and V by P (dP - D)."""
+        """Replace a product dP of dO and V by the gradient of a score, dS = P (dP - D)."""
         k = self.k
         if factor is None:
             k.sub(gradient, delta, into=gradient)

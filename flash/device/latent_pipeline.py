@@ -116,7 +116,7 @@ class PingPongTiles:
 
     @property
     def is_mine(self) -> Value:
-        """Whether this warpgroup takes the next tile."""
+        """Whether this warpgroup, and not the other one, takes the next tile of keys (ping-pong)."""
         return self.next_group == self._group
 
     @marked("latent turns: rest")

@@ -89,7 +89,7 @@ class OverlappedSoftmax(LazySoftmax):
         return [self._joined(self._largest(scores)) for scores in S]
 
     def _exponent(self, score: Value, i: int) -> Value:
-        """A score of row i less the shift, in units of log2."""
+        """The exponent of a weight: a score of row i less the row's shift, in units of log2."""
         if self._factor is None:
             return score - self.shift[i]
         return self.k.fma(score, self._factor, -self.shift[i]) - self._rest[i]

@@ -98,7 +98,7 @@ class Array:
         return cls(at.value, stride_parameters(k, array), columns, width, array.dtype.nbytes)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
-        """The rows of one head. Offsets are 64 bits wide."""
+        """The rows of one head of Q, K, V or O as a `Matrix`. Offsets are 64 bits wide."""
         sequence = batch if self.sequence is None else self.sequence
         steps = [("batch", sequence)] if "batch" in self.strides else []
         steps += [] if self.begin is None or self.pages is not None else [("row", self.begin)]

@@ -76,7 +76,7 @@ class SharedWeights:
 
     @property
     def first_column(self) -> Value:
-        """The first of this warp's columns of a tile, u32."""
+        """The index in a tile of the first column that this warp has, u32."""
         return self.part * self._t.tile
 
     def keep(self, P: Weights, dS: Weights) -> None:

@@ -108,7 +108,7 @@ class Products:
             return k.load(cursor, CHUNK)
 
         def add_keys(n: int) -> None:
-            """Add the keys of key lane n."""
+            """Add P V for the keys whose weights the n-th key lane holds."""
             for c in range(t.keys // CHUNK):
                 p_parts = [k.load(self._p_step(p, i, c * t.key_lanes + n), CHUNK) for i in range(t.rows)]
                 for j in range(CHUNK):

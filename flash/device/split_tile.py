@@ -120,10 +120,10 @@ class RowsToSplit(Protocol):
 
     @property
     def chunk(self) -> Value:
-        """The thread's chunk of a panel, u32."""
+        """The index, u32, of the 16-byte chunk that this thread has in each row of a panel."""
 
     def elements(self, iteration: int) -> list[Value]:
-        """The elements in the row of an iteration, f32."""
+        """The thread's elements in the row that an iteration of the loop splits, f32."""
 
     def store(self, iteration: int, words: Sequence[tuple[Value, Value]]) -> None:
         """Write the high and the low parts of each two elements of the row of an iteration."""
@@ -214,7 +214,7 @@ class _Rows:
 
     @classmethod
     def of(cls, k: KernelBuilder, share: Share) -> _Rows:
-        """The rows of a thread's share of a stage."""
+        """The rows of a stage's tile that this thread splits."""
         # The word's chunk is one xor away: both lie in the same row.
         chunk, word = (share.chunk & 1) * _TILES, (share.chunk >> 1) * _WORD
         if share.half is not None:

@@ -206,7 +206,7 @@ class SplitCorrection(Correction):
 
     @marked("split correction: tile")
     def _follow(self) -> None:
-        """Add the product of each tile of keys to O."""
+        """Add the product P V of each tile of keys to O in registers."""
         k = self.k
         with self.work.pipeline.each_tile(self.cta):
             with self.rings.factors.drain() as sent:

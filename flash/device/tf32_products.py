@@ -127,7 +127,7 @@ class Tf32Outputs:
                 def rows(
                     j: int, block: int = (panel + first // _PANEL) * _BLOCKS, nth: int = part
                 ) -> list[Split]:
-                    """The B operand of each tile in step j."""
+                    """The B operands (V) of `mma` for each tile of columns in step j of the keys."""
                     even, second = (
                         self._operand(self._values(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
                         for at in _two_rows(value(block, MMA_KEYS * j))
@@ -313,7 +313,7 @@ class Tf32Products(Tf32Outputs):
         for n in range(0, t.tile // MMA_KEYS, 2):
 
             def keys(d: int, n: int = n) -> list[Split]:
-                """The B operand of each tile in step d."""
+                """The B operands (K) of `mma` for each tile of keys in step d of head_dim."""
                 of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
                 return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
 

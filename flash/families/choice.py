@@ -114,13 +114,13 @@ def choose_launch_tiling(
 
 
 def possible_tiles(request: TileRequest, target: Target) -> list[int]:
-    """The sizes that `request.tile` may have on a target."""
+    """The numbers of keys that `request.tile` may ask for on a target."""
     families = _possible(replace(request, tile="auto"), target)
     return sorted({n for family in families for n in family.tiles(request)})
 
 
 def possible_blocks_q(request: TileRequest, target: Target) -> list[int]:
-    """The sizes that `request.block_q` may have on a target."""
+    """The numbers of query rows that `request.block_q` may ask for on a target."""
     families = _possible(replace(request, block_q="auto"), target)
     return sorted({n for family in families for n in family.blocks_q})
 

@@ -366,7 +366,7 @@ class PanelFamily(SizedHopperFamily[W]):
         return (t for t in shapes if t.has_registers(request.other_registers))
 
     def preferred(self, request: TileRequest, tiles: Iterable[int]) -> list[tuple[int, int]]:  # noqa: ARG002
-        """The sizes, block_q and tile, that "auto" takes before others."""
+        """The sizes (block_q, tile) that the choice "auto" tries before all others."""
         return []
 
     def lack(self, request: TileRequest, target: Target) -> str:

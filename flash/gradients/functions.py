@@ -93,7 +93,7 @@ class _OfAttention(AttentionGradient):
 
 
 class _OfVarlen(AttentionGradient):
-    """The kernels of `attention_varlen_backward`."""
+    """The gradient operation behind `attention_varlen_backward`, whose caller passes no config."""
 
     _caller = Caller("attention_varlen_backward", has_config=False)
 

@@ -118,7 +118,7 @@ class AppendConfig:
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """The parameters with the sizes of a launch, u32."""
+        """The names of the u32 parameters that hold the sizes of a launch, such as seq_k."""
         of_cache = ("new_rows", "n", "kv_heads", "seq_k")
         return (*of_cache, "q_rows", "seq_q", "heads", "positions") if self.rotary_dim else of_cache
 

@@ -54,7 +54,7 @@ class Roles:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, t: Tcgen05Tiling) -> Roles:
-        """Give the warps of a kernel their roles."""
+        """Declare the warp roles of a kernel, in the order of the CTA's warps."""
         more = config.is_persistent
         to_copy, to_compute = t.registers_of_roles(keeps_more=more)
         softmax = k.warpgroup_role("softmax", warpgroups=t.row_tiles, registers=to_compute)

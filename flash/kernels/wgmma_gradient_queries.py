@@ -188,7 +188,7 @@ class _Consumer:
         stage.release()
 
     def _coordinates(self, first: Value) -> ScoreCoordinates:
-        """The rows and keys of this thread's scores."""
+        """The coordinates (rows of Q, and keys) of this thread's scores in the accumulator."""
         tile = self.config.wgmma.tile
         begins_block = tile % KEYS_PER_BLOCK == 0
         return ScoreCoordinates(

@@ -88,7 +88,7 @@ def scores_of(config: AttentionConfig) -> dict[str, str]:
 
 
 def data_of(backend: str, q: ArrayView) -> str:
-    """Where the arrays of a call are, and whether they are copied."""
+    """Text that says where the arrays of a call are (host or GPU), and whether they are copied."""
     if backend == "cuda" and q.device == HOST:
         return f"{q.kind} arrays on the host, copied to the GPU and back"
     return f"{q.kind} arrays on {q.device_name}, used in place"

@@ -24,7 +24,7 @@ CACHED: Final = "attention_with_kvcache"
 
 
 class ModelOptions(TypedDict, total=False):
-    """The options of a model whose attention all its layers call."""
+    """The options of an adapter for a model, all of whose layers call the same attention."""
 
     backend: Backend
     deterministic: bool

@@ -42,7 +42,7 @@ class LengthArguments(TypedDict, total=False):
 
 
 class SequenceArguments(EndArguments, LengthArguments, total=False):
-    """The arguments about packed sequences (varlen)."""
+    """The keyword arguments of a launch about packed sequences (varlen): ends and lengths."""
 
 
 class ScaleArguments(TypedDict, total=False):

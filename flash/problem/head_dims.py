@@ -1,4 +1,4 @@
-"""The dimensions that a head of Q and K, and of V, may have."""
+"""Checks of head_dim and head_dim_v: the columns that heads of Q and K, and of V, may have."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def names_in(of: Expression) -> Iterator[str]:
 
 
 def operands(of: dict[str, list[Any]]) -> tuple[str, list[Expression]]:
-    """The operation of an expression, and its operands."""
+    """The operation of an expression, such as "times", and the operands that it combines."""
     ((how, parts),) = of.items()
     return how, parts
 

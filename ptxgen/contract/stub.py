@@ -219,7 +219,7 @@ class _Code:
         return self.words.member(name)
 
     def value(self, name: str) -> str:
-        """Code for the value of a size or a stride."""
+        """The code, in C or Rust, for the value of a size or a stride."""
         if name in self.derived:
             function = self.words.function(name)
             return f"{self.prefix}_{function}(a)" if self.is_c else f"self.{function}()"
@@ -303,7 +303,7 @@ class _Code:
         ]
 
     def arrays(self) -> list[Array]:
-        """The arrays; none for a kernel written in the DSL by a user."""
+        """The arrays of the contract, for the templates; none for a kernel that a user wrote."""
         return [
             Array(
                 array["name"],

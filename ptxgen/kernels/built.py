@@ -70,7 +70,7 @@ class BuiltFunction:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
 
     def _repr_html_(self) -> str:
-        """The parameters, the resources and the PTX in a notebook."""
+        """The kernel's parameters, resources and PTX as HTML, which a notebook shows."""
         needs, declared = self.resources, self.signature.parameters.items()
         return fragment(
             f"kernel {self.kernel.name}({', '.join(f'{name}: {type}' for name, type in declared)})",

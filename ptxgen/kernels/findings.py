@@ -22,7 +22,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Whether there are no findings."""
+        """Whether no run of the kernel under the sanitizers had a finding."""
         return not self.reports and not self.faults
 
     def __str__(self) -> str:

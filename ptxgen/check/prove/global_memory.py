@@ -91,7 +91,7 @@ class _Prover:
         self._held: dict[tuple[Any, ...], bool] = {}
 
     def run(self) -> Iterator[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each access to global memory: the verdicts in the order of the PTX text."""
         for block in self._graph.blocks:
             if block.index not in self._graph.rank:
                 continue

@@ -26,7 +26,7 @@ _COLUMN_STEP: Final = 8  # columns of sums in one CTA; twice as many in a pair
 
 
 class RingHost(Memory, Products, Protocol):
-    """Tensor memory, as a ring uses it."""
+    """The interface of tensor memory that a ring of stages in it uses."""
 
     def take(self, caller: str, columns: int) -> int:
         """Allot columns of tensor memory; returns the first column's number."""

@@ -133,12 +133,12 @@ class RegisterOperand:
 
     @property
     def rows(self) -> int:
-        """The rows of the matrix."""
+        """The number of rows of the matrix: 64, those of a `wgmma` operand in registers."""
         return WGMMA_ROWS
 
     @property
     def columns(self) -> int:
-        """The columns of the matrix."""
+        """The number of columns of the matrix in registers, along the K dimension."""
         return STEP_BYTES // self.dtype.nbytes * len(self.words)
 
     def __matmul__(self, other: Operand) -> Product:

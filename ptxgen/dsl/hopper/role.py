@@ -29,13 +29,13 @@ class RoleKernel(Protocol):
         """Raise `ConfigError` for registers that a new role cannot have."""
 
     def set_registers(self, role: Role) -> None:
-        """Emit the change of the registers of a role."""
+        """Emit `setmaxnreg`, which changes the registers of a role's threads, if the role asks for it."""
 
     def named_barrier(self, *roles: Role) -> NamedBarrier:
         """A named barrier (`bar.sync`) at which the threads of several roles meet."""
 
     def take_barriers(self, caller: str, count: int) -> int:
-        """Allot named barriers; returns the number of the first."""
+        """Allot named barriers (`bar.sync`) of the CTA; returns the number of the first."""
 
     def require_role(self, caller: str, role: Role) -> None:
         """Raise `TypeMismatchError` unless the kernel is in the code of the warp role `role`."""

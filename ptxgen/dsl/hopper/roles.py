@@ -32,7 +32,7 @@ class RoleUser(Protocol):
     spans_cluster: bool
 
     def prepare(self) -> None:
-        """Emit what one thread does before any role begins."""
+        """Emit what one thread does before any role begins, such as initialising mbarriers."""
 
     def enter(self, role: Role) -> None:
         """Emit what the threads of `role` do when it begins."""
@@ -402,7 +402,7 @@ class Roles(GuardedStores):
             )
 
     def set_registers(self, role: Role) -> None:
-        """Emit the change of the registers of `role`, if there is one."""
+        """Emit `setmaxnreg` for the registers of `role`'s threads, if the role asks for any."""
         entry = self._entry_registers
         if role.registers and role.registers != entry:
             self.setmaxnreg(role.registers, action="inc" if role.registers > entry else "dec")

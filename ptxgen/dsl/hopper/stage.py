@@ -309,5 +309,5 @@ class Stage(StepStage):
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The names of tiles in a sentence."""
+    """The names of tiles as a list in a sentence of an error message."""
     return " and ".join(repr(name) for name in names)

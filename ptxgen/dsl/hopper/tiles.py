@@ -48,12 +48,12 @@ class BoxTile:
 
     @property
     def rows(self) -> int:
-        """The rows of the tile."""
+        """The number of rows of the tile: the product of its dimensions but the last."""
         return self.layout.rows
 
     @property
     def columns(self) -> int:
-        """The columns of the tile."""
+        """The number of columns of the tile: its last dimension, in elements."""
         return self.layout.columns
 
     def slab(self, number: int) -> TilePointer:
@@ -102,11 +102,11 @@ class BoxTile:
         return _sum(_sum(slab * layout.slab_bytes, line), lane)
 
     def __getitem__(self, index: tuple[Scalar, Scalar]) -> Value:
-        """Load the element at [row, column]."""
+        """Load the element of the tile at [row, column] from shared memory."""
         return self.k.load(self.pointer(*self._row_and_column(index)))
 
     def __setitem__(self, index: tuple[Scalar, Scalar], value: Scalar) -> None:
-        """Store an element at [row, column]."""
+        """Store a value to the element of the tile at [row, column] in shared memory."""
         self.k.store(self.pointer(*self._row_and_column(index)), value)
         self.k.note_write(self.extent)
 
@@ -121,7 +121,7 @@ class BoxTile:
         return index
 
     def _split(self, column: Value) -> tuple[Scalar, Value]:
-        """The slab of a column, and the column in it."""
+        """The slab of the tile that has a column, and the column's index in the slab."""
         width = self.layout.slab_columns  # a power of two if there are several slabs
         if self.layout.slabs == 1:
             return 0, column

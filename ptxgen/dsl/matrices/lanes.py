@@ -62,7 +62,7 @@ class Lanes:
         self._position: LanePosition | None = None
 
     def position(self) -> LanePosition:
-        """The warp and lane of this thread."""
+        """The indices of this thread's warp in the CTA and of its lane in the warp."""
         if self._position is not None:
             return self._position
         thread = self.k.thread_index()

@@ -1,4 +1,4 @@
-"""A ring of stages in shared memory."""
+"""The stages of a tile in shared memory that are used in turn: the offset of the present one."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Meetings:
         return count or sum(living)
 
     def _waits_in(self, state: State, number: int) -> Site:
-        """The instruction that a warp waits in."""
+        """The barrier instruction at which a warp of the simulation waits."""
         warp = state.warps[number]
         return self._control.sites[warp.block][warp.barrier - 1]
 

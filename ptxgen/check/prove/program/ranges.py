@@ -22,7 +22,7 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of values in the range."""
+        """The number of integers that the range has."""
         return (self.last - self.first) // self.step + 1 if self.step else 1
 
 

@@ -373,7 +373,7 @@ class Values:
                 return None
 
     def _moved(self, node: Node, offset: int, type: ScalarType) -> Node:
-        """The address `name+offset` of a variable."""
+        """The node of the address `name+offset` of a variable, as `mov` reads it."""
         return self._node("offset", type.bits, offset, (node,)) if offset else node
 
     def _symbol(self, name: str, bits: int) -> Node:
@@ -382,7 +382,7 @@ class Values:
         return self._node("opaque", bits, (ADDRESS_OF + name, name), uniform=True)
 
     def _resized(self, node: Node, bits: int) -> Node:
-        """An address in a register of another size."""
+        """The node of an address that was converted to a register of another size."""
         return node if node.bits == bits else self._node("offset", bits, 0, (node,))
 
     def _opaque_result(self, instr: Instr, bits: int, site: Site) -> Node:

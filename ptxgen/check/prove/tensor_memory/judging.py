@@ -364,7 +364,7 @@ class TensorMemoryProver:
         return Finding(UNKNOWN, f"perhaps {reason}, but that may not happen ({witness})", _NAME, low, high)
 
     def _begins(self, lister: Lister, table: Table, of: Allocation) -> Lanes:
-        """The first column of the allocation in each row."""
+        """The first column of the allocation in tensor memory, for each row of a table."""
         name = of.name
         leaf = next((n for n in lister.listed if n.kind == "param" and n.data[0] == name), None)
         if leaf is None:
