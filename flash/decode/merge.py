@@ -227,7 +227,7 @@ def _operation(backend: CudaBackend) -> _Merge:
 
 
 def _named(name: str, parts: object) -> list[tuple[str, object]]:
-    """The arrays of an argument, with the names that messages have for them."""
+    """The arrays of an argument such as `outs`, each with its name in error messages."""
     if not isinstance(parts, list | tuple):
         return [(name, parts)]
     return [(f"{name}[{n}]", array) for n, array in enumerate(parts)]

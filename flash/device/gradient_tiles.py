@@ -33,7 +33,7 @@ _LOW_LSE: Final = -(2.0**126)  # LSE of which any finite score less it has an in
 
 
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
-    """A builder of a kernel of gradients with no code yet, and the kernel's parameters."""
+    """Begin a gradient kernel: its builder, without code yet, and its declared parameters."""
     t = config.tiling
     is_half = t.operands is HALF  # in kernels of f32 the registers of reciprocals would spill others
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=is_half)

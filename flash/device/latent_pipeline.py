@@ -148,7 +148,7 @@ class PingPongTiles:
 
     @marked("latent turns: advance")
     def advance(self) -> None:
-        """Go on to the next tile, which the other warpgroup takes."""
+        """Go on to the next tile of keys, which the other warpgroup takes (ping-pong)."""
         k, at, parity = self.k, self._at, self._parity
         if at is None:
             parity.set(parity ^ self.next_group)

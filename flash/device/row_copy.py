@@ -178,7 +178,7 @@ class RowCopy:
         return as_f32(self.k, bits, self.dtype)
 
     def _store(self, row: Value, column: Value, x: Value, scale: Value | None) -> None:
-        """Write one element. An f32 is rounded once; narrow types saturate at their largest number."""
+        """Store one element of a row; an f32 is rounded once; narrow types saturate."""
         k, nbytes = self.k, self.stored.nbytes
         if scale is not None:
             code = self.stored.narrowed(k, k.div(x, scale))

@@ -120,7 +120,7 @@ class SharedWeights:
 
     @marked("shared weights: sums before")
     def _await_readers(self) -> None:
-        """Wait until the other warps have read the parts of the previous sums."""
+        """Wait until the other warps have read their shares of the previous sums in shared memory."""
         self.k.barrier()
 
 

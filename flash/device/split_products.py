@@ -134,7 +134,7 @@ class SplitProducts:
     def _add_scores(
         self, S: AccumulatorTiles, small: AccumulatorTiles, query: Reader, key: Reader, d: int
     ) -> None:
-        """S += Q Kᵀ for 16 columns, the d-th; the products with a low part into `small`."""
+        """Compute S += Q Kᵀ for 16 columns, the d-th; the products with a low part into `small`."""
         t = self.t
         begin = None if d else (self.k.mov(0.0, type=f32),) * 4
         addresses = [query(2 * d, MMA_ROWS * m) for m in range(t.row_tiles)]
@@ -150,7 +150,7 @@ class SplitProducts:
                 self._multiply(small[m, n], high[m], low_of_b)
 
     def _unscale(self, S: Fragment) -> None:
-        """Multiply scores by the factors of their rows of Q and K."""
+        """Multiply the scores of a tile by the scale factors of their rows of Q and of K."""
         k, column, tiles = self.k, self.me.in_quad * LANE_COLUMNS, self.tiles
 
         def factor_of_row(i: int) -> Value:
@@ -196,8 +196,8 @@ class SplitProducts:
         value: Reader,
         first: int,
     ) -> None:
-        """O += P V for some tiles of 8 columns, from tile `first` on. `a` are the high and low parts of P
-        by 16 rows and by 16 keys; `undone` are the factors of its rows.
+        """Compute O += P V for some tiles of 8 columns, from tile `first` on. `a` are the high and low parts
+        of P by 16 rows and by 16 keys; `undone` are the factors of its rows.
         """
         k, t, tiles = self.k, self.t, range(self.bursts.side_by_side)
         sums = k.fragment(O.rows, LANE_COLUMNS * len(tiles), initial=None)

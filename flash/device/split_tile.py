@@ -126,7 +126,7 @@ class RowsToSplit(Protocol):
         """The thread's elements in the row that an iteration of the loop splits, f32."""
 
     def store(self, iteration: int, words: Sequence[tuple[Value, Value]]) -> None:
-        """Write the high and the low parts of each two elements of the row of an iteration."""
+        """Write the high and low parts of the elements, two at a time, of the row of an iteration."""
 
 
 @marked("split tile: rows")

@@ -148,4 +148,4 @@ class TensorPipeline(TmaPipeline):
 
 
 class GatheredTensorPipeline(GatheredPipeline, TensorPipeline):
-    """See `GatheredPipeline` and `TensorPipeline`."""
+    """A `TensorPipeline` whose tiles of K and V threads copy row by row, as in `GatheredPipeline`."""

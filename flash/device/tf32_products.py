@@ -227,7 +227,7 @@ class Tf32Outputs:
         *,
         joins: bool,
     ) -> None:
-        """totals += A B for some tiles, step by step side by side. `a` holds the A operands by tile
+        """Emit totals += A B for some tiles, step by step side by side. `a` holds the A operands by tile
         and step; `b(step)` loads the B operand of each tile. With `joins`, the products begin at 0 and
         are added in f32.
         """

@@ -134,7 +134,7 @@ class Family(ABC, Generic[T]):
         return emitted
 
     def require(self, tiling: object) -> T:
-        """A tiling that is known to be of this family. Raises `TypeError` for another."""
+        """The argument as a tiling of this family. Raises `TypeError` for a tiling of another family."""
         if not isinstance(tiling, self.tiling):
             raise TypeError(f"a tiling of {self.name} is wanted, got {type(tiling).__name__}")
         return tiling

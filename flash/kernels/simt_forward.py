@@ -225,7 +225,7 @@ def _store(
 
 
 def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:
-    """Write this thread's chunks of one row of O."""
+    """Write this thread's 16-byte chunks of one row of O to global memory."""
     at = O.row(k, row) + k.cvt(me.lane * (CHUNK * F32_BYTES), dtype=u64)
     full = t.slices.width // CHUNK  # chunks without padding
     for c in range(t.chunks):

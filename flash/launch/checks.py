@@ -406,7 +406,7 @@ def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
 
 
 def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
-    """Sizes that no backend computes: too many rows for a row index, or more heads than CTAs."""
+    """Say which sizes no backend computes: too many rows for a row index, or more heads than CTAs."""
     names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
     if geometry.pages:
         names = "total_q", "the rows that block_table has room for"

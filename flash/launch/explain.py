@@ -122,7 +122,7 @@ def _kernel(
 
 
 def _ctas(kernel: KernelConfig, geometry: Geometry, multiprocessors: int) -> str:
-    """The CTAs of a launch without splits, and how its parts are dealt to them if not each has its own."""
+    """Text about the CTAs of a launch without splits, and how work tiles are dealt to them."""
     parts = grid_ctas(kernel, geometry)
     if not kernel.is_persistent:
         return f"{parts} CTAs"
@@ -214,7 +214,7 @@ def _slice(t: AnyTiling) -> str:
 
 
 def _queries(kernel: Build, geometry: Geometry) -> str:
-    """The name of the rows of a CTA: queries of one head, or of packed heads."""
+    """The words for the rows of a CTA: queries of one head, or of packed heads."""
     return f"queries of {geometry.group} packed heads" if kernel.config.packed else "queries"
 
 

@@ -265,7 +265,7 @@ class Forward(CopyingOperation[Call]):
         return known
 
     def keep(self, of: tuple[object, ...], call: Call) -> None:
-        """Let later calls like `call`, whose arrays are all of the caller, be put by `repeats`."""
+        """Let `repeats` launch later calls like `call`, whose arrays are all the caller's."""
         ordinal = call.arrays["q"].device[1]
         if call.launches and not (self._reads_contents or self.config.shared_kv):
             self.repeats.keep(of, call.arrays, _WRITTEN, self.prepared(call, call.arrays, ordinal))

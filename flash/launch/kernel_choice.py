@@ -72,7 +72,7 @@ def kernel_of(
 
 
 def refusals_of(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> dict[Family[Any], str]:
-    """Why the families before that of the kernel of a launch do not take it, by family."""
+    """The reasons, by family, why families asked before the kernel's family do not take a launch."""
     request = config.tile_request
     against = _against_maps(config, geometry, kernel.features.splits)
     return refusals(

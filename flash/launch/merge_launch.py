@@ -88,7 +88,7 @@ class MergeArguments(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """One dimension that joins several: its length, and its stride in each of some arrays."""
+    """One dimension that joins adjacent ones: its length, and its stride in each array, in elements."""
 
     length: int
     strides: tuple[int, ...]

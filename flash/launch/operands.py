@@ -114,7 +114,7 @@ def scale_problems(operands: Operands) -> Iterator[str]:
 
 
 def operand_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The lengths of the arrays that have sizes of their own, by the names of the parameters."""
+    """The lengths of arrays, such as `aux`, whose sizes Q, K and V do not give, by parameter."""
     lengths = {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
     if any(operand.name in ANGLES for operand in wanted):
         lengths["positions"] = min(sizes["positions"], MAX_POSITIONS)  # no query has a later position

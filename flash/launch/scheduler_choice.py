@@ -78,7 +78,7 @@ def scheduled_launch(asked: str, kernel: KernelConfig, geometry: Geometry, devic
 
 
 def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
-    """The scheduler of a launch with more parts than multiprocessors."""
+    """The tile scheduler of a launch with more work tiles than the GPU has multiprocessors."""
     features = kernel.features
     if _has_unknown_costs(features) or features.splits:
         return GRID
@@ -178,7 +178,7 @@ def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:
 
 
 def time_of_grid(costs: Sequence[float], slots: int) -> float:
-    """The time of `slots` CTAs, each of which takes the next part when it is done, as those of a grid do."""
+    """The time of `slots` CTAs, each of which takes the next work tile when it is done, as in a grid."""
     running: list[float] = []
     for cost in costs:
         now = heapq.heappop(running) if len(running) >= slots else 0.0

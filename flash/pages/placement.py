@@ -320,7 +320,7 @@ class Paged:
         sources: Sequence[int],
         journal: Journal,
     ) -> None:
-        """Share the pages of the sources, then release those that the sequences had."""
+        """Let sequences share the pages of their sources, then release the pages that they had before."""
         held = self.table.copy(), list(self._counts)
         for users, change in ((sources, self.pool.share), (sequences, self.pool.release)):
             for sequence in users:
@@ -354,7 +354,7 @@ class Paged:
         self.changed.update(dict.fromkeys(range(len(self._counts))))
 
     def _write(self, sequence: int, n: int | slice, pages: Any, journal: Journal) -> None:
-        """Write pages to a row of the table; after an undo the row is still in `changed`."""
+        """Write page numbers to a row of the block table; after an undo the row is still in `changed`."""
         journal.note(self.changed, sequence, None)
         self.changed[sequence] = None
         journal.write(self.table, (sequence, n), pages)

@@ -64,7 +64,7 @@ class Sweeps(NamedTuple):
 
 
 def has_one_sweep(config: AttentionConfig) -> bool:
-    """Whether one sweep can make the gradients of a config: whether the table has tiles for it."""
+    """Whether one sweep over the keys can make the gradients of a config: it needs tiles for that."""
     return _clocks_of_one_sweep(config) is not None
 
 

@@ -76,12 +76,12 @@ class KernelConfig:
 
     @property
     def output(self) -> DType:
-        """The type of O: that of Q, or `written`, or f32 for parts that are to be merged."""
+        """The element type of O: that of Q, or `written`, or f32 for splits that another kernel merges."""
         return F32 if self.features.splits else self.written or self.dtype
 
     @property
     def begins_next(self) -> bool:
-        """Whether the kernel lets the grid that merges its parts begin before it has ended."""
+        """Whether the kernel lets the grid that merges its splits begin before it has ended."""
         return self.features.splits and self.target.sm >= OVERLAPPING_SM
 
     @property

@@ -325,7 +325,7 @@ class Cta:
         return self._folded((part,), lambda a, b: (join(a[0], b[0]),))[0]
 
     def _folded(self, part: tuple[Value, ...], combine: Combine) -> tuple[Value, ...]:
-        """The results of all warps, each with its own as `part`, combined in their order."""
+        """The results of all warps of the CTA, combined in the warps' order; `part` is this warp's."""
         if self._warps == 1:
             return part
         total, *others = _loaded(self._k, self._written(part, 0), self._warps)

@@ -113,7 +113,7 @@ class BuiltFunction:
         return uses_of(self.kernel, arrays)
 
     def alignment(self, name: str, dtype: ScalarType) -> int:
-        """The bytes of which the address of an array of such elements must be a multiple."""
+        """The bytes of which the address of array `name`, with elements of `dtype`, must be a multiple."""
         return self.uses.alignment.get(name, dtype.nbytes)
 
     @cached_property

@@ -59,5 +59,5 @@ class Cluster:
         return self._k.special("cluster_ctarank")
 
     def barrier(self) -> None:
-        """Wait for all threads of the cluster; their earlier writes are visible afterwards."""
+        """Wait for all threads of the cluster's CTAs; their earlier writes are visible afterwards."""
         self._k.cluster_barrier()

@@ -396,7 +396,7 @@ class Ring(RingMemory):
     # ------------------------------------------------------------------------------ inside
 
     def _next(self, what: str, kind: str) -> Stage:
-        """The consumer's next stage, for a step of a `kind`; `what` is the method that takes it."""
+        """The consumer's next stage, for a step of a `kind`; `what` names the method that takes it."""
         self.k.require_whole_role(f"ring {self.name!r}: {what}", self.consumer)
         if self.products is not None:
             raise ConfigError(

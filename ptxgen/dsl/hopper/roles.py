@@ -349,7 +349,7 @@ class Roles(GuardedStores):
         return len(self._statements) - before
 
     def cluster_barrier(self) -> None:
-        """Wait for all threads of the cluster; their earlier writes are visible afterwards."""
+        """Wait for all threads of the cluster's CTAs; their earlier writes are visible afterwards."""
         self.require_all_threads("cluster.barrier")
         self.barrier_cluster_arrive(sem="release", aligned=True)
         self.barrier_cluster_wait(sem="acquire", aligned=True)

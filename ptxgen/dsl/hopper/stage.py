@@ -161,7 +161,7 @@ class RingMemory:
         return BoxTile(self.k, name, layout, at, owner)
 
     def advance(self, cursor: Cursor) -> None:
-        """Go on to the next stage; after the last one to the first, with the other parity."""
+        """Go on to the ring's next stage; after the last one to the first, with the other parity."""
         k = self.k
         if isinstance(cursor.index, int):
             cursor.index = (cursor.index + 1) % self.stages

@@ -57,7 +57,7 @@ class BoxTile:
         return self.layout.columns
 
     def slab(self, number: int) -> TilePointer:
-        """The pointer to the beginning of slab `number`."""
+        """The pointer to the beginning of the tile's slab (columns as wide as the swizzle) `number`."""
         self.owner.use(f"tile {self.name!r}")
         return self._at.plus_bytes(number * self.layout.slab_bytes)
 

@@ -66,7 +66,7 @@ def depth_of(dtype: ScalarType) -> int:
 def multiply(
     k: Control, sums: Sequence[Sequence[Var]], layout: Layout, a: Operand, b: Operand, *, fresh: bool
 ) -> None:
-    """sums += A B, or sums = A B if `fresh`, for the lane's part of a matrix of this layout."""
+    """Emit sums += A B, or sums = A B if `fresh`, for the lane's part of a matrix of this layout."""
     depth = a.shape[1] // depth_of(a.dtype)
     row_tiles, pairs = layout.warp_rows // MMA_ROWS, layout.warp_columns // (2 * MMA_COLUMNS)
     mma = _instruction(k, a.kind, b.kind)

@@ -73,7 +73,7 @@ class CopiedRow(NamedTuple):
 
 
 class CopiedRows(Protocol):
-    """The rows of a block that a thread copies."""
+    """The interface to the rows of a block that a thread copies, for the present block of a walk."""
 
     def rows(self) -> Iterator[CopiedRow]:
         """The rows of the present block that this thread copies."""

@@ -138,7 +138,7 @@ class WarpValues:
 
 
 def operand(value: Value) -> Term | int | None:
-    """A value that is the same in all lanes, as a term or a number; None for any other."""
+    """The value of an operand if it is the same in all lanes, as a term or a number; else None."""
     if isinstance(value, np.ndarray):
         return int(value[0]) if (value == value[0]).all() else None
     return value

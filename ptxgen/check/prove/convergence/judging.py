@@ -216,7 +216,7 @@ _BITS: Final = np.arange(WARP, dtype=np.int64)
 
 
 def _of_group(lanes: Lanes, group: Group) -> Lanes:
-    """The values of the lanes of one warp, zero for those that are not in the block."""
+    """The elements of an array over a block's threads for the lanes of one warp; zero outside the block."""
     values = np.zeros(WARP, np.int64)
     here = lanes[group.number * WARP : (group.number + 1) * WARP]
     values[: len(here)] = here.astype(np.int64) & _WHOLE

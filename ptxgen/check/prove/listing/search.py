@@ -487,7 +487,7 @@ class Search:
 
 
 def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
-    """Each number with the indices of its rows; mostly there is only one number."""
+    """Each distinct number of an array, with the indices of its rows; mostly there is only one."""
     first = int(numbers[0])
     if (numbers == first).all():
         yield first, np.arange(len(numbers))

@@ -289,7 +289,7 @@ def bottom_up(node: Node, known: dict[int, _Result], find: Callable[[Node], _Res
 
 
 def constant_register(constant: Any, bits: int, n: int) -> Lanes:
-    """A constant as the registers of `n` threads hold it."""
+    """The array of a constant as the registers of `n` threads hold it."""
     if bits == 1:
         return np.broadcast_to(np.asarray(constant) != 0, n)
     if isinstance(constant, int):

@@ -209,7 +209,7 @@ class Paths:
         return origins
 
     def changes(self, leaf: Node, body: frozenset[int]) -> bool:
-        """Whether a value that rows are made of may change within the blocks of a loop."""
+        """Whether a leaf value of a table's rows may change within the blocks of a loop."""
         if leaf.kind in ("thread", "param"):
             return False
         varying = self._varying.get(leaf.id)

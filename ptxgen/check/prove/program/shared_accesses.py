@@ -352,7 +352,7 @@ def homes(
 
 
 def region_home(region: Region, variable: Home) -> Home:
-    """A region as a part of its variable."""
+    """The `Home` for a region of a shared variable: the part of the variable that it is."""
     return Home(region.name, region.offset, region.nbytes, variable.align)
 
 
