@@ -209,7 +209,7 @@ def attention_varlen(
 
 
 def _split(caller: str, arguments: Any) -> tuple[Any, NarrowArguments, dict[str, Any]]:
-    """The arguments of scores of a call, those of fp8, and the arguments of both that a launch takes."""
+    """Split a call's arguments: those of scores, those of fp8, and those that its launch takes."""
     if not arguments:
         return arguments, _NO_NARROW, {}
     scores, narrow = split_narrow(with_captured(caller, arguments))

@@ -66,7 +66,7 @@ class Tcgen05MxTiling(Tcgen05Fp8Tiling):
 
 @dataclass(frozen=True, slots=True)
 class Tcgen05NvTiling(Tcgen05MxTiling):
-    """Tiles and roles of one kernel with Q and K of NVFP4; see `Tcgen05MxTiling`."""
+    """The tile sizes and warp roles of one kernel with Q and K of NVFP4; see `Tcgen05MxTiling`."""
 
     blocks: ClassVar[BlockFormat] = NVFP4
 

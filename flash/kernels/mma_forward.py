@@ -292,7 +292,7 @@ class MmaForward:
         return self.products.weights(self.S)
 
     def _weighed_by_sums(self, S: Fragment) -> Weights:
-        """P = exp2(scale * (S - shift)), rounded, of a slice of a tile; S may be changed."""
+        """Compute P = exp2(scale * (S - shift)), rounded, for a slice of a tile; S may be changed."""
         k, products, softmax = self.k, self.products, self.softmax
         assert isinstance(products, MmaProducts)
         assert isinstance(softmax, SumCheckedLazySoftmax)  # the tiling checks sums

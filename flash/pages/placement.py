@@ -236,11 +236,11 @@ class Contiguous:
         return [Run(sequence, 0, length) for sequence, length in enumerate(lengths) if length]
 
     def state(self) -> tuple[Any, ...]:
-        """An empty state: slots do not change."""
+        """The state for `restore`, empty: in contiguous memory the slots of sequences do not change."""
         return ()
 
     def restore(self, state: tuple[Any, ...]) -> None:
-        """Do nothing: slots do not change."""
+        """Restore nothing: in contiguous memory the slots of sequences do not change."""
 
 
 class Paged:
