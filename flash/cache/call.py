@@ -353,7 +353,7 @@ def _no_type(array: object, name: str) -> str:
 def _config_of(
     caller: str, head_dim: int, head_dim_v: int, dtype: str, causal: bool | str, *scores: Any
 ) -> AttentionConfig:
-    """The config of a call. Raises `ConfigError`."""
+    """The attention config of a call on a cache. Raises `ConfigError` for invalid settings."""
     return config_of_call(
         caller, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, **named_settings(scores)
     )
