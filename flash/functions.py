@@ -209,7 +209,7 @@ def attention_varlen(
 
 
 def _split(caller: str, arguments: Any) -> tuple[Any, NarrowArguments, dict[str, Any]]:
-    """The arguments of scores of a call, those of fp8, and the arguments of both that a launch takes."""
+    """Split a call's arguments: those of scores, those of fp8, and those that its launch takes."""
     if not arguments:
         return arguments, _NO_NARROW, {}
     scores, narrow = split_narrow(with_captured(caller, arguments))
@@ -306,14 +306,14 @@ def kernel_of(
 
 
 class _OfAttention(AttentionKernel):
-    """A kernel of `attention`, whose caller made no config."""
+    """The attention kernel behind a call of `attention`, whose caller made no config."""
 
     caller: ClassVar = "attention"
     _caller = Caller(caller, has_config=False)
 
 
 class _OfVarlen(AttentionKernel):
-    """A kernel of `attention_varlen`."""
+    """The attention kernel behind a call of `attention_varlen`, whose caller made no config."""
 
     caller: ClassVar = "attention_varlen"
     _caller = Caller(caller, has_config=False)
@@ -400,7 +400,7 @@ def _page_size(caller: str, k: object, layout: str) -> int:
 
 
 def last_dimension(caller: str, array: object, name: str) -> int:
-    """The columns of an array. Raises `LaunchError` if it has no dimension."""
+    """The extent of an array's last dimension. Raises `LaunchError` if it has no dimension."""
     shape = getattr(array, "shape", None)
     if not isinstance(shape, tuple) or not shape:
         shape = readable_views({name: array}, caller)[name].shape

@@ -91,12 +91,12 @@ class AttentionKernel:
 
     @property
     def build(self) -> Build:
-        """The kernel whose text is `ptx`, with its launch contract."""
+        """The built kernel whose PTX text is `ptx`, with the contract that a launch must meet."""
         return proved_build(self.config.kernel())
 
     @property
     def resources(self) -> KernelResources:
-        """Resources of the kernel whose text is `ptx`, with counts of arithmetic and memory traffic."""
+        """Registers, shared memory, arithmetic and memory traffic of the kernel whose text is `ptx`."""
         return self.build.resources
 
     @property

@@ -174,17 +174,17 @@ def _ends_problems(x: ArrayView, ends: ArrayView) -> Iterator[str]:
 
 
 class _Numpy:
-    """What of numpy differs from torch."""
+    """The operations of quantization by numpy, where they differ from those by torch."""
 
     def __init__(self, xp: Any = np) -> None:
         self.xp = xp
 
     def numbers(self, x: Any) -> Any:
-        """The numbers as a dense array of f32."""
+        """The elements of the caller's array as a dense float32 array."""
         return np.ascontiguousarray(x, np.float32)
 
     def narrowed(self, x: Any, dtype: DType) -> Any:
-        """The numbers rounded to a type."""
+        """The f32 numbers of an array rounded to an element type."""
         return x.astype(dtype.numpy)
 
     def indices(self, count: int, of: Any) -> Any:
@@ -193,20 +193,20 @@ class _Numpy:
         return np.arange(count)
 
     def bytes_of(self, codes: Any) -> Any:
-        """Integers as bytes."""
+        """The integers of an array as bytes, uint8."""
         return np.ascontiguousarray(codes, np.uint8)
 
     def taken(self, array: Any) -> Any:
-        """An array of numpy as one of the library."""
+        """A numpy array converted to an array of this library."""
         return array
 
     def scales(self, codes: Any) -> Any:
-        """The scales with these codes."""
+        """The f32 scales that scale codes (bytes) stand for."""
         return self.bytes_of(codes).view(E8M0.numpy)
 
 
 class _Torch(_Numpy):
-    """What of torch differs from numpy."""
+    """The operations of quantization by torch, where they differ from those by numpy."""
 
     def __init__(self) -> None:
         super().__init__(importlib.import_module("torch"))

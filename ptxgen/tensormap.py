@@ -127,11 +127,11 @@ class Boxes:
     stores: bool = False
 
     def of(self, base: Array | int, dims: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> TensorMap:
-        """The map of a numpy array, or of the tensor at a device address, as in `TensorMap`."""
+        """The tensor map of a numpy array, or of the tensor at a device address, as in `TensorMap`."""
         return TensorMap(base, self.box, self.dtype.name, dims, strides, self.swizzle)
 
     def smallest(self) -> TensorMap:
-        """The map of a tensor of one element, where only the boxes matter."""
+        """The tensor map of a tensor of one element, where only the boxes of copies matter."""
         return self.of(0, (1,) * len(self.box), (_BASE_ALIGN,) * (len(self.box) - 1))
 
 
@@ -205,7 +205,7 @@ class TensorMap:
 
     @property
     def packed(self) -> bool:
-        """Whether elements have 4 or 6 bits."""
+        """Whether the elements of the tensor have 4 or 6 bits and are packed in memory."""
         return self.dtype in PACKED_BITS
 
     @property

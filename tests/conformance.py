@@ -60,6 +60,8 @@ class Kind:
     def config(self, *dims: int, **how: Any) -> AttentionConfig:
         """A config whose kernel is of the family; `how` goes before what the kind says."""
         small = {"return_lse": True, "tile": self.tile, "block_q": self.block_q}
+        if how.get("mask") and how.get("bias") and (self.tile, self.block_q) == (32, 256):
+            small["block_q"] = 128  # two row tiles of 32 keys lack registers for both
         named = dict(
             zip(("head_dim", "head_dim_v"), dims or (() if "head_dim" in how else self.dims), strict=False)
         )

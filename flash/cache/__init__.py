@@ -1,1 +1,1 @@
-"""The KV cache and attention over it."""
+"""The KV cache of keys and values, and attention of new queries to it."""

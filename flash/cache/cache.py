@@ -18,6 +18,7 @@ from flash.calls.known import Known
 from flash.families.request import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
+from flash.operands.blocks import block_type
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtype_names import CacheBackend, StoredDTypeLike
 from flash.operands.dtypes import DTYPES
@@ -91,6 +92,7 @@ class KVCache:
         self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
         self.element = arguments.element(dtype, self.head_dim, self.head_dim_v)
+        self.blocks = block_type(self.element)
         self.backend = one_of("backend", backend, BACKENDS)
         require_compiler(self.backend, "KVCache")
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
@@ -189,7 +191,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values, scales, lengths and block table."""
+        """The bytes of memory that keys, values, scales, lengths and block table take."""
         small = [array for array in self.memory.small if array is not None]
         return self.memory.nbytes + sum(int(array.nbytes) for array in small)
 
@@ -201,7 +203,7 @@ class KVCache:
         return self._copy_of("keys", layer, sequence)[0]
 
     def values(self, layer: int, sequence: int) -> Array:
-        """The values of a sequence, a copy like that of `keys`, [kv_heads, length, head_dim_v]."""
+        """The values of a sequence, a copy [kv_heads, length, head_dim_v]; types and errors as in `keys`."""
         return self._copy_of("values", layer, sequence)[1]
 
     def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
@@ -379,14 +381,14 @@ class KVCache:
     # --------------------------------------------------------------- for kernels and their launches
 
     def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
-        """The memory of a layer, not copied. On a GPU, lengths and block table are updated before,
+        """The arrays of a layer, not copied. On a GPU, lengths and block table are updated before,
         in the order of `stream`.
         """
         self.update(stream)
         return self.memory.arrays(layer)
 
     def update(self, stream: int) -> None:
-        """On a GPU, update lengths and block table there, in the order of `stream`."""
+        """Copy lengths and block table to the GPU, if the cache is on one, in the order of `stream`."""
         self.memory.update(self.placement.changed, stream)
         self.placement.changed.clear()
 

@@ -17,7 +17,6 @@ from flash.host.caller import Caller, outputs_of, raise_problems
 from flash.launch.arguments import together_problems
 from flash.launch.checks import scale as scale_of
 from flash.mods.trace import AUX
-from flash.operands.blocks import block_type
 from flash.operands.dtype_names import AnyArray, Auto, Backend, Causal
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.pages.numbers import integers
@@ -161,7 +160,7 @@ class Task(NamedTuple):
             asked.scale,
             asked.splits,
             self.interleaved,
-            block_type(self.cache.element),
+            self.cache.blocks,
         )
 
     @property
@@ -354,7 +353,7 @@ def _no_type(array: object, name: str) -> str:
 def _config_of(
     caller: str, head_dim: int, head_dim_v: int, dtype: str, causal: bool | str, *scores: Any
 ) -> AttentionConfig:
-    """The config of a call. Raises `ConfigError`."""
+    """The attention config of a call on a cache. Raises `ConfigError` for invalid settings."""
     return config_of_call(
         caller, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, **named_settings(scores)
     )

@@ -32,7 +32,7 @@ from ptxgen.runtime.settings import WITHOUT_KERNELS
 
 
 def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
-    """Say what is wrong with the devices of the arrays, and with the types and shapes of q, k and v."""
+    """Return what is wrong with the devices of all arrays, and with the types and shapes of q, k and v."""
     device = cache.memory.device
     where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
     yield from (
@@ -53,7 +53,7 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
 
 
 def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
-    """Say what is wrong with alibi_slopes, mask and sink, and with out."""
+    """Return what is wrong with the arrays alibi_slopes, mask and sink, and with `out` for the result."""
     q = views["q"]
     batch, heads, seq_q = q.shape[:3]
     yield from problems_of_operands(config, views)
@@ -70,7 +70,7 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
 def problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """Say why kernels cannot compute a call that numpy could."""
+    """Return the reasons why no kernel computes a call that numpy could compute."""
     if cache.element.is_narrow:
         yield from widening_problems(config, cache.element, repr(cache.dtype), backend)
     if backend == "cuda":

@@ -1,4 +1,4 @@
-"""The memory of a KV cache on a GPU."""
+"""Holds the rows of a KV cache in the memory of a GPU, and copies and writes them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CudaMemory(Memory):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers, and of the scales of their tokens."""
+        """The bytes of memory that K and V of all layers and their tokens' scales take."""
         rows = self._layers * self._slots * self._kv_heads * self._rows
         return rows * sum(n * of.nbytes for n, of in self._arrays.values())
 
@@ -99,11 +99,11 @@ class CudaMemory(Memory):
                         self._cuda.copy_on_device(to, begin, nbytes, stream, ordinal=self._ordinal)
 
     def wait(self, stream: int) -> None:
-        """Wait until all work on a stream is done."""
+        """Wait on the host until all GPU work on a stream is done."""
         self._cuda.synchronize(stream, ordinal=self._ordinal)
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:
-        """k and v on this device: arrays on the host are copied, which is complete on return."""
+        """New keys k and values v on this device; copies of arrays on the host are complete on return."""
         if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
             k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
         sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
@@ -211,7 +211,7 @@ class CudaMemory(Memory):
         return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
 
     def _at(self, memory: DeviceArray, layer: int, slot: int, head: int, row: int) -> int:
-        """The address of a row of K or V, or of a token's scale."""
+        """The address in device memory of a row of K or V, or of a token's scale."""
         n, of = self._arrays[memory]
         before = (layer * self._slots + slot) * self._kv_heads + head
         return memory.pointer + (before * self._rows + row) * n * of.nbytes

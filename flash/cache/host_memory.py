@@ -53,6 +53,7 @@ class Memory(ABC):
     def __init__(self, small: SmallArrays, element: DType) -> None:
         self.small = small
         self.element = element
+        self._is_narrow = element.is_narrow
         self.stream = 0
 
     @abstractmethod
@@ -63,7 +64,7 @@ class Memory(ABC):
         """
 
     def raw(self, layer: int, runs: Sequence[Run]) -> list[Array]:
-        """Copies of the arrays of `stored`."""
+        """Copies of the rows of `runs` as the cache stores them, in the arrays that `stored` returns."""
         return [np.array(rows) for rows in self.stored(layer, runs)]
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
@@ -75,6 +76,8 @@ class Memory(ABC):
         if self.small.scales is not None:  # of heads
             scales = list(self.small.scales[:, layer, :, None, None])
         of_k, of_v = scales or (None, None)
+        if not self._is_narrow:
+            return k, v
         return loaded(k, self.element, of_k), loaded(v, self.element, of_v)
 
 
@@ -105,7 +108,7 @@ class HostMemory(Memory):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers, and of the scales of their tokens."""
+        """The bytes of memory that K and V of all layers and their tokens' scales take."""
         return sum(int(array.nbytes) for array in self._arrays)
 
     def why_not(self, array: ArrayView) -> str:
@@ -121,10 +124,10 @@ class HostMemory(Memory):
                 array[:, target, :, :rows] = array[:, source, :, :rows]
 
     def wait(self, stream: int) -> None:
-        """Nothing to do: the host has no pending work."""
+        """Do nothing: work on the host is complete when a call returns."""
 
     def brought(self, k: ArrayView, v: ArrayView, stream: int) -> tuple[ArrayView, ArrayView]:  # noqa: ARG002
-        """k and v themselves, which are on the host."""
+        """New keys k and values v without a copy: they are on the host, as this memory is."""
         return k, v
 
     def stored(self, layer: int, runs: Sequence[Run], first: int = 0) -> list[Array]:
@@ -140,7 +143,7 @@ class HostMemory(Memory):
                 first += count
 
     def arrays(self, layer: int) -> LayerArrays:
-        """The memory of a layer, not copied."""
+        """The arrays of a layer, not copied."""
         lengths, table, scales = self.small
         k, v, *of_tokens = (array[layer] for array in self._arrays)
         k_scale, v_scale = (None, None) if scales is None else scales[:, layer]
@@ -156,14 +159,14 @@ class HostMemory(Memory):
         )
 
     def update(self, changed: Collection[int], stream: int) -> None:
-        """Nothing to do: `arrays` are views of `small`."""
+        """Do nothing: the host's lengths and block table, `small`, are what `arrays` returns."""
 
     def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new memory
-        """New memory for `count` int32, not initialised."""
+        """Allocate host memory for `count` int32, not initialised."""
         return HostNumbers(np.empty(count, np.int32))
 
     def workspace(self, count: int) -> ArrayView:
-        """New memory for `count` f32, not initialised."""
+        """Allocate host memory for `count` f32, not initialised."""
         return view(np.empty(count, np.float32), "workspace")
 
 

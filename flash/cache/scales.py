@@ -1,4 +1,4 @@
-"""The scales of heads of a KV cache of one-byte elements."""
+"""Sets the scales that each head of a KV cache of one-byte elements (fp8, int8) has."""
 
 from __future__ import annotations
 

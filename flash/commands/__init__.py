@@ -36,7 +36,7 @@ REPORT: Final = ReportKernels(
         "attention": "an attention kernel: the options of ptxgen emit, and --seq\n"
         "(ptxgen report attention --help)",
         "decode, append, merge": "a kernel of a KV cache, with the options of ptxgen emit; it is not run",
-        "backward, widen, sum": "a kernel of gradients, likewise",
+        "backward, widen, sum, round": "a kernel of gradients, likewise",
     },
     "ptxgen report attention --head-dim 64 --dtype f16 --causal --seq 256 -o report.html",
 )

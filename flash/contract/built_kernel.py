@@ -149,7 +149,7 @@ class BuiltKernel(ABC):
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return self.header.threads
 
     @cached_property

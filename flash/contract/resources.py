@@ -90,7 +90,7 @@ class KernelResources:
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return self.config.tiling.threads
 
     @property

@@ -306,7 +306,7 @@ def longest_of(views: Mapping[str, ArrayView], max_seqlen_k: object) -> int:
 
 
 def capacity_of(views: Mapping[str, ArrayView]) -> int:
-    """The number of rows that a sequence of the cache has room for."""
+    """The number of rows (tokens) that a sequence of the cache has room for."""
     pages = views[_TABLE].shape[1] if _TABLE in views else 1
     return int(views["k_cache"].shape[2] * pages)
 

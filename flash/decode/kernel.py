@@ -266,7 +266,7 @@ _OPERANDS: Final = (*LENGTHS, *SCALES, "block_table", *CACHE_ARRAYS)
 
 
 def _blocks_of(config: AttentionConfig, kv_dtype: object) -> BlockType | None:
-    """The type of the blocks of a cache; None for None. Raises `ConfigError`."""
+    """The block type of a cache, such as q8_0; None for None. Raises `ConfigError` for another name."""
     if kv_dtype is None:
         return None
     if not is_one_of(kv_dtype, tuple(BLOCK_TYPES)):

@@ -124,7 +124,7 @@ def _plus_is_empty(empty_lse: object) -> bool:
 
 
 def _in_minus(lses: Array) -> Array:
-    """LSE of parts, with -inf in place of +inf."""
+    """The LSE of partial results, with -inf in place of +inf for a part without keys."""
     return np.where(np.isposinf(lses), -np.float32(math.inf), lses)
 
 
@@ -137,12 +137,12 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, name: str, parts: object, views: Mapping[str, ArrayView]) -> _Parts:
-        """The parts of the argument `name`, with their views."""
+        """The partial results that the argument `name` (`outs` or `lses`) holds, with their views."""
         return cls(name, [views[key] for key, _ in _named(name, parts)], not isinstance(parts, list | tuple))
 
     @property
     def number(self) -> int:
-        """The number of parts."""
+        """The number of partial results that the call merges."""
         if not self.stacked:
             return len(self.views)
         shape = self.views[0].shape
@@ -150,17 +150,17 @@ class _Parts(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each part; for stacked parts, their common shape once."""
+        """The shape of each partial result; for a stacked array, their common shape once."""
         if not self.stacked:
             return [tuple(array.shape) for array in self.views]
         return [tuple(self.views[0].shape[1:])] if self.number else []
 
     def stack(self) -> Array:
-        """The parts as one numpy array; copied if they are not stacked."""
+        """The partial results as one numpy array; copied if they are separate arrays."""
         return host_array(self.views[0]) if self.stacked else np.stack(self.arrays())
 
     def arrays(self) -> list[Array]:
-        """The parts as numpy arrays."""
+        """The partial results, `outs` or `lses`, as numpy arrays."""
         arrays = [host_array(array) for array in self.views]
         return list(arrays[0]) if self.stacked else arrays
 
@@ -176,7 +176,7 @@ class _MergeOfParts(NamedTuple):
 
     @property
     def arrays(self) -> MergeArguments:
-        """The arrays of a call whose parts are stacked."""
+        """The arrays of a merge whose partial results are stacked in one array."""
         return MergeArguments(self.outs.views[0], self.lses.views[0], self.out, self.lse)
 
     def readable(self) -> _MergeOfParts:
@@ -227,7 +227,7 @@ def _operation(backend: CudaBackend) -> _Merge:
 
 
 def _named(name: str, parts: object) -> list[tuple[str, object]]:
-    """The arrays of an argument, with the names that messages have for them."""
+    """The arrays of an argument such as `outs`, each with its name in error messages."""
     if not isinstance(parts, list | tuple):
         return [(name, parts)]
     return [(f"{name}[{n}]", array) for n, array in enumerate(parts)]
@@ -314,7 +314,7 @@ def _shape_problems(outs: _Parts, lses: _Parts) -> Iterator[str]:
 
 
 def _merge(outs: Sequence[Array], lses: Sequence[Array], out: Array, lse: Array) -> None:
-    """Write the merged parts to `out` and `lse`."""
+    """Merge the partial results with numpy and write them to `out` and `lse`."""
     zero = np.float32(0)
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN and +inf in give NaN out
         top = functools.reduce(np.maximum, lses)

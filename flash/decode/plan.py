@@ -117,7 +117,7 @@ class CacheCall(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The number of rows that a sequence has room for."""
+        """The number of rows (tokens) that a sequence of the cache has room for."""
         if not self.page_size:
             return self.k.shape[2]
         return self.operands["block_table"].shape[1] * self.page_size
@@ -136,13 +136,13 @@ class CacheCall(NamedTuple):
 
     @property
     def rotation(self) -> Rotation | None:
-        """The rotation of rows; None without one."""
+        """The rotary embedding of new rows of K and of q; None without one."""
         cos = self.operands.get(ANGLES[0])
         return None if cos is None else Rotation(2 * cos.shape[1], self.interleaved)
 
     @property
     def stored(self) -> DType:
-        """The type of K and V."""
+        """The element type of K and V as the cache stores them."""
         return self.blocks or OF_ARRAYS[self.k.dtype]
 
     @property
@@ -169,7 +169,7 @@ class AppendCall(NamedTuple):
 
     @property
     def stored(self) -> DType:
-        """The type of the cache."""
+        """The element type of K and V as the cache stores them."""
         return self.blocks or OF_ARRAYS[self.arrays["K"].dtype]
 
 
@@ -240,7 +240,7 @@ def _tiling(
     *,
     small: bool = False,
 ) -> AnyTiling:
-    """The tiling of a call with a config; with `small` its tiles have `_SMALL_TILE` keys."""
+    """The tiling of a cache call's kernel; with `small` its tiles have `_SMALL_TILE` keys."""
     in_pages = call.page_size > 0
     request = replace(
         config.tile_request,
@@ -351,7 +351,7 @@ def _alignment(call: CacheCall, merged: bool) -> int:
 
 
 def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
-    """The number of CTAs that a launch has for each split."""
+    """The number of CTAs of an attending launch for each split of the keys."""
     batch, heads, seq_q, _ = call.q.shape
     rows, of = (seq_q * call.group, heads // call.group) if kernel.packed else (seq_q, heads)
     return -(-rows // kernel.tiling.block_q) * of * batch * kernel.tiling.value_slices
@@ -491,5 +491,5 @@ def aux_sizes(config: AttentionConfig, operands: Mapping[str, ArrayView]) -> dic
 
 
 def _sequences(call: CacheCall) -> int:
-    """The number of sequences of the cache."""
+    """The number of sequences in the KV cache of a call."""
     return (call.operands["block_table"] if call.page_size else call.k).shape[0]

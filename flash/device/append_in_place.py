@@ -84,7 +84,7 @@ class AppendedKV:
 
     @property
     def rotates(self) -> bool:
-        """Whether queries are rotated."""
+        """Whether the kernel rotates the queries by rotary angles."""
         return self.rotation is not None
 
     @marked("new rows: loop")
@@ -128,7 +128,7 @@ class AppendedKV:
             copy.write(to, parts)
 
     def _angles(self, rotation: Rotation, slot: Value) -> RotaryAngles:
-        """The rotary angles of row `slot` of the sequence."""
+        """The rotary angles (cos and sin) for the position of row `slot` of the sequence."""
         k, operands = self.k, self.parameters.operands
         position = position_of(k, self.where, slot, k.signed(self.parameters.numbers["positions"]))
         cos, sin = (operands[f"rotary_{name}"].address(k, position) for name in ("cos", "sin"))

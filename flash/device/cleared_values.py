@@ -75,7 +75,7 @@ class ClearedValues(RestoredValues):
         self._waits.set(k.selp(1, 0, cut))
 
     def clear_last(self, cta: Cta) -> None:
-        """Clear the tile that was filled last, if the mask cuts it."""
+        """Set NaN and infinity to 0 in the tile of V filled last, if the mask hides keys of it."""
         if cta.mask.hides_anywhere:
             self._clear()
             return
@@ -91,7 +91,7 @@ class ClearedValues(RestoredValues):
 
     @marked("cleared values: clear")
     def _clear(self) -> None:
-        """Clear NaN and infinity in the tile that was filled last, and pass it to the consumer."""
+        """Set NaN and infinity to 0 in the tile of V filled last, and pass the tile to the consumer."""
         k, producer = self.k, self.producer
         with self.values.rework() as stage:
             tile, width = stage.v, stage.v.layout.slab_columns
@@ -121,6 +121,6 @@ class ClearedValues(RestoredValues):
 
 
 def _in_groups(chunks: Sequence[Pointer], count: int) -> Iterator[Sequence[Pointer]]:
-    """The chunks, `count` at a time."""
+    """The chunks of 16 bytes in groups of `count`."""
     for n in range(0, len(chunks), count):
         yield chunks[n : n + count]

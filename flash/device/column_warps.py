@@ -35,11 +35,11 @@ class ColumnWarps:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: GradientConfig) -> ColumnWarps | None:
-        """The warps of a kernel; None if each has all columns of its rows."""
+        """The warps that share rows of a CTA; None if each warp has all columns of its rows."""
         return cls(k, config) if config.mma.column_warps > 1 else None
 
     def parts(self, tiles: Tiles) -> Tiles:
-        """The columns of this warp of some tiles."""
+        """The tiles cut to the columns that this warp takes."""
         first, second, third = (tile.part(self.number, self._count) for tile in tiles)
         return first, second, third
 
@@ -73,6 +73,6 @@ class SummedProducts:
         self.output_address, self.output_words = products.output_address, products.output_words
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         self._products.scores(S, stage)
         self._warps.add_up(S, awaits_readers=self._awaits_readers)

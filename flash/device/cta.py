@@ -66,7 +66,7 @@ class Cta:
     @classmethod
     @marked("cta: part of a CTA")
     def of(cls, k: KernelBuilder, config: KernelConfig, parameters: Parameters) -> Cta:
-        """The part of the problem that this CTA computes."""
+        """The part of the problem that this CTA computes: its rows, head, keys and columns."""
         k.note("which query rows of which head")
         t = config.tiling
         packing = Packing(parameters.group) if config.packed else None
@@ -194,7 +194,7 @@ class Cta:
         self.max_logits.store(k, tops, of_lane, distances, self.writes_row)
 
     def in_queries(self, k: KernelBuilder, array: Array) -> Matrix:
-        """The CTA's rows of an array whose rows lie as those of Q do."""
+        """The CTA's rows, as a `Matrix`, of an array laid out by queries as Q is, such as its scales."""
         placed = replace(array, begin=self.queries_from)
         return _rows(k, placed, self.batch, self.head, self.O.rows, self.packing)
 
@@ -208,7 +208,7 @@ class Cta:
         return placed.head(k, self.batch, self.kv_head, self.K.rows)
 
     def query(self, row: Value) -> Value:
-        """The query of one of the CTA's rows."""
+        """The index of the query that one of the CTA's rows has, s32."""
         return row if self.packing is None else self.packing.query(row)
 
     @property
@@ -328,7 +328,7 @@ class Thread:
 
     @classmethod
     def of(cls, k: KernelBuilder, tiling: Tiling) -> Thread:
-        """The coordinates of this thread."""
+        """The coordinates of this thread in its CTA: its row group, and its lane among the keys."""
         thread, alternating = k.thread_id(), tiling.interleave
         lane = thread // alternating % tiling.lanes
         group = thread // (alternating * tiling.lanes) * alternating + thread % alternating

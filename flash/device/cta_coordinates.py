@@ -54,7 +54,7 @@ class ValueSlice:
 
     @classmethod
     def of(cls, k: KernelBuilder, slices: ValueSlices, number: Value) -> ValueSlice:
-        """The slice with index `number`."""
+        """The slice of the columns of V and O that has the index `number`."""
         width, last = slices.width, slices.last
         if not slices.shared:
             return cls(number, number * width, None)
@@ -63,7 +63,7 @@ class ValueSlice:
         return cls(number, first, k.max(number * width - last, 0))
 
     def part(self, k: KernelBuilder, matrix: Matrix, nbytes: int) -> Matrix:
-        """This slice of `matrix`, V or O, whose elements have `nbytes` bytes."""
+        """The columns of this slice in `matrix`, V or O, whose elements have `nbytes` bytes."""
         first = matrix.first + k.cvt(self.first * nbytes, dtype=u64)
         return replace(matrix, first=first, written_from=self.written_from)
 

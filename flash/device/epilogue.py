@@ -34,7 +34,7 @@ class Epilogue:
     first_row: Value  # first row of the CTA, in the matrix
 
     def store(self, O: Fragment) -> None:
-        """Write O to global memory, as many columns at a time as the staging tile has."""
+        """Write this warp's rows of O to global memory, as many columns at a time as the Q tile has."""
         k = self.k
         for first in range(0, self.t.output_columns, self.staging.columns):
             if first:  # for the first columns, a barrier lies after the last read of Q
@@ -48,7 +48,7 @@ class Epilogue:
 
     @property
     def _chunk(self) -> int:
-        """Elements in a chunk of 16 bytes."""
+        """The number of elements of O in a chunk of 16 bytes."""
         return self.staging.chunk
 
     @marked("epilogue: staging")

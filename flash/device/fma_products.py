@@ -54,7 +54,7 @@ class FmaProducts:
         ]
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         k = self.k
         S.fill(0.0)
         panels = self._tiles[0].columns // (_CHUNKS * _READ)
@@ -66,7 +66,7 @@ class FmaProducts:
             self._add_panel(S, of_q, of_k if stage is None else of_k + stage)
 
     def _add_panel(self, S: Fragment, of_q: Value | None, of_k: Value | None) -> None:
-        """S += Q Kᵀ for the columns of a panel, which begins at these bytes of the tiles."""
+        """Compute S += Q Kᵀ for the columns of a panel, which begins at these bytes of the tiles."""
         for half in range(BLOCK_CHUNKS):
             query = self._q[half].stage(of_q)
             keys = [column[half].stage(of_k) for column in self._k]
@@ -84,11 +84,11 @@ class FmaProducts:
                             self.k.add(score, total, into=score)
 
     def weights(self, P: Fragment) -> Fragment:
-        """P unchanged: it is f32 already."""
+        """The weights P unchanged: `outputs` takes them as f32."""
         return P
 
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+        """Compute O += P V for this warp's rows and the keys of a pipeline stage."""
         k = self.k
         first = [at if stage is None else at.moved(at.value + stage) for at in self._v]
         for begin in range(0, self.t.tile, _SUMMED):

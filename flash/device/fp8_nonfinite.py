@@ -24,7 +24,7 @@ _BYTES: Final = 0x0101_0101  # times a byte: that byte four times
 
 
 class _OfFp8(RestoredValues):
-    """Elements of V of one byte that are not finite."""
+    """The part of `RestoredValues` for V of fp8: it finds elements that are NaN or infinite."""
 
     of: DType
 
@@ -62,7 +62,7 @@ class Fp8NonFinite(_OfFp8, NonFinite):
         self.of = config.dtype
 
     def clear_words(self, words: Sequence[Value]) -> list[Var]:
-        """The words, four elements each, with 0 for NaN and infinity."""
+        """The 32-bit words, four fp8 elements each, with 0 in place of NaN and infinity."""
         k = self.k
         cleared = [k.var(u32, word) for word in words]
         signs = [self._signs(word) for word in words]

@@ -22,7 +22,7 @@ LEAST_UNIT: Final = 2.0**-100
 
 @dataclass(frozen=True)
 class TileScales:
-    """The scales of a tile of keys, f32."""
+    """The fp8 scales of K and of V for a tile of keys, f32."""
 
     keys: Value
     values: Value
@@ -44,7 +44,7 @@ class _OfHead:
         return cls(array.first, (stride * array.dtype.nbytes).as_(u64))
 
     def load(self, k: KernelBuilder, block: Value) -> Value:
-        """The scale of block `block`, u32."""
+        """The f32 scale of the rows of block number `block` (u32)."""
         at = self.first + k.cvt(block, dtype=u64) * self.step_bytes
         return k.ld_nc(Pointer(at, "global", f32), type=f32)
 
@@ -81,7 +81,7 @@ class ValueUnits:
         self._values = _OfHead.of(parameters.operands["v_scale"].part(k, cta.batch).part(k, cta.kv_head))
 
     def of_tile(self, number: Value) -> Value:
-        """The unit of tile `number` of the keys."""
+        """The unit for weights of key tile `number`: its fp8 scale of V, but at least `LEAST_UNIT`."""
         k = self.k
         scale = self._values.load(k, _block_of(k, number, self._tiles, self._last))
         return k.selp(LEAST_UNIT, scale, k.abs(scale) < LEAST_UNIT)
@@ -107,7 +107,7 @@ class BlockScales:
         self.scale = k.var(f32, LEAST_SCALE)
 
     def of_tile(self, number: Value) -> TileScales:
-        """The scales of tile `number` of the keys."""
+        """The fp8 scales of K and V for tile `number` of the keys, f32."""
         k, block = self.k, _block_of(self.k, number, self._tiles, self._last)
         return TileScales(self._keys.load(k, block), self._values.load(k, block))
 

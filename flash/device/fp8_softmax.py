@@ -34,8 +34,8 @@ class RoundedSums(OverlappedSoftmax):
     rounded_sum: list[Var]  # of all lanes
 
     def finish(self, i: int) -> FinishedRow:
-        """1 / sum of the rounded weights of row i, or 0 where it has seen no key; and its log-sum-exp, if
-        it is wanted.
+        """End the softmax of row i: 1 / its sum of rounded weights, or 0 where it has seen no key; and its
+        log-sum-exp, if it is wanted.
         """
         total = self.rounded_sum[i]
         lse = super().finish(i).lse if self.keeps_sums else total

@@ -73,7 +73,7 @@ class Fp8Values:
 
     @marked("fp8 values: transpose")
     def transpose(self) -> None:
-        """Transpose the next tile."""
+        """Transpose the next tile of V from its stage of `raw` to a stage of `values`."""
         source = self.raw.acquire()
         with self.values.write() as transposed:
             for down in range(0, source.v.rows, self._blocks_at_once * _KEYS):
@@ -81,7 +81,7 @@ class Fp8Values:
         source.release()
 
     def _transpose_keys(self, source: BoxTile, transposed: BoxTile, down: int) -> None:
-        """Transpose the keys of this warp, after the first `down` of the tile."""
+        """Transpose the rows of V of this warp's keys, which follow the first `down` of the tile."""
         k, layout = self.k, transposed.layout
         row = self._row if self._chunk is None else self._row + self._chunk
         to = transposed.pointer(row, self._column + down)

@@ -67,12 +67,12 @@ class _Share:
 
     @property
     def rows_of_warp(self) -> int:
-        """Rows of a tile that one warp copies."""
+        """The number of rows of a tile that one warp copies."""
         return self.rows // self.warps
 
     @property
     def at_once(self) -> int:
-        """Rows that a warp copies in one iteration."""
+        """The number of rows of a tile that a warp copies in one iteration."""
         return WARP_SIZE // self.lanes
 
     @property

@@ -24,7 +24,7 @@ _OF_KEYS = ("K", "V", "dK", "dV")
 
 @dataclass(frozen=True)
 class GradientParameters:
-    """The parameters of a kernel of gradients."""
+    """The parameters of a gradient kernel: arrays with their strides, and scalars."""
 
     matrices: dict[str, Array]  # Q, K, V, dO, and O and dQ or dK and dV
     of_rows: dict[str, Pointer]  # LSE, D, and dLSE if it is read: a number for each row
@@ -64,7 +64,7 @@ class GradientParameters:
         return cls(matrices, *to, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
     def longest(self, side: str) -> Value:
-        """The rows of the longest sequence, of queries ("q") or keys ("k")."""
+        """The number of rows of the longest sequence, of queries ("q") or keys ("k")."""
         longest = self.numbers.get(f"max_seqlen_{side}")
         if longest is not None:
             return longest.as_(s32)
@@ -106,7 +106,7 @@ class GradientParameters:
         return elements
 
     def rows_of_sums(self, k: KernelBuilder, columns: int, batch: Value, head: Value) -> Matrix:
-        """The sums of `columns` columns of dQ of one head, f32."""
+        """The matrix of the f32 sums of dQ for one head, of `columns` columns."""
         assert self.sums is not None  # the kernel has them
         row_bytes = columns * F32_BYTES
         first = self.sums.value + (self.first_element(k, batch, head) * row_bytes).as_(u64)
@@ -164,7 +164,7 @@ class RowNumbers:
         return {name: cls(array, begin) for name, array in parameters.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
-        """The address of the f32 of row `row`."""
+        """The address in global memory of the f32 that belongs to row `row`."""
         return self.array.plus(self.begin + (k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
 
 
@@ -224,7 +224,7 @@ class RowsPart:
         return cls(parameters, batch, head, head_of_batch, first_row)
 
     def scores(self, k: KernelBuilder, config: GradientConfig) -> HeadScores:
-        """The inputs of the features for the head."""
+        """The inputs of the score features, such as a bias, for the CTA's head."""
         return HeadScores.of(k, config, self.parameters, (self.batch, self.head, self.head_of_batch), None)
 
 
@@ -355,7 +355,7 @@ class KeysPart:
         return cls(parameters, batch, kv_head, first_key, first_tile, end_tile, slice)
 
     def scores(self, k: KernelBuilder, config: GradientConfig, head: Value) -> HeadScores:
-        """The inputs of the features for a head of Q."""
+        """The inputs of the score features, such as a bias, for a head of Q."""
         of_batch = self.batch * self.parameters.heads + head
         return HeadScores.of(k, config, self.parameters, (self.batch, head, of_batch), None)
 

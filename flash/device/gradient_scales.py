@@ -52,7 +52,7 @@ class GradientScales:
         return gradients.scaled(scores, products)
 
     def _load(self, where: tuple[Value, Value, Value], row: Value, *, of_keys: bool) -> list[Value]:
-        """The scales, f32, of row `row` of K and V, or of Q and dO."""
+        """The fp8 scales, f32, for row `row` of K and V, or of Q and dO."""
         k, (batch, head, kv_head) = self._k, where
         arrays = [self._of.operands[name] for name in (_OF_KEYS if of_keys else _OF_QUERIES)]
         if not self._block:

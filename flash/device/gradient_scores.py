@@ -78,7 +78,7 @@ class ScoreGradients:
         return factor * scale
 
     def begin_loops(self) -> None:
-        """Emit what the tiles of several loops share, before the first of these."""
+        """Emit code whose results the loops over tiles share, before the first loop."""
         _ = self.factor
 
     @marked("gradients of scores: hidden keys")
@@ -194,7 +194,7 @@ class ScoreGradients:
         k.ex2(score, ftz=True, into=score)
 
     def _differentiate(self, gradient: Var, weight: Value, delta: Value, factor: Value | None) -> None:
-        """Replace a product of dO and V by P (dP - D)."""
+        """Replace a product dP of dO and V by the gradient of a score, dS = P (dP - D)."""
         k = self.k
         if factor is None:
             k.sub(gradient, delta, into=gradient)
@@ -206,7 +206,7 @@ class ScoreGradients:
     def _drop(
         self, P: Fragment, dS: Fragment, deltas: Sequence[Value], coordinates: ScoreCoordinates | None
     ) -> None:
-        """Set dropped weights to 0, and their gradients to -P D."""
+        """Set weights that dropout drops to 0, and their gradients to -P D."""
         k = self.k
 
         def take_off(i: int, j: int) -> None:
@@ -217,7 +217,7 @@ class ScoreGradients:
             feature.drop(P, coordinates, take_off)
 
     def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
-        """Turn gradients of scores into those of scaled products."""
+        """Multiply the gradients of scores by the slopes of features: those of scaled products."""
         if slopes is not None:
             for gradient, slope in zip(dS.all(), slopes.all(), strict=True):
                 self.k.mul(gradient, slope, into=gradient)

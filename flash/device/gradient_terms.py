@@ -29,7 +29,7 @@ class RowTerms:
         self._sums = {name: [k.var(f32, 0.0) for _ in rows] for name, _ in self._features}
 
     def add(self, dS: Fragment, coordinates: ScoreCoordinates | None) -> None:
-        """Add the terms of a tile's gradients of scores."""
+        """Add what a tile's gradients of scores contribute to the sums."""
         for name, feature in self._features:
             assert coordinates is not None
             for total, more in zip(self._sums[name], feature.row_gradients(dS, coordinates), strict=True):

@@ -33,7 +33,7 @@ _LOW_LSE: Final = -(2.0**126)  # LSE of which any finite score less it has an in
 
 
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
-    """A builder of a kernel of gradients with no code yet, and the kernel's parameters."""
+    """Begin a gradient kernel: its builder, without code yet, and its declared parameters."""
     t = config.tiling
     is_half = t.operands is HALF  # in kernels of f32 the registers of reciprocals would spill others
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=is_half)
@@ -41,13 +41,13 @@ def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
 
 
 def nothing() -> None:
-    """Emit nothing."""
+    """Emit no instruction, where a kernel does not need a step."""
 
 
 def tiles_of(
     k: KernelBuilder, config: GradientConfig, owned: tuple[str, str], walked: tuple[str, str]
 ) -> tuple[tuple[SwizzledTile, SwizzledTile], tuple[SwizzledTile, SwizzledTile]]:
-    """The tiles of the two matrices whose rows the CTA owns, and of the two that it walks over."""
+    """Declare the tiles of the two matrices whose rows the CTA owns, and of the two it walks over."""
     t, dtype = config.mma, config.dtype.scalar
     widths = t.width(t.of_scores), t.width(t.of_weights)
     a, b = (k.swizzled(f"{n}_tile", (t.block, w), dtype) for n, w in zip(owned, widths, strict=True))
@@ -133,7 +133,7 @@ def store(
     total: Fragment,
     scale: Value | None,
 ) -> None:
-    """Write a gradient, times `scale`, through the rows of `staging` that are the warp's own."""
+    """Write a gradient, times `scale`, to memory through the warp's rows of the tile `staging`."""
     if scale is not None:
         for value in total.all():
             k.mul(value, scale, into=value)

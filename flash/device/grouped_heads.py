@@ -31,10 +31,10 @@ class PackedMatrix(Matrix):
     packing: Packing
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """The offset of a row from `first`, in bytes, u64."""
+        """The offset of a row of the matrix from the address `first`, in bytes, u64."""
         return self.packing.offset(k, index, self.row_bytes, self.head_bytes)
 
     @property
     def is_even(self) -> bool:
-        """False: the next row belongs to the next head."""
+        """Whether rows are equally far apart: they are not, the next row belongs to the next head."""
         return False

@@ -72,12 +72,12 @@ def _convert_row(k: KernelBuilder, chunks: Sequence[TilePointer]) -> Value:
 
 
 def _words(k: KernelBuilder, at: TilePointer) -> tuple[Value, ...]:
-    """The words of a chunk, of two bf16 each."""
+    """The 32-bit words of a chunk of 16 bytes, each with two bf16 elements."""
     words = k.load(Pointer(at.value, "shared", u32, at.offset), _WORDS)
     assert isinstance(words, tuple)  # there are several
     return words
 
 
 def _as_f32(word: Value) -> tuple[Value, Value]:
-    """The two bf16 of a word, as f32."""
+    """The two bf16 elements of a 32-bit word, converted to f32."""
     return (word << 16).as_(f32), (word & _HIGH).as_(f32)

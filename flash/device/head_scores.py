@@ -27,47 +27,47 @@ class ScoredKernel(Protocol):
 
     @property
     def causal(self) -> str:
-        """The empty string, "bottom_right" or "top_left"."""
+        """The kind of causal mask: "bottom_right", "top_left", or the empty string for none."""
 
     @property
     def dtype(self) -> DType:
-        """The type of Q, K and V."""
+        """The element type of Q, K and V."""
 
     @property
     def features(self) -> Features:
-        """The features of the kernel."""
+        """The features of the attention problem that the kernel computes, such as a bias or dropout."""
 
     @property
     def keys_of_tile(self) -> int:
-        """Keys that a CTA takes at once."""
+        """The number of keys in a tile, which a CTA takes at once."""
 
     @property
     def differentiates(self) -> bool:
-        """Whether the kernel needs the derivatives of its features."""
+        """Whether the kernel needs the derivatives of its score features, as gradient kernels do."""
 
 
 class ScoreNumbers(Protocol):
-    """The arguments of a launch on which scores depend."""
+    """The arguments of a launch on which scores depend: sizes, scale, scalars and arrays."""
 
     @property
     def seq_q(self) -> Value:
-        """The number of queries, s32."""
+        """The number of queries of the sequence (seq_q), s32."""
 
     @property
     def seq_k(self) -> Value:
-        """The number of keys, s32."""
+        """The number of keys of the sequence (seq_k), s32."""
 
     @property
     def scale(self) -> Value:
-        """The factor of products of Q and K."""
+        """The softmax scale: the factor of products of Q and K, f32."""
 
     @property
     def numbers(self) -> Mapping[str, Value]:
-        """The scalars of the features, by name."""
+        """The scalar arguments of the kernel's features, such as the softcap, by name."""
 
     @property
     def operands(self) -> Mapping[str, ScoreArray]:
-        """The arrays of the features, by name."""
+        """The array arguments of the kernel's features, such as a bias, by name."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +107,24 @@ class HeadScores:
 
     @property
     def head_of_batch(self) -> Value:
-        """batch * heads + head; for packed rows that of the first head of the group."""
+        """The index batch * heads + head; for packed rows, with the first head of the group."""
         if self.packing is None:
             return self.nth_head
         return self.nth_head * self.packing.group
 
     @property
     def first_head(self) -> Value:
-        """The number of the head of Q; for packed rows of the first head of the group."""
+        """The index of the head of Q; for packed rows, of the first head of the group."""
         return self.head if self.packing is None else self.head * self.packing.group
 
     @property
     def keys(self) -> Value:
-        """The number of keys."""
+        """The number of keys of the sequence, s32."""
         return self.arguments.seq_k
 
     @property
     def tile(self) -> int:
-        """Keys of a tile."""
+        """The number of keys in a tile of K and V."""
         return self.config.keys_of_tile
 
     @property
@@ -142,26 +142,26 @@ class HeadScores:
 
     @property
     def scale(self) -> Value:
-        """softmax_scale, times the scale of K if it has one."""
+        """The softmax scale, f32, times the fp8 scale of K if K has one."""
         return self.arguments.scale
 
     @property
     def numbers(self) -> Mapping[str, Value]:
-        """The scalars of the launch."""
+        """The scalar arguments of the launch on which scores depend, by name."""
         return self.arguments.numbers
 
     @property
     def differentiates(self) -> bool:
-        """Whether the derivatives of features are needed."""
+        """Whether the kernel needs the derivatives of its features by the scores."""
         return self.config.differentiates
 
     @property
     def rounds_once(self) -> bool:
-        """Whether divisions are rounded once."""
+        """Whether features divide with one rounding (`div.rn`), not by an approximation."""
         return self.config.dtype is F32
 
     def plane(self, name: str) -> ScorePlane:
-        """The elements of an operand for the scores of this head."""
+        """The elements of a feature's array, such as a bias, for the scores of this head."""
         array, arguments = self.arguments.operands[name], self.arguments
         columns, begin = arguments.seq_k, None
         if LAST_KEYS in array.strides:
@@ -188,7 +188,7 @@ class HeadScores:
         return {feature: feature.applied(self) for feature in reversed(hiding)}
 
     def mask(self) -> Mask:
-        """The mask of this head."""
+        """The mask of this head: which keys each query sees."""
         return Mask(self.reach(), tuple(self._planes.values()))
 
     def reach(self) -> Reach:

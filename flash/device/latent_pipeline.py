@@ -116,7 +116,7 @@ class PingPongTiles:
 
     @property
     def is_mine(self) -> Value:
-        """Whether this warpgroup takes the next tile."""
+        """Whether this warpgroup, and not the other one, takes the next tile of keys (ping-pong)."""
         return self.next_group == self._group
 
     @marked("latent turns: rest")
@@ -148,7 +148,7 @@ class PingPongTiles:
 
     @marked("latent turns: advance")
     def advance(self) -> None:
-        """Go on to the next tile, which the other warpgroup takes."""
+        """Go on to the next tile of keys, which the other warpgroup takes (ping-pong)."""
         k, at, parity = self.k, self._at, self._parity
         if at is None:
             parity.set(parity ^ self.next_group)

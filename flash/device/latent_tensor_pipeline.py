@@ -43,7 +43,7 @@ class LatentTensorPipeline(TensorPipeline):
 
     @property
     def score_columns(self) -> int:
-        """Columns of K, padding included."""
+        """The number of columns of K, padding included, that S = Q Kᵀ sums over."""
         return self.queries.tile("q").columns
 
 

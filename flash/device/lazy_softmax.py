@@ -81,7 +81,7 @@ class LazySoftmax:
         self._bases: list[Var] = []  # of the tile that `take` has taken in
 
     def _scaled(self, difference: Value, i: int) -> Value:
-        """A difference of two scores of row i, in units of log2."""
+        """The difference of two scores of row i, times the scale: in units of log2."""
         return difference if self.scales is None else difference * self.scales[i]
 
     @marked("lazy softmax: take")
@@ -149,14 +149,14 @@ class LazySoftmax:
         return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)
 
     def _largest(self, scores: list[Var]) -> Value:
-        """The largest of this lane's scores of a row."""
+        """The largest score of a row among those that this lane holds."""
         largest: Value = scores[0]
         for score in scores[1:]:
             largest = self.k.max(largest, score)
         return largest
 
     def _joined(self, largest: Value) -> Value:
-        """The largest over all lanes that share a row."""
+        """The largest score of a row over all lanes that share the row."""
         return over_lanes(self.k, largest, self.distances, self.k.max)
 
     @marked("lazy softmax: new shift")
@@ -194,7 +194,8 @@ class LazySoftmax:
 
     @marked("lazy softmax: finish")
     def finish(self, i: int) -> FinishedRow:
-        """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
+        """End the softmax of row i: 1 / its sum of weights, or 0 where it has seen no key; and its
+        log-sum-exp in natural units, or
         -inf there.
         """
         k = self.k

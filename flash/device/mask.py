@@ -40,7 +40,7 @@ class Mask:
         return any(plane.narrows for plane in self.planes)
 
     def of_queries(self, first_query: Value, last_query: Value) -> Mask:
-        """The mask of a CTA with these queries."""
+        """The mask narrowed to a CTA with these queries."""
         return replace(self, planes=[plane.of_queries(first_query, last_query) for plane in self.planes])
 
     @property

@@ -13,7 +13,7 @@ from ptxgen.dsl import KernelBuilder, Value
 
 
 class Masking(enum.Enum):
-    """The keys of a tile that a row may not see."""
+    """The keys of a tile that a row may not see: none, only those left of its first key, or any."""
 
     NONE = enum.auto()
     LEFT = enum.auto()  # only keys before the first that it sees; all keys exist
@@ -21,7 +21,7 @@ class Masking(enum.Enum):
 
     @property
     def hides(self) -> bool:
-        """Whether a row may not see some key of the tile."""
+        """Whether some row may not see some key of such a tile, so that a mask applies."""
         return self is not Masking.NONE
 
     def is_ragged(self, config: KernelConfig) -> bool:
@@ -32,7 +32,7 @@ class Masking(enum.Enum):
 
 
 def all_tiles(cta: Cta) -> tuple[Value | int, Value]:
-    """(first, end) of the tiles of a CTA, `end` exclusive."""
+    """The range (first, end) of the tiles of keys that a CTA computes, `end` exclusive."""
     return 0 if cta.first_tile is None else cta.first_tile, cta.tiles
 
 

@@ -101,7 +101,7 @@ class MaxLogits:
 
     @marked("max logit: join")
     def _join(self, k: KernelBuilder, head: Value, top: Value, where: Value) -> None:
-        """Raise the largest score of a head, s64, in memory to `top`, in units of log2, if it is less."""
+        """Raise a head's largest score in memory, held as s64, to `top` (units of log2) if it is less."""
         logit = top * LN2
         bits = k.selp(logit.as_(u32), _NAN, k.setp(logit, logit, cmp="num"))
         at = self.first.plus((head * F32_BYTES).as_(u64))

@@ -38,7 +38,7 @@ class WarpCoordinates:
 
     @classmethod
     def of(cls, k: KernelBuilder) -> WarpCoordinates:
-        """The warp and lane of this thread."""
+        """The index of this thread's warp in its CTA, and of its lane in the warp."""
         thread = k.thread_id()
         return cls(thread // WARP_SIZE, thread % WARP_SIZE)
 
@@ -88,13 +88,13 @@ class WarpProducts(Protocol):
     """The two matrix products of a warp, from tiles of Q, K and V in shared memory."""
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
 
     def weights(self, P: Fragment) -> Any:
-        """P in the form that `outputs` takes."""
+        """The softmax weights P of a tile, in the form that `outputs` takes as operand."""
 
     def outputs(self, O: Fragment, P: Any, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+        """Compute O += P V for this warp's rows and the keys of a pipeline stage."""
 
     def output_address(self) -> tuple[Value, Value]:
         """The address at which a lane's elements of a row of O begin: chunk of 16 bytes, and byte
@@ -181,7 +181,7 @@ class MmaOutputs:
         ]
 
     def pack(self, P: Fragment, words: Fragment) -> None:
-        """Round P to 16 bits, into the words that `operands` takes."""
+        """Round the weights P to 16 bits, into the words that `operands` takes."""
         for of_step, rounded in zip(self.operands(words), self.weights(P), strict=True):
             for word, value in zip(chain(*of_step), chain(*rounded), strict=True):
                 assert isinstance(word, Var)
@@ -196,7 +196,7 @@ class MmaOutputs:
         first: int = 0,
         ahead: Sequence[tuple[Value, ...]] = (),
     ) -> None:
-        """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
+        """Compute O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
         the first of O, a multiple of 16; `ahead` are the operands of the first 16 keys and the first columns
         that `read_ahead` has read.
         """
@@ -225,7 +225,7 @@ class MmaOutputs:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
     def _weights(self, P: Fragment, m: int, j: int) -> tuple[Value, ...]:
-        """The A operand for 16 rows and 16 keys, rounded to 16 bits."""
+        """The weights P of 16 rows and 16 keys, rounded to 16 bits, as operand A of `mma`."""
         top, bottom = P.row(LANE_ROWS * m), P.row(LANE_ROWS * m + 1)
         first = STEP_COLUMNS * j
         return tuple(
@@ -245,7 +245,7 @@ class MmaOutputs:
             yield chunk, [pair.as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
-        """Two f32 rounded to 16 bits, in one register."""
+        """Two f32 values rounded to 16 bits each, in one 32-bit register."""
         return rounded_pair(self.k, low, high, self.pair)
 
     def _multiply(
@@ -255,7 +255,7 @@ class MmaOutputs:
         b: tuple[Value, ...],
         c: tuple[Value, ...] | None = None,
     ) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None. Targets without `m16n8k16`
+        """Emit tile = A B + C for a 16 x 8 tile; C is the tile if `c` is None. Targets without `m16n8k16`
         multiply the left half of A by the upper half of B, and then the other two: these are the operands of
         two `m16n8k8` (PTX ISA, "Matrix Fragments for mma.m16n8k8").
         """
@@ -267,7 +267,7 @@ class MmaOutputs:
 
 
 class MmaProducts(MmaOutputs):
-    """Both products of 16-bit elements; arguments are those of `MmaOutputs`."""
+    """The products S = Q Kᵀ and O += P V of 16-bit elements; arguments as of `MmaOutputs`."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class MmaProducts(MmaOutputs):
         self._registers = [[tuple(operand) for operand in row] for row in registers]
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         t, query, key = self.t, self._q.stage(), self._k.stage(stage)
         tiles, zeros = AccumulatorTiles(S.row), (self.k.mov(0.0, type=f32),) * 4
         for d in range(t.score_columns // _DEPTH):
@@ -321,7 +321,7 @@ class MmaProducts(MmaOutputs):
                     self._multiply(tiles[m, n + 1], q[m], right, begin)
 
     def _rows(self, query: Callable[[int, int], TilePointer], d: int) -> list[tuple[Value, ...]]:
-        """The A operands of this warp's rows in step d of the columns."""
+        """The A operands (Q) of this warp's rows in step d of head_dim."""
         if self._registers is not None:
             return self._registers[d]
         return [self._load(query(d, MMA_ROWS * m)) for m in range(self.t.row_tiles)]

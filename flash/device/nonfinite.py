@@ -43,7 +43,7 @@ def hides_rows(config: KernelConfig) -> bool:
 
 
 class RestoredValues(ABC):
-    """Restores in O the NaN and infinity that were cleared in tiles of V."""
+    """Restores in O the NaN and infinity that were set to 0 in tiles of V before the products."""
 
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
@@ -145,12 +145,12 @@ class RestoredValues(ABC):
         return (code & nonfinite) == nonfinite, lambda: self.stored.nonfinite_number(k, code, scale)
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
-        """An element, from its bits, as f32."""
+        """The f32 value of an element of a narrow type, converted from its bits."""
         number = bits.as_(dtype)
         return number if dtype is f32 else self.k.cvt(number, dtype=f32)
 
     def _word(self, bits: Value) -> Value:
-        """The bits of an element of V in a word of 32 bits."""
+        """The bits of one element of V, in the low bits of a 32-bit word."""
         return bits.as_(u32) if self.dtype is f32 else self.k.cvt(bits.as_(u16), dtype=u32)
 
     def _element(self, of: Matrix, row: Value, column: Value, dtype: ScalarType) -> Pointer:
@@ -177,7 +177,7 @@ class NonFinite(RestoredValues):
             k.store(self._flag, 0)
 
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
-        """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
+        """Set NaN and infinity to 0 in this thread's part of a tile of V, whose copies have arrived."""
         self.clear_chunks(loader.chunks(stage))
 
     def clear_chunks(self, chunks: Iterable[Pointer]) -> None:
@@ -186,7 +186,7 @@ class NonFinite(RestoredValues):
 
     @marked("nonfinite: found")
     def note_nonfinite(self) -> None:
-        """Set the flag: a thread has set an element to 0."""
+        """Set the flag which says that a thread has set a NaN or infinity to 0."""
         if isinstance(self._flag, Var):
             self._flag.set(1)
         else:
@@ -259,7 +259,7 @@ def clear_together(
 
 
 def _cleared(word: Value, signs: Value, dtype: ScalarType) -> Value:
-    """A word with 0 for each element that has its sign bit set in `signs`."""
+    """The 32-bit word with 0 in place of each element whose sign bit is set in `signs`."""
     return word & ~((signs >> (dtype.bits - 1)) * ((1 << dtype.bits) - 1))
 
 

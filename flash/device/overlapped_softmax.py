@@ -54,7 +54,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: weigh")
     def move_shifts(self, S: Fragment) -> None:
-        """Move the shifts that scores have outgrown, as the first half of `weigh`."""
+        """Move the softmax shifts that scores have outgrown, as the first half of `weigh`."""
         k = self.k
         tops = self._tops(S)
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
@@ -74,7 +74,7 @@ class OverlappedSoftmax(LazySoftmax):
         self._exponentials(S)
 
     def _exponentials(self, S: Fragment) -> None:
-        """Replace the exponents by weights, and add these to the sums."""
+        """Replace the exponents by softmax weights (exp2), and add the weights to the row sums."""
         for scores, row_sum in zip(S, self.row_sum, strict=True):
             total: Value = row_sum
             for score in scores:
@@ -85,11 +85,11 @@ class OverlappedSoftmax(LazySoftmax):
                 row_sum.set(total)
 
     def _tops(self, S: Fragment) -> list[Value]:
-        """The largest score of each row."""
+        """The largest score of each row of a tile, for the softmax shift."""
         return [self._joined(self._largest(scores)) for scores in S]
 
     def _exponent(self, score: Value, i: int) -> Value:
-        """A score of row i less the shift, in units of log2."""
+        """The exponent of a weight: a score of row i less the row's shift, in units of log2."""
         if self._factor is None:
             return score - self.shift[i]
         return self.k.fma(score, self._factor, -self.shift[i]) - self._rest[i]
@@ -125,7 +125,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: move")
     def _below(self, top: Value) -> Value:
-        """`top` less the lift."""
+        """The new softmax shift: the largest score `top` less the lift."""
         return top - self.lift if self.lift else top
 
     @marked("overlapped softmax: rests")
@@ -140,7 +140,7 @@ class OverlappedSoftmax(LazySoftmax):
 
     @marked("overlapped softmax: subtract")
     def _subtract(self, S: Fragment) -> None:
-        """Replace the scores by exponents."""
+        """Replace the scores by exponents: the scores less the shifts, in units of log2."""
         k = self.k
         if self._factor is None:
             for i, score in _each(S):
@@ -167,7 +167,7 @@ class OverlappedSoftmax(LazySoftmax):
 
 
 def _each(S: Fragment) -> Iterator[tuple[int, Var]]:
-    """Each score with the index of its row."""
+    """Each score of this thread with the index of its row."""
     for i, scores in enumerate(S):
         for score in scores:
             yield i, score

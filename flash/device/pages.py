@@ -35,8 +35,8 @@ class Pages:
         return replace(self, page_size=self.page_size // rows, last_row=_quotient(self.last_row, rows))
 
     def page(self, k: KernelBuilder, row: Value) -> Value:
-        """The page of a row, u32. A row after the last gives the page of the last row, so that no
-        table entry after that is read.
+        """The number of the page that holds a row of the sequence, u32. A row after the last gives the page
+        of the last row, so that no table entry after that is read.
         """
         return self.existing(k, self._entry(k, row))
 
@@ -48,7 +48,7 @@ class Pages:
         return k.ld_nc(Pointer(self.entries + step.as_(u64), "global", s32), type=s32)
 
     def _entry(self, k: KernelBuilder, row: Value) -> Value:
-        """The table's entry, which may be any number, for the page of row `row`."""
+        """The page table's entry, which may be any number, for the page of row `row`."""
         return self.entry(k, _quotient(k.min(row.as_(u32), self.last_row), self.page_size))
 
     def existing(self, k: KernelBuilder, page: Value) -> Value:
@@ -115,7 +115,7 @@ class PagedMatrix(Matrix):
     begin: Value | None
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """The offset of a row from `first`, in bytes, u64."""
+        """The offset of a row of the matrix from the address `first`, in bytes, u64."""
         row = index if self.begin is None else index + self.begin
         return self._offset(k, self.pages.page(k, row), row)
 
@@ -199,7 +199,7 @@ class PagedMatrix(Matrix):
 
     @property
     def is_even(self) -> bool:
-        """False: a row may be the last of its page."""
+        """Whether rows are equally far apart: they are not, a row may be the last of its page."""
         return False
 
 
@@ -220,14 +220,14 @@ def _exchanged(k: KernelBuilder, numbers: Sequence[Value], n: int, count: int, l
 
 
 def _quotient(value: Value, by: int) -> Value:
-    """value // by, for a u32."""
+    """The quotient value // by of a u32 value."""
     result = quotient(value, by)
     assert result is not None  # `by` fits u32
     return result
 
 
 def _remainder(value: Value, by: int) -> Value:
-    """value % by, for a u32."""
+    """The remainder value % by of a u32 value."""
     result = remainder(value, by)
     assert result is not None  # `by` fits u32
     return result

@@ -51,7 +51,7 @@ class Share:
 
     @property
     def chunks(self) -> int:
-        """Chunks of a row in `panels`."""
+        """The number of 16-byte chunks that a row has in `panels`."""
         return sum(panel.chunks for panel in self.panels)
 
 
@@ -93,12 +93,12 @@ class PanelLoader:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether the copies are asynchronous (`cp.async`)."""
+        """Whether the loader's copies are asynchronous (`cp.async`)."""
         return copies_are_asynchronous(self.k) and self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     @property
     def prefetches(self) -> bool:
-        """Whether copies wait in registers for `land`."""
+        """Whether the loader's copies wait in registers until `land` writes them to shared memory."""
         return not copies_are_asynchronous(self.k) and self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
@@ -139,7 +139,7 @@ class PanelLoader:
                 word.set(0)
 
     def _stored(self, words: Sequence[Value]) -> Sequence[Value]:
-        """The four words of a chunk of the tile, from the words of the matrix that become it."""
+        """The four 32-bit words of a chunk of the tile, converted from the matrix' words."""
         return words
 
     def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
@@ -233,7 +233,7 @@ class PanelLoader:
 
     @marked("panel loader: loads")
     def _load(self, share: Share, first_row: Value, ragged: bool) -> None:
-        """Load this thread's chunks into registers."""
+        """Load this thread's chunks of the matrix from global memory into registers."""
         k, row = self.k, first_row + self.k.signed(share.row)
         sources = self._sources(share, row)
         rows_left = self.matrix.rows - row if ragged else None
@@ -344,7 +344,7 @@ class PanelLoader:
 
 
 def both(a: Value | None, b: Value | None) -> Value | None:
-    """Whether both conditions hold; None is true."""
+    """The predicate that two conditions both hold, where None is a condition that always holds."""
     if a is None or b is None:
         return b if a is None else a
     return a & b

@@ -98,7 +98,7 @@ class Array:
         return cls(at.value, stride_parameters(k, array), columns, width, array.dtype.nbytes)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
-        """The rows of one head. Offsets are 64 bits wide."""
+        """The rows of one head of Q, K, V or O as a `Matrix`. Offsets are 64 bits wide."""
         sequence = batch if self.sequence is None else self.sequence
         steps = [("batch", sequence)] if "batch" in self.strides else []
         steps += [] if self.begin is None or self.pages is not None else [("row", self.begin)]
@@ -133,7 +133,7 @@ class Array:
 
 @dataclass(frozen=True)
 class ScoreArray:
-    """An operand of `flash/problem/features.py` as the kernel gets it."""
+    """An array of a score feature, such as a bias, as a kernel parameter with its strides."""
 
     first: Value
     strides: dict[str, Value]  # by axis, in elements, s64
@@ -141,7 +141,7 @@ class ScoreArray:
 
     @classmethod
     def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
-        """Declare and load the strides."""
+        """Declare and load the kernel parameters with the array's strides."""
         return cls(at.value, stride_parameters(k, operand), operand.dtype)
 
     @property
@@ -250,7 +250,9 @@ class Parameters:
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Parameters:
         """Declare and load the parameters, in the order of `flash/contract/forward.py`."""
         t = config.tiling
-        computed = dict.fromkeys("VO", t.slices.width)
+        # Rows of four bits count bytes, those of a cache's blocks elements.
+        computed = {} if config.features.mx is not None else dict.fromkeys("QK", t.head_dim)
+        computed |= dict.fromkeys("VO", t.slices.width)
         of_kernel = matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         outputs = {output.name: k.pointer(output.array) for output in config.outputs}
@@ -271,7 +273,7 @@ class Parameters:
 
     @property
     def longest_q(self) -> Value:
-        """The query rows of the longest sequence."""
+        """The number of query rows of the longest sequence, s32."""
         longest = self.numbers.get("max_seqlen_q")
         return self.seq_q if longest is None else longest.as_(s32)
 

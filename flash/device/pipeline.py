@@ -61,12 +61,12 @@ class KeyValuePipeline:
 
     @property
     def has_tiles(self) -> Value:
-        """Whether the CTA has any tile."""
+        """Whether the CTA has any tile of keys to compute, a predicate."""
         return self._has(0)
 
     @marked("pipeline: tiles ahead")
     def _has(self, ahead: int) -> Value:
-        """Whether the CTA has more than `ahead` tiles."""
+        """Whether the CTA has more than `ahead` tiles of keys left, a predicate."""
         return self.tiles > (ahead if self.first is None else self.first + ahead)
 
     def first_key(self, n: Value, ahead: int = 0) -> Value:
@@ -168,7 +168,7 @@ class KeyValuePipeline:
             self.k.cp_async_wait_group(self._in_flight)
 
     def advance(self) -> None:
-        """Go on to the stages of the next tiles of K and V."""
+        """Go on to the pipeline stages of the next tiles of K and V."""
         self._key_stage.advance()
         self._value_stage.advance()
 

@@ -28,7 +28,7 @@ SPLITTER: Final = 1.5 * 2.0**23 + 127
 
 
 def polynomial_exp2(k: KernelBuilder, x: Value) -> Value:
-    """2^x of an f32."""
+    """Compute 2^x of an f32 value by a polynomial, in place of `ex2.approx`."""
     x = k.min(k.max(x, LEAST, NaN=True), MOST, NaN=True)
     split = x + SPLITTER
     rest = x - (split - SPLITTER)

@@ -72,8 +72,8 @@ class _Shares:
 
 
 class QuerySums:
-    """Adds dS K of a tile of queries to the sums. `slice` is the slice of the columns that the CTA makes, and
-    `stage` the byte of the tile of K at which these begin; None: all.
+    """Adds dS K of a tile of queries to the sums of dQ. `slice` is the slice of the columns that the CTA
+    makes, and `stage` the byte of the tile of K at which these begin; None: all.
     """
 
     def __init__(

@@ -34,12 +34,12 @@ class RotaryAngles:
     interleaved: bool
 
     def columns(self, pair: Value) -> tuple[Value, Value]:
-        """The two columns of a pair."""
+        """The two columns of Q or K that one rotary angle rotates as a pair."""
         apart, step = (1, 2) if self.interleaved else (self.rotary_dim // 2, 1)
         return pair * step, pair * step + apart
 
     def pair_of(self, k: KernelBuilder, column: Value) -> tuple[Value, Value, Value]:
-        """The pair of a column, whether the column is its second one, and its other column."""
+        """The pair of columns with a column, whether it is the pair's second, and the other column."""
         if self.interleaved:
             return column >> 1, (column & 1) != 0, column ^ 1
         apart = self.rotary_dim // 2
@@ -48,7 +48,7 @@ class RotaryAngles:
         return k.min(column, other), is_second, other
 
     def angle(self, k: KernelBuilder, pair: Value, inside: Value | None) -> tuple[Value, Value]:
-        """The cosine and sine of a pair; 0 where it is not `inside` (None: it is)."""
+        """The cosine and sine of a pair's angle, f32; 0 where the pair is not `inside` (None: it is)."""
         cos, sin = (
             load_if(k, column_of(k, row, pair, F32_BYTES, f32), inside) for row in (self.cos, self.sin)
         )
@@ -56,7 +56,7 @@ class RotaryAngles:
 
 
 def rotated_pair(a: Value, b: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
-    """The pair (a, b) rotated; each product and sum is rounded."""
+    """The pair (a, b) of elements rotated by a rotary angle; each product and sum is rounded."""
     return a * cos - b * sin, a * sin + b * cos
 
 
@@ -178,7 +178,7 @@ class RowCopy:
         return as_f32(self.k, bits, self.dtype)
 
     def _store(self, row: Value, column: Value, x: Value, scale: Value | None) -> None:
-        """Write one element. An f32 is rounded once; narrow types saturate at their largest number."""
+        """Store one element of a row; an f32 is rounded once; narrow types saturate."""
         k, nbytes = self.k, self.stored.nbytes
         if scale is not None:
             code = self.stored.narrowed(k, k.div(x, scale))
@@ -198,13 +198,13 @@ def row_scale(
 
 
 def as_f32(k: KernelBuilder, bits: Value, dtype: DType) -> Value:
-    """An element, from its bits, as f32."""
+    """The f32 value of an element of a narrow type, converted from its bits."""
     x = bits.as_(dtype.scalar)
     return x if dtype.scalar is f32 else k.cvt(x, dtype=f32)
 
 
 def rounded(k: KernelBuilder, x: Value, dtype: DType) -> Value:
-    """The bits of an f32 rounded to `dtype`."""
+    """The bits of an f32 value rounded to the type `dtype`."""
     element = x if dtype.scalar is f32 else k.cvt(x, dtype=dtype.scalar, rnd="rn")
     return element.as_(BITS[dtype.nbytes])
 

@@ -18,16 +18,16 @@ from ptxgen.types import s64, u64
 
 
 class RowOutput(Protocol):
-    """A number of each row that a kernel writes."""
+    """An output that has one number for each row of O, such as LSE."""
 
     def store(self, k: KernelBuilder, row: Value, finished: FinishedRow) -> None:
-        """Store this number of row `row` of the CTA, by one thread."""
+        """Store the output's number for row `row` of the CTA, by one thread."""
 
 
 def store_row_outputs(
     k: KernelBuilder, outputs: Sequence[RowOutput], row: Value, finished: FinishedRow
 ) -> None:
-    """Store all `outputs` of row `row` of the CTA."""
+    """Store the numbers of all row outputs, such as LSE, for row `row` of the CTA."""
     for output in outputs:
         output.store(k, row, finished)
 

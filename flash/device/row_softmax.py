@@ -52,7 +52,7 @@ class RowSoftmax(OverlappedSoftmax):
 
     @marked("row softmax: largest")
     def _tops(self, S: Fragment) -> list[Value]:
-        """The largest score of the row."""
+        """The largest score of this thread's row of a tile, for the softmax shift."""
         return [self.largest(S) if self._top is None else self._top]
 
     def largest(self, S: Fragment) -> Value:
@@ -106,7 +106,7 @@ class RowSoftmax(OverlappedSoftmax):
 
     @marked("row softmax: sum")
     def add(self) -> None:
-        """Add the weights of a tile to the sum of the row."""
+        """Add the softmax weights of a tile to the sum of this thread's row."""
         if self.keeps_sums:
             low, high = functools.reduce(Pair.__add__, self._totals).halves()
             self.row_sum[0].set(self.row_sum[0] + (low + high))

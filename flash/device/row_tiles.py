@@ -47,7 +47,7 @@ class RowTiles:
 
     @marked("row tiles: tiles")
     def run(self) -> None:
-        """Weigh the scores of all tiles of keys, and end the softmax."""
+        """Turn the scores of all tiles of keys into softmax weights, and end the softmax."""
         k = self.k
         with k.when(has_tiles(self.cta), uniform=True):
             for end, first, masking in masked_tiles(k, self.cta, self.work.cta_again):
@@ -66,7 +66,7 @@ class RowTiles:
 
     @marked("row tiles: weights")
     def _weigh(self, stage: TensorStage, n: Value, masking: Masking) -> None:
-        """P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in the columns of S."""
+        """Compute P = exp2(scale * S - shift) of the tile with -n - 1 tiles before it, in S's columns."""
         k = self.k
         plain = self.cta.scoring is None and not masking.hides
         row, top = self._products(stage, n, plain=plain)
@@ -104,7 +104,7 @@ class RowTiles:
             stage.p.store(P.row(0), first, waits=first + step >= S.columns)
 
     def _drop(self, coordinates: Coordinates) -> None:
-        """Apply the features that change weights."""
+        """Apply the features that change softmax weights, such as dropout, to a tile."""
         for piece, of_piece in coordinates if self.cta.after_softmax else ():
             self.scores.drop(piece, of_piece)
 
@@ -135,7 +135,7 @@ class RowTiles:
 
     @marked("row tiles: factor")
     def _send(self, stage: TensorStage, factor: Value) -> None:
-        """Let the correction multiply this row of O by a factor."""
+        """Pass a factor to the correction role, which multiplies this row of O by it."""
         self.k.store(self.factor_at, factor)
         stage.hand_on()
 
@@ -198,5 +198,5 @@ class RowTiles:
         return RowSoftmax(k, scale, SLACK, sinks, by_polynomial=by_polynomial(self.work.config.target))
 
     def _scale(self) -> Value:
-        """The factor of products, in units of log2, without its sign, which their negation has."""
+        """The factor of scores, in units of log2, without its sign; scores are negated if it is negative."""
         return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)

@@ -46,12 +46,12 @@ class Exchange:
         self.k.bar_arrive(self.first + 1 - self.group, self.role.threads)
 
     def wait(self) -> None:
-        """Wait until the other warpgroup hands on."""
+        """Wait until the other warpgroup hands on: what it has written may be read then."""
         self.k.bar_sync(self.first + self.group, self.role.threads)
 
     @marked("shared rows: exchange")
     def write(self, *numbers: Sequence[Value]) -> None:
-        """Write numbers of each row, as many as the other warpgroup reads."""
+        """Write f32 numbers for each row to shared memory, as many as the other warpgroup reads."""
         k = self.k
         with k.when(self.leads):
             for room, mine in zip(self.rooms, numbers, strict=False):
@@ -107,7 +107,7 @@ class SharedRowsSoftmax(OverlappedSoftmax):
             self._note_rests()
 
     def show(self) -> None:
-        """Write the shifts to shared memory, for the other warpgroup."""
+        """Write the softmax shifts to shared memory, from which the other warpgroup reads them."""
         self.exchange.write(self.shift, *([self._rest] if self._rest else []))
 
     def finish(self, i: int) -> FinishedRow:
@@ -118,7 +118,7 @@ class SharedRowsSoftmax(OverlappedSoftmax):
 
     @marked("shared rows: join")
     def _join(self) -> None:
-        """Add the sums of both warpgroups, whose shifts are the same."""
+        """Add the softmax sums of the two warpgroups, whose shifts are the same."""
         k, barrier = self.k, self.exchange.role.barrier
         local = [over_lanes(k, total, self.distances, operator.add) for total in self.row_sum]
         barrier.sync()  # all have read the last shifts

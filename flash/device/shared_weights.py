@@ -41,7 +41,7 @@ class WeightsWriter:
         self._to = to.moved(to.value + in_quad * u32.nbytes)
 
     def write(self, P: Weights) -> None:
-        """Write weights, as `WarpProducts.weights` gives them."""
+        """Write softmax weights to shared memory, in the form that `WarpProducts.weights` returns."""
         for j, row_tiles in enumerate(P):
             for half in range(BLOCK_CHUNKS):
                 chunk = BLOCK_CHUNKS * j + half
@@ -76,7 +76,7 @@ class SharedWeights:
 
     @property
     def first_column(self) -> Value:
-        """The first of this warp's columns of a tile, u32."""
+        """The index in a tile of the first column that this warp has, u32."""
         return self.part * self._t.tile
 
     def keep(self, P: Weights, dS: Weights) -> None:
@@ -120,7 +120,7 @@ class SharedWeights:
 
     @marked("shared weights: sums before")
     def _await_readers(self) -> None:
-        """Wait until the other warps have read the parts of the previous sums."""
+        """Wait until the other warps have read their shares of the previous sums in shared memory."""
         self.k.barrier()
 
 

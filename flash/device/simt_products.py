@@ -49,7 +49,7 @@ class Products:
         clear_padding(k, self.V_tile, used=t.slices.width, read=t.value_chunks * CHUNK)
 
     def scores(self, S: Fragment) -> None:
-        """S = Q Kᵀ for this thread's rows and keys."""
+        """Compute the scores S = Q Kᵀ for this thread's rows and keys."""
         k, t = self.k, self.t
         S.fill(0.0)
         q, key = self._q_rows.cursor(), self._k_rows.cursor()
@@ -108,7 +108,7 @@ class Products:
             return k.load(cursor, CHUNK)
 
         def add_keys(n: int) -> None:
-            """Add the keys of key lane n."""
+            """Add P V for the keys whose weights the n-th key lane holds."""
             for c in range(t.keys // CHUNK):
                 p_parts = [k.load(self._p_step(p, i, c * t.key_lanes + n), CHUNK) for i in range(t.rows)]
                 for j in range(CHUNK):
@@ -126,7 +126,7 @@ class Products:
 
 
 def add_product(k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]) -> None:
-    """totals += weight * values."""
+    """Emit totals += weight * values: add one key's weighted row of V to a row of O."""
     for total, value in zip(totals, values, strict=True):
         k.accumulate(total, weight, value)
 
@@ -154,5 +154,5 @@ def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -
 
 
 def _unroll(fmas: int) -> int:
-    """How many times to repeat `fmas` multiply-adds in one iteration of a loop."""
+    """How often a loop's body of `fmas` multiply-adds is repeated in one iteration (unrolled)."""
     return max(1, _FMAS_PER_ITERATION // fmas)

@@ -20,7 +20,7 @@ _FIRST_WITH_NAN: Final = 80  # the first target whose `max` can give NaN
 
 
 class FinishedRow(NamedTuple):
-    """The results of the softmax for a row that has seen all of its keys."""
+    """The results of the softmax for a row that has taken in all of its keys."""
 
     inverse: Value  # 1 / sum of its weights, 0 if it has seen no key
     lse: Value  # log-sum-exp in natural units, -inf if it has seen no key
@@ -39,7 +39,7 @@ def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
 
 @marked("softmax: larger")
 def larger(k: KernelBuilder, a: Value, b: Value | float) -> Value:
-    """The larger of two numbers; NaN if one of them is."""
+    """Emit the larger of two f32 numbers; NaN if one of them is NaN."""
     if k.target.sm >= _FIRST_WITH_NAN:
         return k.max(a, b, NaN=True)
     return k.selp(b, a, k.setp(b, a, cmp="gtu") & k.setp(a, a, cmp="num"))
@@ -87,7 +87,8 @@ class OnlineSoftmax:
 
     @marked("softmax: finish")
     def finish(self, i: int) -> FinishedRow:
-        """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
+        """End the softmax of row i: 1 / its sum of weights, or 0 where it has seen no key; and its
+        log-sum-exp in natural units, or
         -inf there.
         """
         k = self.k

@@ -110,7 +110,7 @@ class _Rows:
         return cls(tile, at_once, row, chunk, tile.pointer(row, chunk * _ELEMENTS))
 
     def down(self, rows: Value) -> _Rows:
-        """The rows that lie `rows` further down, a multiple of eight."""
+        """The thread's rows moved down in the tile by `rows`, a multiple of eight."""
         pointer = self.pointer.moved(self.pointer.value + rows * self.tile.layout.row_bytes)
         return replace(self, row=self.row + rows, pointer=pointer)
 

@@ -86,7 +86,7 @@ class Bursts:
 
 
 class SplitProducts:
-    """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+    """The products S = Q Kᵀ and O += P V of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
     def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: SplitTiles) -> None:
         self.k = k
@@ -111,7 +111,7 @@ class SplitProducts:
 
     @marked("split products: scores")
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         k, t = self.k, self.t
         of_query, of_key = self._score_readers()
         query, key = of_query.stage(), of_key.stage(stage)
@@ -134,7 +134,7 @@ class SplitProducts:
     def _add_scores(
         self, S: AccumulatorTiles, small: AccumulatorTiles, query: Reader, key: Reader, d: int
     ) -> None:
-        """S += Q Kᵀ for 16 columns, the d-th; the products with a low part into `small`."""
+        """Compute S += Q Kᵀ for 16 columns, the d-th; the products with a low part into `small`."""
         t = self.t
         begin = None if d else (self.k.mov(0.0, type=f32),) * 4
         addresses = [query(2 * d, MMA_ROWS * m) for m in range(t.row_tiles)]
@@ -150,7 +150,7 @@ class SplitProducts:
                 self._multiply(small[m, n], high[m], low_of_b)
 
     def _unscale(self, S: Fragment) -> None:
-        """Multiply scores by the factors of their rows of Q and K."""
+        """Multiply the scores of a tile by the scale factors of their rows of Q and of K."""
         k, column, tiles = self.k, self.me.in_quad * LANE_COLUMNS, self.tiles
 
         def factor_of_row(i: int) -> Value:
@@ -160,12 +160,12 @@ class SplitProducts:
         unscale_scores(k, S, factor_of_row, lambda: tiles.keys.factors.pointer(0, column))
 
     def weights(self, P: Fragment) -> Fragment:
-        """P unchanged: how it is split depends on the tile of V."""
+        """The weights P unchanged: how they are split depends on the tile of V."""
         return P
 
     @marked("split products: outputs")
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+        """Compute O += P V for this warp's rows and the keys of a pipeline stage."""
         k, t, lane = self.k, self.t, WarpCoordinates.of(self.k).lane
         # High and low parts of 16 rows and 8 columns, read transposed.
         value = BlockReader(self.tiles.values.tile, lane % 16, lane // 16).stage(stage)
@@ -196,8 +196,8 @@ class SplitProducts:
         value: Reader,
         first: int,
     ) -> None:
-        """O += P V for some tiles of 8 columns, from tile `first` on. `a` are the high and low parts of P
-        by 16 rows and by 16 keys; `undone` are the factors of its rows.
+        """Compute O += P V for some tiles of 8 columns, from tile `first` on. `a` are the high and low parts
+        of P by 16 rows and by 16 keys; `undone` are the factors of its rows.
         """
         k, t, tiles = self.k, self.t, range(self.bursts.side_by_side)
         sums = k.fragment(O.rows, LANE_COLUMNS * len(tiles), initial=None)
@@ -251,7 +251,7 @@ class SplitProducts:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
     def _multiply(self, tile: tuple[Var, ...], a: Operand, b: Operand, c: Operand | None = None) -> None:
-        """tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
+        """Emit tile = A B + C for a 16 x 8 tile; C is the tile itself if `c` is None."""
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
 
 

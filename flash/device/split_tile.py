@@ -120,13 +120,13 @@ class RowsToSplit(Protocol):
 
     @property
     def chunk(self) -> Value:
-        """The thread's chunk of a panel, u32."""
+        """The index, u32, of the 16-byte chunk that this thread has in each row of a panel."""
 
     def elements(self, iteration: int) -> list[Value]:
-        """The elements in the row of an iteration, f32."""
+        """The thread's elements in the row that an iteration of the loop splits, f32."""
 
     def store(self, iteration: int, words: Sequence[tuple[Value, Value]]) -> None:
-        """Write the high and the low parts of each two elements of the row of an iteration."""
+        """Write the high and low parts of the elements, two at a time, of the row of an iteration."""
 
 
 @marked("split tile: rows")
@@ -214,7 +214,7 @@ class _Rows:
 
     @classmethod
     def of(cls, k: KernelBuilder, share: Share) -> _Rows:
-        """The rows of a thread's share of a stage."""
+        """The rows of a stage's tile that this thread splits."""
         # The word's chunk is one xor away: both lie in the same row.
         chunk, word = (share.chunk & 1) * _TILES, (share.chunk >> 1) * _WORD
         if share.half is not None:
@@ -225,7 +225,7 @@ class _Rows:
         )
 
     def down(self, rows: Value) -> _Rows:
-        """The rows that lie `rows` further down, a multiple of eight."""
+        """The thread's rows moved down in the tile by `rows`, a multiple of eight."""
         nbytes = rows * PANEL_BYTES
         pointer, words = (of.moved(of.value + nbytes) for of in (self.pointer, self.words))
         return replace(self, row=self.row + rows, pointer=pointer, words=words)

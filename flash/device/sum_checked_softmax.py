@@ -127,7 +127,7 @@ def _add_or_weigh_again(
 
 
 def _steps(S: Fragment, steps: int) -> Iterator[list[list[Var]]]:
-    """The columns of S, by rows, in `steps` equal parts."""
+    """The variables of S, cut along its columns into `steps` equal parts, each by rows."""
     size = S.columns // steps
     for first in range(0, S.columns, size):
         yield [row[first : first + size] for row in S]

@@ -1,4 +1,4 @@
-"""Threads that do something together: those of a CTA, or those of a role."""
+"""Teams of threads that copy, store or meet together: those of a CTA, or of a warp role."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ptxgen.records import dataclass
 
 @dataclass(frozen=True)
 class Team:
-    """The threads of `role`; None: all threads of the CTA."""
+    """A team of threads: those of the warp role `role`, or for None all of the CTA."""
 
     role: Role | None
 
     def thread(self, k: KernelBuilder) -> Value:
-        """The index of this thread in the team, u32."""
+        """The index of this thread among the threads of the team, u32."""
         # A remainder, which the proofs follow: the threads of a role are neighbours.
         return k.thread_id() if self.role is None else k.thread_id() % self.role.threads
 
     def threads(self, k: KernelBuilder) -> int:
-        """The number of threads."""
+        """The number of threads in the team: those of a role, or all of the CTA."""
         return k.threads if self.role is None else self.role.threads
 
     @marked("team: barrier")
     def sync(self, k: KernelBuilder) -> None:
-        """Wait for all threads of the team."""
+        """Wait at a barrier for all threads of the team."""
         if self.role is None:
             k.barrier()
         else:

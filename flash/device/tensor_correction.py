@@ -38,7 +38,7 @@ class Correction:
 
     @marked("correction: tiles")
     def run(self) -> None:
-        """Rescale O before each tile of keys but the first, and store it after the last."""
+        """Rescale O before each tile of keys but the first, and store O after the last."""
         k = self.k
         with k.when(has_tiles(self.cta), uniform=True):
             self._follow()
@@ -56,7 +56,7 @@ class Correction:
         pipeline.free_queries()
 
     def _follow(self) -> None:
-        """Rescale O before each tile of keys but the first."""
+        """Rescale O in tensor memory before each tile of keys but the first."""
         for _ in self._each():
             pass  # O has no sums yet
         self._begin_tile(None)
@@ -66,7 +66,7 @@ class Correction:
                 self._rescale(stage, factor)
 
     def _finish(self, cta: Cta) -> None:
-        """Write O, divided by the sums of weights."""
+        """Write the rows of O, divided by the sums of softmax weights, when all tiles of keys are done."""
         for i, (stage, inverse) in enumerate(self._each()):
             self._write(cta, stage, i, inverse)
 
@@ -82,13 +82,13 @@ class Correction:
 
     @marked("correction: rescale")
     def _rescale(self, stage: TensorStage, factor: Value) -> None:
-        """O *= factor, by the warps in which a shift has moved."""
+        """Multiply O by the factor of its row, in the warps where a softmax shift has moved."""
         k = self.k
         with k.when(k.warp.any(factor != 1.0), uniform="warp"):
             stage.o.scale(factor)
 
     def _v_scale(self, cta: Cta) -> ScoreArray | None:  # noqa: ARG002
-        """The scales of V; None: its elements have none."""
+        """The fp8 scales of V; None if its elements have no scales."""
         return None
 
     @marked("correction: rows of O")
@@ -120,7 +120,7 @@ class Correction:
 
     @marked("correction: no keys")
     def _write_zeros(self, cta: Cta) -> None:
-        """Write zeros: no row sees a key."""
+        """Write zeros as O, for rows none of which sees a key."""
         k, out, role = self.k, self.work.pipeline.out, self.work.role
         if out is None:
             zero = k.mov(0.0, type=f32)

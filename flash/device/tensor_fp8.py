@@ -163,5 +163,5 @@ class Fp8Correction(Correction):
 
 
 def v_scale_of(work: WorkTile, cta: Cta) -> ScoreArray:
-    """The scales of V of the item of a CTA."""
+    """The fp8 scales of V of the batch item that a CTA computes."""
     return work.parameters.operands["v_scale"].part(work.k, cta.batch)

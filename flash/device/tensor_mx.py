@@ -137,14 +137,14 @@ class MxTensorPipeline(Fp8TensorPipeline):
 
     @marked("mx rings: store scales")
     def _store(self, tile: BoxTile, words: Words) -> None:
-        """Store words to a tile."""
+        """Store 32-bit words with scale factors to a tile in shared memory."""
         for cell, word, scales in words:
             shifted = [scale << _BITS * i if i else scale for i, scale in enumerate(scales)]
             at = tile.pointer(cell, word)
             self.k.store(at, functools.reduce(operator.or_, shifted) if shifted else 0)
 
     def _array(self, name: str) -> Array:
-        """An array of scales, whose rows lie as those of Q, K or V do."""
+        """The array of scale factors whose rows lie as those of Q, K or V do."""
         return self.parameters.operands[name].rows
 
 

@@ -33,19 +33,19 @@ _ROTATED: Final = 2048  # pairs of columns
 
 
 class TensorRoles(Protocol):
-    """The roles between which tiles of shared memory go."""
+    """The warp roles that exchange tiles through shared memory."""
 
     @property
     def loading(self) -> Role:
-        """The role that has tiles copied."""
+        """The role of warps that has tiles of Q, K and V copied to shared memory."""
 
     @property
     def multiplying(self) -> Role:
-        """The role of which one thread starts products."""
+        """The role of warps of which one thread starts the matrix products (`tcgen05.mma`)."""
 
     @property
     def correction(self) -> Role:
-        """The role that writes O."""
+        """The role of warps that writes O to memory."""
 
 
 class TensorPipeline(TmaPipeline):
@@ -148,4 +148,4 @@ class TensorPipeline(TmaPipeline):
 
 
 class GatheredTensorPipeline(GatheredPipeline, TensorPipeline):
-    """See `GatheredPipeline` and `TensorPipeline`."""
+    """A `TensorPipeline` whose tiles of K and V threads copy row by row, as in `GatheredPipeline`."""

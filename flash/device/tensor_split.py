@@ -51,7 +51,7 @@ class SplitRoles(TensorRoles, Protocol):
 
     @property
     def softmax(self) -> Role:
-        """The role that computes weights."""
+        """The role of warps that computes softmax weights."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SplitTensorPipeline(SplitPipeline, TensorPipeline):
 
     @marked("split tensor rings: queries")
     def _change(self, cta: Cta, tile: BoxTile) -> None:
-        """Split the queries, after a rotation."""
+        """Split the f32 queries into high and low parts, after their rotation if there is one."""
         producer = self.producer
         if self.rotates:
             super()._change(cta, tile)
@@ -173,7 +173,7 @@ class SplitRowTiles(RowTiles):
                     matrix.store_pairs([part.as_(f16x2) for part in parts], first, waits=is_last)
 
     def _send_factors(self, sent: Stage, *factors: Value) -> None:
-        """Store factors of this thread's row."""
+        """Store the factors by which this thread's row of O is rescaled."""
         row = self._row_of_cta()
         for i, factor in enumerate(factors):
             self.k.store(sent.factors.pointer(i, row), factor)
@@ -206,7 +206,7 @@ class SplitCorrection(Correction):
 
     @marked("split correction: tile")
     def _follow(self) -> None:
-        """Add the product of each tile of keys to O."""
+        """Add the product P V of each tile of keys to O in registers."""
         k = self.k
         with self.work.pipeline.each_tile(self.cta):
             with self.rings.factors.drain() as sent:

@@ -69,12 +69,12 @@ class Split:
     low: tuple[Value, ...]
 
     def part(self, *indices: int) -> Split:
-        """The registers with these indices."""
+        """The registers of the operand that have these indices, high and low parts."""
         return Split(*(tuple(of[i] for i in indices) if of else () for of in (self.high, self.low)))
 
 
 class Tf32Outputs:
-    """O += P V of f32 elements."""
+    """The products O += P V of f32 elements on tensor cores, as tf32."""
 
     @marked("tf32 products: operands of a lane")
     def __init__(
@@ -108,11 +108,11 @@ class Tf32Outputs:
         self._v = BlockReader(V_tile, me.in_quad * 2, me.lane // 4)
 
     def weights(self, P: Fragment) -> Fragment:
-        """P unchanged: it is split where it is used, when registers are free."""
+        """The weights P unchanged: they are split where they are used, when registers are free."""
         return P
 
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None, first: int = 0) -> None:
-        """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
+        """Compute O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
         the first of O, a multiple of 32.
         """
         t, value = self.t, self._v.stage(stage)
@@ -127,7 +127,7 @@ class Tf32Outputs:
                 def rows(
                     j: int, block: int = (panel + first // _PANEL) * _BLOCKS, nth: int = part
                 ) -> list[Split]:
-                    """The B operand of each tile in step j."""
+                    """The B operands (V) of `mma` for each tile of columns in step j of the keys."""
                     even, second = (
                         self._operand(self._values(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
                         for at in _two_rows(value(block, MMA_KEYS * j))
@@ -227,7 +227,7 @@ class Tf32Outputs:
         *,
         joins: bool,
     ) -> None:
-        """totals += A B for some tiles, step by step side by side. `a` holds the A operands by tile
+        """Emit totals += A B for some tiles, step by step side by side. `a` holds the A operands by tile
         and step; `b(step)` loads the B operand of each tile. With `joins`, the products begin at 0 and
         are added in f32.
         """
@@ -256,13 +256,13 @@ class Tf32Outputs:
         a: Sequence[tuple[Value, ...]],
         b: Sequence[tuple[Value, ...]],
     ) -> None:
-        """totals += A B for some tiles, in one step."""
+        """Emit `mma` instructions: totals += A B for some tiles, in one step of the depth."""
         for total, of_a, of_b in zip(totals, a, b, strict=True):
             self.k.mma_f32_tf32(of_a, of_b, total, shape="m16n8k8", into=total)
 
 
 class Tf32Products(Tf32Outputs):
-    """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+    """The products S = Q Kᵀ and O += P V of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
     def __init__(
         self, k: KernelBuilder, t: MmaTiling, me: WarpCoordinates, tiles: Tiles, **schedule: Any
@@ -272,7 +272,7 @@ class Tf32Products(Tf32Outputs):
         super().__init__(k, t, me, tiles[2], t.group, **schedule)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        """Compute the scores S = Q Kᵀ for this warp's rows and the keys of a pipeline stage."""
         k, steps = self.k, self.t.score_columns // self.t.operands.depth
         S.fill(0.0)
         panels = steps // _PANEL_STEPS
@@ -301,7 +301,7 @@ class Tf32Products(Tf32Outputs):
         return offset if stage is None else offset + stage
 
     def _add_scores(self, S: Fragment, query: Reader, key: Reader, steps: range) -> None:
-        """S += Q Kᵀ for some steps of head_dim."""
+        """Compute S += Q Kᵀ for some steps of head_dim."""
         t = self.t
         q = [
             [self._operand(self._load(query(d, MMA_ROWS * m)), _TO_ONE) for d in steps]
@@ -313,7 +313,7 @@ class Tf32Products(Tf32Outputs):
         for n in range(0, t.tile // MMA_KEYS, 2):
 
             def keys(d: int, n: int = n) -> list[Split]:
-                """The B operand of each tile in step d."""
+                """The B operands (K) of `mma` for each tile of keys in step d of head_dim."""
                 of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
                 return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
 
@@ -341,5 +341,5 @@ def _two_rows(at: TilePointer) -> tuple[TilePointer, TilePointer]:
 
 
 def _both(first: Split, second: Split) -> Split:
-    """The registers of both operands, one after another."""
+    """The registers of two operands of `mma`, one after another."""
     return Split(first.high + second.high, first.low + second.low)

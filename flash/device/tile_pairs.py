@@ -25,13 +25,13 @@ class Copies(Protocol):
     """Copies of rows of one or more arrays to stages; the methods are those of `PanelLoader`."""
 
     def start(self, first_row: Value, *, stage: Value | None = None) -> None:
-        """Begin copying the rows from `first_row` on into the stage at byte `stage`."""
+        """Begin copying the matrix rows from `first_row` on into the pipeline stage at byte `stage`."""
 
     def land(self, stage: Value | None = None) -> None:
-        """Write what waits in registers into the stage at byte `stage`."""
+        """Write the rows that wait in registers into the pipeline stage at byte `stage`."""
 
     def forget(self) -> None:
-        """Clear the registers in which nothing waits."""
+        """Set the registers in which no copy waits to 0, so that they are free."""
 
 
 class TilePairs:
@@ -75,7 +75,7 @@ class TilePairs:
 
     @property
     def _ahead(self) -> int:
-        """Pairs whose copies are under way while a pair is used."""
+        """The number of pairs of tiles whose copies are under way while a pair is used."""
         return 1 if self._prefetches else self.stages - 1
 
     @marked("tile pairs: wait")
@@ -104,7 +104,7 @@ class TilePairs:
         return self._used[self._sizes[n]].at
 
     def advance(self) -> None:
-        """Go on to the stages of the next pair."""
+        """Go on to the pipeline stages of the next pair of tiles."""
         for ring in self._used.values():
             ring.advance()
 

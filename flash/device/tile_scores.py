@@ -90,7 +90,7 @@ class TileScores:
         return k.when(k.vote(hidden, -1, mode="any"))
 
     def drop(self, P: Fragment, coordinates: ScoreCoordinates | None) -> None:
-        """Apply the features that change weights, such as dropout."""
+        """Apply the features that change softmax weights, such as dropout, to a tile."""
         if coordinates is not None:
             for feature in self.cta.after_softmax:
                 feature.drop(P, coordinates)

@@ -54,15 +54,15 @@ class Matrix:
 
     @property
     def is_even(self) -> bool:
-        """Whether all neighbouring rows are equally far apart."""
+        """Whether all neighbouring rows of the matrix are equally far apart in memory."""
         return True
 
     def row(self, k: KernelBuilder, index: Value) -> Value:
-        """The address of a row, u64, computed in 64 bits throughout."""
+        """The address of a row of the matrix, u64, computed in 64 bits throughout."""
         return self.first + self.offset(k, index)
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """The offset of a row from `first`, in bytes, u64."""
+        """The offset of a row of the matrix from the address `first`, in bytes, u64."""
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
     def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:
@@ -151,7 +151,7 @@ class TileLoader:
 
     @marked("tile loader: turns")
     def start(self) -> None:
-        """Begin copying the next `tile.rows` rows."""
+        """Begin copying the next `tile.rows` rows of the matrix to the tile in shared memory."""
         k = self.k
         source = None if self.source is None else k.var(u64, self.source)
         rows_left = k.var(s32, self.rows_left)
@@ -198,7 +198,7 @@ class TileLoader:
         repeat(k, self.iterations, at_once, copy_rows, advance)
 
     def advance(self) -> None:
-        """Move to the next block of rows."""
+        """Move the loader to the next block of `tile.rows` rows of the matrix."""
         if self.source is not None and self.tile_bytes is not None:
             self.k.add(self.source, self.tile_bytes, into=self.source)
         self.k.sub(self.rows_left, self.tile.rows, into=self.rows_left)

@@ -57,7 +57,7 @@ class TmaPipeline:
         self.declare(t, consumer)
 
     def declare(self, t: WgmmaTiling, consumer: Role) -> None:
-        """Declare the rings of tiles."""
+        """Declare the pipeline's rings of tiles of Q, K and V in shared memory."""
         k, config, producer = self.k, self.config, self.producer
         keys, values = (layout_of(t, config.dtype, array) for array in "KV")
         over = self.declare_queries(t, consumer)
@@ -232,7 +232,7 @@ class TmaPipeline:
 
 
 def _in_slice(array: str, cta: Cta, column: Value | int) -> Value | int:
-    """A column of an array, of V and O counted from the first one that the CTA computes."""
+    """The column of an array as this CTA counts it: of V and O from the first that the CTA computes."""
     return column if cta.slice is None or array in ("Q", "K") else cta.slice.first + column
 
 

@@ -46,12 +46,12 @@ class ScaleCopies:
 
     @classmethod
     def of(cls, k: KernelBuilder, scales: Matrix, tile: SharedTile, stage_bytes: int) -> ScaleCopies:
-        """The copies of scales to a tile, with registers where the target needs them."""
+        """The copies of tokens' scales to a tile, through registers where the target needs that."""
         rounds = 0 if copies_are_asynchronous(k) else -(-tile.columns // k.threads)
         return cls(k, scales, tile, stage_bytes, tuple(k.var(f32, 0.0) for _ in range(rounds)))
 
     def start(self, first_row: Value, stage: Value | None) -> None:
-        """Begin copying the scales of the rows from `first_row` on."""
+        """Begin copying the scales of tokens from row `first_row` on to shared memory."""
         k = self.k
         for nth, held in self._shares():
             row = first_row + k.signed(nth)
@@ -65,7 +65,7 @@ class ScaleCopies:
                 k.load(at, into=held)
 
     def land(self, stage: Value | None) -> None:
-        """Write what waits in registers into a stage of the tile."""
+        """Write the scales that wait in registers into a stage of the tile in shared memory."""
         for nth, held in self._shares():
             if held is not None:
                 self.k.store(self.at(stage, nth), held)
@@ -154,5 +154,5 @@ class TokenScales:
 
 
 def _reciprocal(power: Value) -> Value:
-    """1 / power, for a power of two from 2**-126 to 2**126."""
+    """The reciprocal of a power of two, f32, from 2**-126 to 2**126."""
     return (_RECIPROCALS - power.as_(u32)).as_(f32)

@@ -149,7 +149,7 @@ class Consumer(ABC):
 
     @marked("wgmma: tiles of a consumer")
     def run(self) -> None:
-        """Compute and store the rows of O."""
+        """Compute the rows of O that this warpgroup owns, and store them."""
         k, t, is_persistent = self.k, self.work.t, self.config.is_persistent
         if is_persistent:  # also where there are no keys (`PersistentPipeline.load_work_tile`)
             self.queries.acquire()
@@ -229,7 +229,7 @@ class Consumer(ABC):
             pipeline.values.acquire().release()
 
     def weigh(self, n: Value, masking: Masking, scoring: Scoring | None) -> None:
-        """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it, in the registers of S."""
+        """Compute P = exp2(scale * (S - shift)) of the tile with -n - 1 before it, in S's registers."""
         S = self.S.rows_of_thread
         coordinates = self.scores.finish(S, n, masking, scoring)
         self.k.note("P = exp2(scale * S - shift)")
@@ -260,7 +260,7 @@ class Consumer(ABC):
         return self.k.thread_id() // WARPGROUP % self.work.t.consumers
 
     def _first_row(self, cta: Cta) -> Value:
-        """The first row of O that this thread holds."""
+        """The first row of O that this thread holds, counted in the head's rows, s32."""
         if self.shares_rows:
             return cta.first_row + self.k.signed(self.S.row)
         group = self._group()
@@ -268,7 +268,7 @@ class Consumer(ABC):
 
     @marked("wgmma: finish")
     def _finish(self) -> None:
-        """O / sum, to global memory."""
+        """Divide O by the sums of softmax weights and store it to global memory."""
         self.k.note("O / sum, LSE")
         cta, v_scale = self.work.cta_again(), self.work.parameters.operands.get("v_scale")
         if v_scale is not None:

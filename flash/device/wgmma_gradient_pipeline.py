@@ -159,7 +159,7 @@ class GradientPipeline:
 
 
 def map_of(k: KernelBuilder, config: GradientConfig, name: str) -> TensorParameter:
-    """Declare the tensor map of a matrix."""
+    """Declare the kernel parameter that is the tensor map of a matrix."""
     return k.tma.tensor_map(map_name(name), config.type_of(name).scalar, gradient_rank(config))
 
 
@@ -209,7 +209,7 @@ class WalkedTiles:
 
     @marked("gradient pipeline: tiles")
     def is_cut(self, n: Value) -> Value | bool:
-        """Whether some scores of tile n are hidden."""
+        """Whether a mask may hide some scores of tile n."""
         if self.whole is None:
             return True
         whole, whole_end = self.whole

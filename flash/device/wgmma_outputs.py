@@ -26,14 +26,14 @@ ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted fro
 
 
 class Outputs(Protocol):
-    """O in the registers of a warpgroup."""
+    """The rows of O that a warpgroup holds in registers, and how they are written to memory."""
 
     @property
     def sums(self) -> Accumulator:
-        """The registers that hold the sums of O."""
+        """The registers in which this thread holds its sums of O, f32."""
 
     def write(self, tile: BoxTile) -> None:
-        """Write O to a tile, which other warpgroups may have read."""
+        """Write this warpgroup's O to a tile in shared memory, which other warpgroups may have read."""
 
     def lane_columns(self, width: int) -> LaneColumns:
         """The columns that this thread holds, where O has `width` columns."""
@@ -129,6 +129,6 @@ def send(work: WorkTile, cta: Cta, out: BoxTile, visible: Value | bool) -> None:
 
 
 def _send_rows(work: WorkTile, cta: Cta, out: BoxTile) -> None:
-    """Store the rows of O that the CTA has."""
+    """Store, by threads, the rows of O that belong to the CTA from the tile in shared memory."""
     work.role.barrier.sync()
     BoxRows(work.k, Team(work.role), out).store(cta.O, cta.first_row)

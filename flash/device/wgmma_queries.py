@@ -29,7 +29,7 @@ class Queries:
 
     @property
     def tile(self) -> BoxTile:
-        """The tile of Q, after `acquire`."""
+        """The tile of Q in shared memory, which is valid after `acquire`."""
         assert self._tile is not None
         return self._tile
 
@@ -49,13 +49,13 @@ class Queries:
         self._tile = queries
 
     def prepare(self) -> None:
-        """Negate and rotate the queries in place, if the kernel does."""
+        """Negate and rotate the queries in shared memory, if the kernel does either."""
         self.negate()
         self.rotate()
 
     @marked("wgmma: negative scale")
     def negate(self) -> None:
-        """Negate Q if the scale is negative: the softmax takes a positive one."""
+        """Negate Q in shared memory if the softmax scale is negative: the softmax takes a positive one."""
         if self.work.cta.scoring is not None:
             return
         with self.k.when(self.work.parameters.scale.as_(s32) < 0, uniform=True):
@@ -71,7 +71,7 @@ class Queries:
         k.fence_proxy_async(space="shared::cta")
 
     def rotate(self) -> None:
-        """Rotate the queries in place, if the kernel does."""
+        """Rotate the queries in shared memory by rotary angles, if the kernel does."""
         work = self.work
         appended = AppendedKV.of(self.k, work.config, work.parameters, work.cta)
         if appended is None or not appended.rotates:

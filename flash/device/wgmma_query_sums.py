@@ -38,7 +38,7 @@ class WgmmaQuerySums:
 
     @marked("wgmma sums of queries: begin")
     def begin(self) -> None:
-        """Declare the registers of a consumer."""
+        """Declare the registers of a consumer in which it sums dQ."""
         k, t = self.k, self.config.wgmma
         self.stores = k.tma.async_stores("warpgroup")
         self.columns = t.half_columns

@@ -1,4 +1,4 @@
-"""Copies of rows of one-byte elements into tiles of f16."""
+"""Copies of rows of one-byte elements (fp8, int8) into tiles of f16 in shared memory."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ class BlockLoader(WideningLoader):
 
     @property
     def is_asynchronous(self) -> bool:
-        """False: rows go through registers."""
+        """Whether copies are asynchronous: they are not, rows go through registers."""
         return False
 
     @property
     def prefetches(self) -> bool:
-        """False: targets without asynchronous copies have no kernel for blocks."""
+        """Whether copies wait in registers: they do not, targets that need it have no such kernel."""
         return False
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
@@ -172,7 +172,7 @@ class BlockLoader(WideningLoader):
 def widening_loader(
     k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, stored: DType, scales: ScaleCopies | None
 ) -> WideningLoader:
-    """The loader of rows of a narrow type into a tile of f16; with `scales` of single rows, these too."""
+    """The loader of rows of a narrow type into a tile of f16; it also loads `scales` of single rows."""
     if isinstance(stored, BlockType):
         return BlockLoader(k, matrix, tile, stored)
     return WideningLoader(k, matrix, tile, stored, scales)

@@ -65,7 +65,7 @@ class WorkTiles:
 
     @contextmanager
     def each(self) -> Iterator[Parameters]:
-        """Run the body for each work tile; gives the parameters with its number."""
+        """Run the body for each work tile of the CTA; yields the kernel's parameters with its number."""
         if self.scheduler is None:
             yield self.parameters
             return

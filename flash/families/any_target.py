@@ -25,7 +25,7 @@ class AnyTarget(Family[T]):
 
     @abstractmethod
     def default_sizes(self, request: TileRequest, target: Target) -> Sizes:
-        """The documented default (tile, block_q)."""
+        """The documented default sizes (tile, block_q): keys of a tile, and rows of a CTA."""
 
     @abstractmethod
     def largest_default(self, request: TileRequest, block_q: int, alignment: int) -> int | None:

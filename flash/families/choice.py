@@ -49,7 +49,7 @@ _OPENED: Final = ((), ("block_q",), ("tile",), ("tile", "block_q"))
 
 
 def family_of(tiling: AnyTiling) -> Family[Any]:
-    """The family of a tiling."""
+    """The kernel family to which a tiling belongs."""
     return _OF_TILING[type(tiling)]
 
 
@@ -61,7 +61,7 @@ def families_of(request: TileRequest) -> list[Family[Any]]:
 
 
 def refusals(request: TileRequest, target: Target, alignment: int | None = None) -> dict[Family[Any], str]:
-    """Why each family before the one that takes a request refuses it, by family."""
+    """The reasons, by family, why each family before the one that takes a request refuses it."""
     result = {}
     for family in families_of(request)[:-1]:
         why = family.why_not(request, target, alignment)
@@ -114,13 +114,13 @@ def choose_launch_tiling(
 
 
 def possible_tiles(request: TileRequest, target: Target) -> list[int]:
-    """The sizes that `request.tile` may have on a target."""
+    """The numbers of keys that `request.tile` may ask for on a target."""
     families = _possible(replace(request, tile="auto"), target)
     return sorted({n for family in families for n in family.tiles(request)})
 
 
 def possible_blocks_q(request: TileRequest, target: Target) -> list[int]:
-    """The sizes that `request.block_q` may have on a target."""
+    """The numbers of query rows that `request.block_q` may ask for on a target."""
     families = _possible(replace(request, block_q="auto"), target)
     return sorted({n for family in families for n in family.blocks_q})
 
@@ -147,7 +147,7 @@ def only_target(request: TileRequest) -> str | None:
 def offered_tiles(
     head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name, precision: str | None = None
 ) -> list[tuple[int, int]]:
-    """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
+    """Every pair (tile, block_q) that a kernel of these head dimensions can have on the target."""
     request = TileRequest(head_dim, head_dim_v, INPUT_DTYPES[dtype], precision=precision)
     return tiles_that_fit(request, target)
 
@@ -158,7 +158,7 @@ def largest_tile(request: TileRequest, target: Target) -> int:
 
 
 def most_generous() -> Target:
-    """The target with the most shared memory."""
+    """The target whose CTAs may have the most shared memory."""
     return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
 
 

@@ -1,4 +1,4 @@
-"""A family of kernels as an object: `Family`."""
+"""Defines `Family`: a family of kernels, such as those with `wgmma`, as an object."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Offered = Callable[[TileRequest], list[tuple[int, int]]]
 
 
 class Shape(Protocol):
-    """The properties of a tiling that the choice of one reads."""
+    """The properties of a tiling, such as its shared memory, by which one is chosen."""
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA."""
+        """The dynamic shared memory of a CTA, in bytes."""
 
 
 T = TypeVar("T", bound=Shape)
@@ -72,7 +72,7 @@ class Family(ABC, Generic[T]):
 
     @property
     def instruction(self) -> str:
-        """The instruction that multiplies, for messages: the first word of the name."""
+        """The instruction by which the family multiplies matrices: the first word of its name."""
         return self.name.partition(" ")[0]
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Family(ABC, Generic[T]):
         """Whether the family is for the types and rows of a request, for some sizes and targets."""
 
     def is_for(self, target: Target) -> bool:
-        """Whether its kernels are for this target and few others; False if they are for all."""
+        """Whether the family's kernels are for a target and few others; False if they are for all."""
         return self.target == target.name
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Family(ABC, Generic[T]):
         """The tilings of a request that fit the registers, the best first. `alignment` is in bytes."""
 
     def tiles(self, request: TileRequest) -> tuple[int, ...]:  # noqa: ARG002
-        """The keys that a tile may have."""
+        """The numbers of keys that a tile may have in kernels of this family, in order."""
         return self.tile_sizes
 
     def refusal(self, request: TileRequest, target: Target, alignment: int | None, offered: Offered) -> str:  # noqa: ARG002
@@ -134,7 +134,7 @@ class Family(ABC, Generic[T]):
         return emitted
 
     def require(self, tiling: object) -> T:
-        """A tiling that is known to be of this family. Raises `TypeError` for another."""
+        """The argument as a tiling of this family. Raises `TypeError` for a tiling of another family."""
         if not isinstance(tiling, self.tiling):
             raise TypeError(f"a tiling of {self.name} is wanted, got {type(tiling).__name__}")
         return tiling

@@ -110,7 +110,7 @@ class MmaTiling:
 
     @property
     def slices(self) -> ValueSlices:
-        """The division of the columns of V and O among CTAs."""
+        """The slices in which the columns of V and O are divided among CTAs."""
         return ValueSlices.of(self.head_dim_v, self.value_slices, self._output_unit)
 
     @property
@@ -122,38 +122,38 @@ class MmaTiling:
 
     @property
     def products(self) -> int:
-        """Times that `mma` is issued for one product of matrices: 3 for f32_grade, else 1."""
+        """How often `mma` is issued for one product of two tiles: 3 times for f32_grade, else once."""
         return self.operands.products
 
     @property
     def row_step(self) -> int:
-        """Distance in rows between the two rows of S that a thread has of a 16 x 8 tile."""
+        """The distance in rows between the two rows of S that a thread has of a 16 x 8 tile."""
         return MMA_ROWS // 2
 
     @property
     def row_tiles(self) -> int:
-        """Blocks of 16 query rows that one warp computes."""
+        """The number of blocks of 16 query rows that one warp computes."""
         return self.block_q // (MMA_ROWS * self.warps)
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return self.warps * WARP_SIZE
 
     @property
     def computing_threads(self) -> int:
-        """Threads of a CTA that go round the main loop: all."""
+        """The number of threads of a CTA that run the main loop over tiles: all."""
         return self.threads
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         of = self.operands
         return padded(self.head_dim, of.panel if of is PAIRS else of.depth)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return padded(self.slices.width, self._output_unit)
 
     @property
@@ -166,24 +166,24 @@ class MmaTiling:
 
     @property
     def score_width(self) -> int:
-        """Columns of the Q and K tiles in shared memory."""
+        """The number of columns of the Q and K tiles in shared memory."""
         return self._width(self.score_columns)
 
     @property
     def output_width(self) -> int:
-        """Columns of the V tiles in shared memory."""
+        """The number of columns of the V tiles in shared memory."""
         return self._width(self.output_columns)
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the Q, K and V tiles. O leaves through the Q tile."""
+        """The bytes of dynamic shared memory of a CTA: the Q, K and V tiles. O leaves through the Q tile."""
         keys = self.stages * self.tile
         elements = (self.block_q + keys) * self.score_width + keys * self.output_width
         return self.operands.nbytes * elements
 
     @property
     def group(self) -> int:
-        """`mma` steps of tf32 whose products the tensor core sums together."""
+        """The number of `mma` steps of tf32 whose products the tensor core sums together."""
         return _SMALL_GROUP if self.has_wide_outputs else LONGEST_GROUP
 
     @property
@@ -193,7 +193,7 @@ class MmaTiling:
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: the accumulators of S and O, P, and the rest."""
+        """The estimated number of registers of a thread: the accumulators of S and O, P, and the rest."""
         score_sums = self.tile * (2 if self.operands is PAIRS else 1)  # small products have their own
         columns = score_sums + self.output_columns
         accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
@@ -208,7 +208,9 @@ class MmaTiling:
 
     @property
     def _prefetched(self) -> int:
-        """Registers of a thread in which a tile waits; those of K are free when those of V are taken."""
+        """The number of registers of a thread in which a tile waits; those of K are free when those of V are
+        taken.
+        """
         words = self.tile * max(self.score_width, self.output_width) * self.operands.nbytes // _WORD
         return words // self.threads if self.prefetches else 0
 
@@ -281,7 +283,7 @@ class MmaTiling:
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """The sizes that, with the problem and the target, decide the bits of a row."""
+        """The tile sizes that, with the problem and the target, decide the bits of a row of O."""
         return MmaTiling, self.tile, self.operands, self.group, self.checks_sums
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
@@ -310,7 +312,7 @@ class MmaTiling:
 
 
 class MmaFamily(AnyTarget[MmaTiling]):
-    """Kernels of 16-bit types and of f32 on tensor cores of any target that has them."""
+    """The family of `mma` kernels of 16-bit types and f32, for any target with tensor cores."""
 
     name = "mma"
     products = "mma.sync"

@@ -23,12 +23,12 @@ class Operands:
 
     @property
     def depth(self) -> int:
-        """Columns of A and rows of B that one `mma` takes, its K."""
+        """The columns of A and rows of B that one `mma` multiplies: its extent along K."""
         return _MMA_BYTES * self.parts // self.nbytes
 
     @property
     def panel(self) -> int:
-        """Columns of the widest panel."""
+        """The number of columns of the widest panel of a tile in shared memory."""
         return PANEL_BYTES // self.nbytes
 
 

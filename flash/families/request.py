@@ -23,7 +23,7 @@ def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TileRequest:
-    """The inputs of the choice of tiles; `tile` and `block_q` may be "auto"."""
+    """The problem's types and sizes by which tiles are chosen; `tile` and `block_q` may be "auto"."""
 
     head_dim: int
     head_dim_v: int
@@ -46,7 +46,7 @@ class TileRequest:
 
     @property
     def dims(self) -> tuple[int, int]:
-        """head_dim and head_dim_v."""
+        """The columns of Q and K (head_dim), and those of V and O (head_dim_v)."""
         return self.head_dim, self.head_dim_v
 
     @property
@@ -66,7 +66,7 @@ class TileRequest:
 
     @property
     def alignment(self) -> int:
-        """The alignment of contiguous arrays, in bytes."""
+        """The alignment in bytes that contiguous arrays of these dimensions have."""
         return natural_alignment(self.head_dim, self.head_dim_v, self.dtype)
 
     @property

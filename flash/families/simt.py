@@ -133,42 +133,42 @@ class Tiling:
 
     @property
     def slices(self) -> ValueSlices:
-        """The division of the columns of V and O among CTAs."""
+        """The slices in which the columns of V and O are divided among CTAs."""
         return ValueSlices.of(self.head_dim_v, self.value_slices, CHUNK)
 
     @property
     def key_lanes(self) -> int:
-        """Lanes over which the keys of a tile are dealt."""
+        """The number of lanes over which the keys of a tile are dealt."""
         return self.tile // self.keys
 
     @property
     def lanes(self) -> int:
-        """Threads of a row group."""
+        """The number of threads of a row group: key lanes times splits of a score."""
         return self.key_lanes * self.splits
 
     @property
     def key_distances(self) -> list[int]:
-        """Distances of the butterfly that joins the lanes which share a row, each with its keys."""
+        """The lane distances of the butterfly shuffles that join the lanes which share a row."""
         return _distances(self.interleave, self.key_lanes)
 
     @property
     def split_distances(self) -> list[int]:
-        """Distances of the butterfly that adds up what the splits of a score have summed."""
+        """The lane distances of the butterfly shuffles that add the parts of a score."""
         return _distances(self.interleave * self.key_lanes, self.splits)
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """The sizes that, with the problem and the target, decide the bits of a row."""
+        """The tile sizes that, with the problem and the target, decide the bits of a row of O."""
         return Tiling, self.tile, self.keys, self.splits
 
     @property
     def row_step(self) -> int:
-        """Distance in rows between a thread's rows of S."""
+        """The distance in rows between a thread's neighbouring rows of S."""
         return self.groups
 
     @property
     def groups(self) -> int:
-        """Row groups of a CTA."""
+        """The number of row groups of a CTA: groups of threads that share rows of S."""
         return self.block_q // self.rows
 
     @property
@@ -183,17 +183,17 @@ class Tiling:
 
     @property
     def interleave(self) -> int:
-        """Row groups whose lanes alternate: two, where both fit into a warp."""
+        """The number of row groups whose lanes alternate in a warp: two, where two fit into it."""
         return 2 if self.lanes < WARP_SIZE else 1
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return self.groups * self.lanes
 
     @property
     def computing_threads(self) -> int:
-        """Threads of a CTA that go round the main loop: all."""
+        """The number of threads of a CTA that run the main loop over tiles: all."""
         return self.threads
 
     @property
@@ -203,22 +203,22 @@ class Tiling:
 
     @property
     def value_chunks(self) -> int:
-        """16-byte chunks of a row of V."""
+        """The number of 16-byte chunks in a row of V."""
         return padded(self.slices.width, CHUNK) // CHUNK
 
     @property
     def chunks(self) -> int:
-        """Chunks of a row of O that one thread holds."""
+        """The number of 16-byte chunks of a row of O that one thread holds."""
         return -(-self.value_chunks // self.lanes)
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that the kernel computes scores from, padding included."""
+        """The number of columns of head_dim that S = Q Kᵀ sums over, padding included."""
         return self.dim_chunks * self.splits * CHUNK
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return self.chunks * self.lanes * CHUNK
 
     @property
@@ -233,7 +233,7 @@ class Tiling:
 
     @property
     def v_pitch(self) -> int:
-        """Elements between rows of the V tile."""
+        """The distance between rows of the V tile in shared memory, in elements."""
         return self.value_chunks * CHUNK
 
     @property
@@ -248,7 +248,7 @@ class Tiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the Q, K, V and P tiles."""
+        """The bytes of dynamic shared memory of a CTA: the Q, K, V and P tiles."""
         elements = (
             (self.block_q + self.tile) * self.qk_pitch
             + self.tile * self.v_pitch
@@ -258,8 +258,8 @@ class Tiling:
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: the fragments of S and O, the operands in flight, and
-        the rest.
+        """The estimated number of registers of a thread: the fragments of S and O, the operands in flight,
+        and the rest.
         """
         outputs = self.rows * self.chunks * CHUNK
         scores = self.rows * self.keys
@@ -301,7 +301,7 @@ class Tiling:
 
 
 class SimtFamily(AnyTarget[Tiling]):
-    """Kernels of f32 without tensor cores."""
+    """The family of kernels of f32 by fused multiply-adds, without tensor cores."""
 
     name = "simt"
     products = "fma.rn.f32"

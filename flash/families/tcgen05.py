@@ -83,12 +83,12 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def row_tiles(self) -> int:
-        """Row tiles of a CTA, each with a warpgroup that computes its weights."""
+        """The number of row tiles of a CTA, each with a warpgroup that computes its weights."""
         return self.block_q // TCGEN05_ROWS
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute weights."""
+        """The number of warpgroups of a CTA that compute softmax weights."""
         return self.row_tiles
 
     @property
@@ -100,17 +100,17 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def row_step(self) -> int:
-        """1: a thread has one row of S."""
+        """The distance in rows between a thread's rows of S: 1, since it has one row."""
         return 1
 
     @property
     def ping_pong(self) -> bool:
-        """False: the thread that starts products alternates between the row tiles."""
+        """Whether consumers alternate (ping-pong): not here, one thread starts all products."""
         return False
 
     @property
     def checks_sums(self) -> bool:
-        """False: the maxima of all tiles are taken."""
+        """Whether sums show that a shift must move: they do not, the maxima of all tiles are taken."""
         return False
 
     @property
@@ -127,34 +127,36 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def needed_columns(self) -> int:
-        """Columns of tensor memory that S and O of the row tiles have."""
+        """The number of columns of tensor memory that S and O of all row tiles take."""
         return self.row_tiles * (self.tile + self.output_columns)
 
     @property
     def tensor_columns(self) -> int:
-        """Columns of tensor memory that the kernel allocates: a power of two."""
+        """The number of columns of tensor memory that the kernel allocates: a power of two."""
         return next(columns for columns in TENSOR_ALLOCATIONS if columns >= self.needed_columns)
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
-        """Registers of a thread that copies or starts products, and of one that computes weights.
-        `keeps_more` is whether the CTA takes several blocks of queries.
+        """The number of registers of a thread that copies or starts products, and of one that computes
+        weights. `keeps_more` is whether the CTA takes several blocks of queries.
         """
         compute, _, copy = self._registers(keeps_more=keeps_more)
         return copy, compute
 
     def correction_registers(self, *, keeps_more: bool) -> int:
-        """Registers of a thread that rescales O; `keeps_more` as in `registers_of_roles`."""
+        """The number of registers of a thread that rescales O; `keeps_more` as in `registers_of_roles`."""
         return self._registers(keeps_more=keeps_more)[1]
 
     def _registers(self, *, keeps_more: bool) -> tuple[int, int, int]:
-        """Registers of a thread that computes weights, of one that rescales O, and of the others."""
+        """The number of registers of a thread that computes weights, of one that rescales O, and of the
+        others.
+        """
         works = keeps_more or self.gathers or self.score_columns > _FEW_STEPS or self.value_slices > 1
         return (_REGISTERS_TO_WORK if works else _REGISTERS)[self.row_tiles]
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, the factors
-        of rows, and barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one,
+        the factors of rows, and barriers.
         """
         tiles = self.block_q * self.score_columns
         if not self.output_is_over_queries:
@@ -164,12 +166,12 @@ class Tcgen05Tiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """Bytes of the factor by which each row of O is rescaled."""
+        """The bytes of shared memory for the factor by which each row of O is rescaled."""
         return _WORD * self.block_q
 
     @property
     def registers(self) -> int:
-        """Registers of a thread when the kernel begins."""
+        """The number of registers of a thread when the kernel begins."""
         return 65536 // self.threads // 8 * 8
 
     def has_registers(self, others: int) -> bool:
@@ -180,7 +182,7 @@ class Tcgen05Tiling(WgmmaTiling):
 
 
 class Tcgen05Family(Family[Tcgen05Tiling]):
-    """Kernels of 16-bit types for sm_100a and sm_103a."""
+    """The family of `tcgen05` kernels of 16-bit types, for sm_100a and sm_103a."""
 
     name = "tcgen05"
     entry = "tcgen05_"
@@ -253,7 +255,7 @@ class Tcgen05Family(Family[Tcgen05Tiling]):
         return f"two row tiles and {what} leave no registers for tickets; use block_q={TCGEN05_ROWS}"
 
     def against_block(self, request: TileRequest) -> str:
-        """Why no tiling has the block of queries of a request; the empty string if one has."""
+        """Why no tiling has the `block_q` of a request, as text; the empty string if one has."""
         others = request.block_q not in ("auto", *self.blocks_q)
         return f"block_q={request.block_q}: a product has {TCGEN05_ROWS} rows" if others else ""
 

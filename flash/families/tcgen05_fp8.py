@@ -33,7 +33,7 @@ _REGIONS: Final = 5  # tiles of Q, K, V, ones and O
 
 @dataclass(frozen=True, slots=True)
 class Tcgen05Fp8Tiling(Tcgen05Tiling):
-    """Tiles and roles of one kernel; see `Tcgen05Tiling`."""
+    """The tile sizes and warp roles of one kernel; see `Tcgen05Tiling`."""
 
     @property
     def needed_columns(self) -> int:
@@ -42,17 +42,17 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
 
     @property
     def scale_columns(self) -> int:
-        """Columns of tensor memory with scales that products take."""
+        """The number of columns of tensor memory that hold scale factors of products."""
         return 0
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of shared memory with scales that products take."""
+        """The bytes of shared memory that hold scale factors of products."""
         return 0
 
     @property
     def output_is_over_queries(self) -> bool:
-        """False: elements of O are wider than those of Q."""
+        """Whether O leaves through the tile of Q: it does not, because its elements are wider."""
         return False
 
     def has_registers(self, others: int) -> bool:
@@ -62,8 +62,8 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, ones and O, the factors of rows, and
-        barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, ones and O, the factors
+        of rows, and barriers.
         """
         _, of_scores = self.tile_of("K")
         tiles = self.block_q * (of_scores + _HALF * self.output_columns)
@@ -73,7 +73,7 @@ class Tcgen05Fp8Tiling(Tcgen05Tiling):
 
 
 class Tcgen05Fp8Family(Tcgen05Family):
-    """Kernels with Q, K and V of fp8 for sm_100a and sm_103a."""
+    """The family of `tcgen05` kernels with Q, K and V of fp8, for sm_100a and sm_103a."""
 
     name = "tcgen05 of fp8"
     products = "tcgen05 of fp8, with tiles copied by TMA and sums in tensor memory; no GPU has run it"

@@ -37,7 +37,7 @@ _REGIONS: Final = 4  # tiles of Q, K and V, and what comes before them
 
 @dataclass(frozen=True, slots=True)
 class Tcgen05LatentTiling(Tcgen05Tiling):
-    """Tiles and roles of one kernel; see `Tcgen05Tiling`. `stages` is how many tiles of V there are."""
+    """The tile sizes and warp roles of one kernel; see `Tcgen05Tiling`. `stages` counts the tiles of V."""
 
     @property
     def score_columns(self) -> int:
@@ -46,7 +46,7 @@ class Tcgen05LatentTiling(Tcgen05Tiling):
 
     @property
     def key_stages(self) -> int:
-        """Stages of the ring of K, each of which has a slab."""
+        """The number of stages of the ring of K, each of which has a slab of columns."""
         return _SLABS
 
     def tile_of(self, array: str) -> tuple[int, int]:
@@ -55,8 +55,8 @@ class Tcgen05LatentTiling(Tcgen05Tiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, which O leaves from, and of K and V, the
-        factors of rows, and barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, which O leaves from, and of K
+        and V, the factors of rows, and barriers.
         """
         tiles = self.block_q * self.score_columns + _SLABS * self.tile * SLAB
         tiles += self.stages * self.tile * self.output_columns

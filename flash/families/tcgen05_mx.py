@@ -44,12 +44,12 @@ class Tcgen05MxTiling(Tcgen05Fp8Tiling):
 
     @property
     def row_cells(self) -> int:
-        """Cells of 128 rows of Q, or of a tile of K."""
+        """The number of scale-factor cells for 128 rows of Q, or for a tile of K."""
         return -(-self.score_columns // (CELL * self.blocks.size))
 
     @property
     def value_cells(self) -> int:
-        """Cells of a tile of V, whose columns are rows of a product."""
+        """The number of scale-factor cells for a tile of V, whose columns are rows of a product."""
         return -(-self.output_columns // TCGEN05_ROWS)
 
     @property
@@ -66,7 +66,7 @@ class Tcgen05MxTiling(Tcgen05Fp8Tiling):
 
 @dataclass(frozen=True, slots=True)
 class Tcgen05NvTiling(Tcgen05MxTiling):
-    """Tiles and roles of one kernel with Q and K of NVFP4; see `Tcgen05MxTiling`."""
+    """The tile sizes and warp roles of one kernel with Q and K of NVFP4; see `Tcgen05MxTiling`."""
 
     blocks: ClassVar[BlockFormat] = NVFP4
 
@@ -117,7 +117,7 @@ class Tcgen05MxFamily(Tcgen05Fp8Family):
 
 
 class Tcgen05NvFamily(Tcgen05MxFamily):
-    """Kernels with Q and K of NVFP4 and V of MXFP8 for sm_100a and sm_103a."""
+    """The family of `tcgen05` kernels with Q and K of NVFP4 and V of MXFP8."""
 
     name = "tcgen05 of nvfp4"
     products = "tcgen05 of nvfp4, with tiles copied by TMA and sums in tensor memory; no GPU has run it"

@@ -47,19 +47,19 @@ _WORD: Final = 4  # bytes of a factor
 
 @dataclass(frozen=True, slots=True)
 class SplitTcgen05Tiling(PairTiling, Tcgen05Tiling):
-    """Tiles and roles of one kernel; see `Tcgen05Tiling`."""
+    """The tile sizes and warp roles of one kernel; see `Tcgen05Tiling`."""
 
     _regions: ClassVar = 6  # tiles and rings
     _row_factors: ClassVar = 1 + 2 * OUTPUT_STAGES
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return _WARPGROUPS * WARPGROUP
 
     @property
     def needed_columns(self) -> int:
-        """Columns of tensor memory of two stages of S, of both parts of P, and of two stages of sums."""
+        """The number of columns of tensor memory for two stages of S, high and low P, and two of sums."""
         return (SCORE_STAGES + 1) * self.tile + OUTPUT_STAGES * self.output_columns
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
@@ -68,12 +68,12 @@ class SplitTcgen05Tiling(PairTiling, Tcgen05Tiling):
         return copy, compute
 
     def correction_registers(self, *, keeps_more: bool) -> int:  # noqa: ARG002
-        """Registers of a thread that has O."""
+        """The number of registers of a thread that holds O."""
         return _REGISTERS[self.output_columns][1]
 
     @property
     def multiplying_registers(self) -> int:
-        """Registers of a thread that starts products."""
+        """The number of registers of a thread that starts matrix products."""
         return _REGISTERS[self.output_columns][3]
 
     def has_registers(self, others: int) -> bool:
@@ -84,7 +84,7 @@ class SplitTcgen05Tiling(PairTiling, Tcgen05Tiling):
 
 
 class SplitTcgen05Family(Tcgen05Family):
-    """Kernels of f32 with precision "f32_grade" for sm_100a and sm_103a."""
+    """The family of `tcgen05` kernels of f32 with precision "f32_grade", for sm_100a and sm_103a."""
 
     name = "tcgen05 of pairs"
     products = (

@@ -125,27 +125,27 @@ class WgmmaTiling:
 
     @property
     def slices(self) -> ValueSlices:
-        """The division of the columns of V and O among CTAs."""
+        """The slices in which the columns of V and O are divided among CTAs."""
         return ValueSlices.of(self.head_dim_v, self.value_slices, 1)
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute."""
+        """The number of warpgroups of a CTA that compute, the consumers of the pipeline."""
         return self.block_q // WGMMA_ROWS
 
     @property
     def row_step(self) -> int:
-        """Distance in rows between the two rows of S that a thread has."""
+        """The distance in rows between the two rows of S that a thread has."""
         return _ROW_STEP
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return (1 + self.consumers) * WARPGROUP
 
     @property
     def computing_threads(self) -> int:
-        """Threads of a CTA that go round the main loop: all but those that only copy."""
+        """The number of threads of a CTA that run the main loop: all but those that only copy."""
         return self.consumers * WARPGROUP
 
     @property
@@ -171,7 +171,7 @@ class WgmmaTiling:
 
     @property
     def row_arithmetic(self) -> tuple[object, ...]:
-        """The sizes that, with the problem and the target, decide the bits of a row."""
+        """The tile sizes that, with the problem and the target, decide the bits of a row of O."""
         return type(self), self.tile, self.checks_sums
 
     @property
@@ -183,10 +183,10 @@ class WgmmaTiling:
         return _BY_POLYNOMIAL if self.checks_sums and narrow else 0
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:
-        """Registers of a thread that copies, and of one that computes; 0: not set. `keeps_more` is whether
-        those that copy keep the bounds of a window, besides those of a part of the keys or from part to part
-        of the problem, or clear values that blocks of queries dealt in order (`scheduler="static"`) may not
-        see, or whether consumers of fp8 follow the largest scores of heads.
+        """The number of registers of a thread that copies, and of one that computes; 0: not set. `keeps_more`
+        is whether those that copy keep the bounds of a window, besides those of a part of the keys or from
+        part to part of the problem, or clear values that blocks of queries dealt in order
+        (`scheduler="static"`) may not see, or whether consumers of fp8 follow the largest scores of heads.
         """
         if self.gathers:
             return _REGISTERS_TO_GATHER[self.consumers]
@@ -195,17 +195,17 @@ class WgmmaTiling:
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         return width_of(self.head_dim)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return width_of(self.head_dim_v)
 
     @property
     def key_stages(self) -> int:
-        """Stages of the ring of K."""
+        """The number of pipeline stages for tiles of K."""
         return self.stages
 
     def tile_of(self, array: str) -> tuple[int, int]:
@@ -220,8 +220,8 @@ class WgmmaTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, and
-        their barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one,
+        and their barriers.
         """
         steps, tiles = 3, self.query_stages * self.block_q * self.score_columns
         if not self.output_is_over_queries:
@@ -239,7 +239,7 @@ class WgmmaTiling:
 
     @property
     def _element_bytes(self) -> int:
-        """The bytes of an element of a tile."""
+        """The number of bytes of an element of a tile in shared memory."""
         return _PAIR
 
     @property
@@ -249,8 +249,8 @@ class WgmmaTiling:
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: with warps of several roles, what each has at the beginning;
-        else the accumulators of S and O, P, and the rest.
+        """The estimated number of registers of a thread: with warps of several roles, what each has at the
+        beginning; else the accumulators of S and O, P, and the rest.
         """
         if self._least_registers:
             return _ALL_REGISTERS // self.threads // _REGISTER_UNIT * _REGISTER_UNIT
@@ -258,12 +258,14 @@ class WgmmaTiling:
 
     @property
     def _least_registers(self) -> int:
-        """Registers of a thread that computes, in the kernel that leaves it the fewest; 0: not set."""
+        """The number of registers of a thread that computes, in the kernel that leaves it the fewest; 0: not
+        set.
+        """
         return min(self.registers_of_roles(keeps_more=more)[1] for more in (False, True))
 
     @property
     def _held_registers(self) -> int:
-        """Registers of a consumer's thread with S, O and P."""
+        """The number of registers with S, O and P in a consumer's thread."""
         return (self.tile + self.output_columns) // 2 + self.tile // 4
 
     def has_registers(self, others: int) -> bool:
@@ -280,7 +282,7 @@ class WgmmaTiling:
 
 
 def width_of(columns: int) -> int:
-    """The columns that a kernel computes with for rows of `columns` columns."""
+    """The number of columns, padding included, with which a kernel computes rows of `columns` columns."""
     return next(width for width in WIDTHS if columns <= width)
 
 
@@ -337,11 +339,11 @@ class SizedHopperFamily(HopperFamily[W]):
 
     @abstractmethod
     def lack(self, request: TileRequest, target: Target) -> str:
-        """Why no tiling of a request fits."""
+        """The reason, as text, why no tiling of a request fits registers or shared memory."""
 
 
 class PanelFamily(SizedHopperFamily[W]):
-    """The families whose consumers have rows of their own, and whose requests other families take, too."""
+    """The families with `wgmma` whose warpgroups each own rows, and whose problems others take, too."""
 
     tile_sizes = WGMMA_TILES
 
@@ -364,7 +366,7 @@ class PanelFamily(SizedHopperFamily[W]):
         return (t for t in shapes if t.has_registers(request.other_registers))
 
     def preferred(self, request: TileRequest, tiles: Iterable[int]) -> list[tuple[int, int]]:  # noqa: ARG002
-        """The sizes, block_q and tile, that "auto" takes before others."""
+        """The sizes (block_q, tile) that the choice "auto" tries before all others."""
         return []
 
     def lack(self, request: TileRequest, target: Target) -> str:
@@ -382,7 +384,7 @@ class PanelFamily(SizedHopperFamily[W]):
 
 
 class WgmmaFamily(PanelFamily[WgmmaTiling]):
-    """Kernels of 16-bit types."""
+    """The family of `wgmma` kernels with Q, K and V of 16-bit types."""
 
     name = "wgmma"
     entry = "wgmma_"

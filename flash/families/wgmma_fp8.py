@@ -60,17 +60,17 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def checks_sums(self) -> bool:
-        """False: a shift moves with every new maximum."""
+        """Whether sums show that a shift must move: they do not, it moves with every new maximum."""
         return False
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
+        """The number of registers of a thread that copies, and of one that computes, as of `WgmmaTiling`."""
         fills = self.output_columns in (WIDTHS[-1], _WIDEST_AT_ONCE)
         return (_REGISTERS_FILLED if fills else _REGISTERS)[self.consumers]
 
     @property
     def value_part(self) -> int:
-        """Columns of V in one product, which divide all."""
+        """The number of columns of V in one product; it divides the number of all columns."""
         return self.output_columns if self.output_columns <= _WIDEST_AT_ONCE else _PART
 
     def overlaps(self, other_registers: int) -> bool:
@@ -92,7 +92,7 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def output_is_over_queries(self) -> bool:
-        """False: elements of O are wider than those of Q."""
+        """Whether O leaves through the tile of Q: it does not, because its elements are wider."""
         return False
 
     @property
@@ -102,8 +102,8 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, V transposed, and of O if it
-        has one, and their barriers.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q, K, V, V transposed, and of O
+        if it has one, and their barriers.
         """
         tiles = self.block_q * self.score_columns
         tiles += self.stages * self.tile * (self.score_columns + 2 * self.output_columns + ONES)
@@ -123,7 +123,7 @@ def possible_tiles(scale_block: int) -> tuple[int, ...]:
 
 
 class Fp8Family(HopperFamily[Fp8Tiling]):
-    """Kernels with Q, K and V of fp8 for Hopper."""
+    """The family of `wgmma` kernels with Q, K and V of fp8, for Hopper."""
 
     name = "wgmma of fp8"
     entry = "wgmma_"

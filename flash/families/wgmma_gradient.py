@@ -74,17 +74,17 @@ class WgmmaGradientTiling:
 
     @property
     def block(self) -> int:
-        """Rows that a CTA owns."""
+        """The number of rows of a gradient that a CTA owns."""
         return WGMMA_ROWS * (1 if self.splits_columns else CONSUMERS)
 
     @property
     def registers_of_roles(self) -> tuple[int, int]:
-        """Registers of a thread of the producer, and of a consumer."""
+        """The numbers of registers of a thread of the producer, and of a consumer."""
         return self.producer_registers, (_REGISTERS - self.producer_registers) // CONSUMERS
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Columns of the tiles of Q and K, and of those of V and dO, padding included."""
+        """The number of columns of tiles of Q and K, and of tiles of V and dO, padding included."""
         return width_of(self.head_dim), width_of(self.head_dim_v)
 
     def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002
@@ -98,12 +98,12 @@ class WgmmaGradientTiling:
             yield of_scores
 
     def summed_columns(self, width: int) -> int:
-        """Columns of `width` columns of a gradient that a warpgroup sums."""
+        """The number of columns, of the `width` that a gradient has, which a warpgroup sums."""
         return width // CONSUMERS if self.splits_columns else width
 
     @property
     def half_columns(self) -> int:
-        """Columns of dQ that a warpgroup adds to the sums."""
+        """The number of columns of dQ that a warpgroup adds to the sums."""
         return self.widths[0] // CONSUMERS
 
     def least_columns(self, array: str) -> int:
@@ -124,7 +124,7 @@ class WgmmaGradientTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, in bytes, at most."""
+        """The most dynamic shared memory that a CTA needs, in bytes."""
         if self.narrow:
             return self._narrow_bytes
         elements = sum(self.widths) * (self.block + self.stages * self.tile)
@@ -171,15 +171,15 @@ class WgmmaSumsTiling:
 
     @property
     def half_columns(self) -> int:
-        """Columns of dQ that a warpgroup rounds."""
+        """The number of columns of dQ that a warpgroup rounds."""
         return width_of(self.head_dim) // CONSUMERS
 
     def product_columns(self, owner: str) -> Iterator[int]:  # noqa: ARG002
-        """None: the kernel has no products."""
+        """The columns of each matrix product: None, since the kernel has no products."""
         yield from ()
 
     def least_columns(self, array: str) -> int:
-        """The fewest neighbouring columns of a tile that a warpgroup writes by themselves."""
+        """The fewest neighbouring columns of a tile that a warpgroup writes without others."""
         return self.tile_of(array)[1] // CONSUMERS
 
     def tile_of(self, array: str) -> tuple[int, int]:  # noqa: ARG002
@@ -188,5 +188,5 @@ class WgmmaSumsTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, in bytes, at most."""
+        """The most dynamic shared memory that a CTA needs, in bytes."""
         return self.block * width_of(self.head_dim) * HALF.nbytes + _STEP_BYTES

@@ -36,32 +36,32 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute."""
+        """The number of warpgroups of a CTA that compute, the consumers of the pipeline."""
         return _CONSUMERS
 
     @property
     def ping_pong(self) -> bool:
-        """False: both consumers need the weights of each other."""
+        """Whether consumers alternate (ping-pong): they do not, each needs the weights of the other."""
         return False
 
     @property
     def rest_columns(self) -> int:
-        """Columns of K after those of O, padding included."""
+        """The number of columns of K after those that are V, padding included."""
         return self.score_columns - self.output_columns
 
     @property
     def columns_of_consumer(self) -> int:
-        """Columns of O that a consumer computes, padding included."""
+        """The number of columns of O that a consumer computes, padding included."""
         return self.output_columns // _CONSUMERS
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         return padded(self.head_dim, _SLAB)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return padded(self.head_dim_v, _CONSUMERS * _SLAB)
 
     @property
@@ -80,8 +80,8 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, barriers, and shifts of
-        rows, some of them between barriers and the tile that follows.
+        """The bytes of dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, barriers,
+        and shifts of rows, some of them between barriers and the tile that follows.
         """
         tiles = (self.block_q + self.stages * self.tile) * self.score_columns + self.block_q * self.tile
         return _PAIR * tiles + _CONSUMERS * WGMMA_ROWS * _F32_BYTES + _BARRIERS
@@ -103,12 +103,12 @@ class LatentTiling(WgmmaTiling):
 
     @property
     def _held_registers(self) -> int:
-        """Registers of a consumer's thread with S, O and P."""
+        """The number of registers with S, O and P in a consumer's thread."""
         return (self.tile + self.columns_of_consumer) // 2 + self.tile // 4
 
 
 class LatentFamily(SizedHopperFamily[LatentTiling]):
-    """Kernels for rows of Q and K that are so wide that V is read from tiles of K, whose columns it is."""
+    """The family of `wgmma` kernels for wide rows of Q and K, where V is columns of K (MLA)."""
 
     name = "wgmma of latents"
     entry = "latent_wgmma_"

@@ -46,12 +46,12 @@ class PairTiling(WgmmaTiling):
 
     @property
     def score_columns(self) -> int:
-        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        """The number of columns of head_dim that Q Kᵀ sums over, padding included."""
         return split_width_of(self.head_dim)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, padding included."""
+        """The number of columns of head_dim_v that a CTA computes, padding included."""
         return split_width_of(self.head_dim_v)
 
     @property
@@ -65,17 +65,17 @@ class PairTiling(WgmmaTiling):
 
     @property
     def _other_bytes(self) -> int:
-        """Bytes of the factors of rows of Q, and of the one of each row of K and V."""
+        """The bytes of shared memory for the scale factors of rows of Q, K and V."""
         return _WORD * (self._row_factors * self.block_q + 2 * self.stages * self.tile)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWgmmaTiling(PairTiling):
-    """Tiles and warpgroups of one kernel; see `WgmmaTiling`."""
+    """The tile sizes and warpgroups of one kernel; see `WgmmaTiling`."""
 
     def registers_of_roles(self, *, keeps_more: bool) -> tuple[int, int]:  # noqa: ARG002
-        """Registers of a thread that copies and splits, which are enough for the bounds of a window, too, and
-        of one that computes.
+        """The number of registers of a thread that copies and splits, which are enough for the bounds of a
+        window, too, and of one that computes.
         """
         return _REGISTERS[self.consumers]
 
@@ -93,12 +93,12 @@ class SplitWgmmaTiling(PairTiling):
 
 
 def split_width_of(columns: int) -> int:
-    """The columns that a kernel computes with for rows of `columns` columns."""
+    """The number of columns, padding included, with which a kernel computes rows of `columns` columns."""
     return next(width for width in SPLIT_WIDTHS if columns <= width)
 
 
 class SplitFamily(PanelFamily[SplitWgmmaTiling]):
-    """Kernels of f32 with precision "f32_grade"."""
+    """The family of `wgmma` kernels of f32 with precision "f32_grade": pairs of f16."""
 
     name = "wgmma of pairs"
     entry = "wgmma_"

@@ -1,4 +1,4 @@
-"""The checks of a call for gradients."""
+"""Checks the arguments of a call for gradients: shapes, types, strides and devices."""
 
 from __future__ import annotations
 

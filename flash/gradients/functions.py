@@ -87,13 +87,13 @@ class _GradientsOfNoColumns(AttentionGradient):
 
 
 class _OfAttention(AttentionGradient):
-    """The kernels of `attention_backward`, whose caller passes no config."""
+    """The gradient operation behind `attention_backward`, whose caller passes no config."""
 
     _caller = Caller("attention_backward", has_config=False)
 
 
 class _OfVarlen(AttentionGradient):
-    """The kernels of `attention_varlen_backward`."""
+    """The gradient operation behind `attention_varlen_backward`, whose caller passes no config."""
 
     _caller = Caller("attention_varlen_backward", has_config=False)
 

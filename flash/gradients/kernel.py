@@ -163,12 +163,12 @@ class AttentionGradient:
 
     @property
     def ptx(self) -> dict[str, str]:
-        """The PTX of `builds`."""
+        """The PTX text of each gradient kernel, under the same names as `builds`."""
         return {owner: build.text for owner, build in self.builds.items()}
 
     @property
     def resources(self) -> dict[str, GradientResources]:
-        """The resources of `builds`, with registers by the assembler where one is installed."""
+        """The registers (by `ptxas` if installed), shared memory and occupancy of each of `builds`."""
         return {owner: GradientResources.of(build) for owner, build in self.builds.items()}
 
     @takes(GradientLaunchArguments)

@@ -1,4 +1,4 @@
-"""The resources and operations of the kernels of gradients."""
+"""The resources (registers, shared memory) and operations that gradient kernels need."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class GradientCall(NamedTuple):
 
     @property
     def dout_dtype(self) -> DType:
-        """The type of dO."""
+        """The element type of dO, the gradient of the output O."""
         return OF_ARRAYS[self.arrays["dout"].dtype]
 
     @property
@@ -164,13 +164,13 @@ def _shape_of_sums(call: GradientCall, target: Target, rows: tuple[int, ...], ca
 
 
 def _sum_blocks(call: GradientCall, block_rows: int) -> int:
-    """Blocks of rows of dQ for which each head has sums."""
+    """The number of blocks of rows of dQ for which each head has sums."""
     geometry = call.checked.geometry
     return -(-geometry.seq_q // block_rows) + (geometry.batch if call.config.varlen else 0)
 
 
 def _kernel(call: GradientCall, owner: str, target: Target, caller: str) -> GradientConfig:
-    """The kernel of a call whose CTAs own rows of `owner`."""
+    """The gradient kernel of a call whose CTAs own rows of `owner`, such as keys."""
     config, one_sweep = call.config, call.one_sweep and owner not in _AFTER
     against = _against_maps(call)
     if call.in_order and against:
@@ -383,7 +383,7 @@ def sum_steps(
 
 
 def run_on_cpu(call: GradientCall, engine: Engine) -> None:
-    """Compute the call on the host, packed sequences one after another."""
+    """Compute the gradients of a call with numpy, packed sequences one after another."""
     config = call.config
     operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
@@ -446,7 +446,7 @@ def _scaled(call: GradientCall, arrays: Mapping[str, Any], operands: dict[str, A
 
 
 def bhsd(array: Any, layout: str) -> Any:
-    """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
+    """The array with its axes in the order [batch, heads, seq, dim]; a 3-D array gets batch 1."""
     if array.ndim == 3:
         return array[np.newaxis]
     return array if layout == "bhsd" else array.transpose(0, 2, 1, 3)

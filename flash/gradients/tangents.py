@@ -46,7 +46,7 @@ def attention_tangents(
 
 
 def _on_host(name: str, value: Any) -> Any:
-    """An argument about scores with its arrays as numpy arrays."""
+    """A score feature's argument with its arrays copied to the host as numpy arrays."""
     if name == AUX:
         return {of: host_array(view(array, of)) for of, array in value.items()}
     return host_array(view(value, name)) if hasattr(value, "shape") else value

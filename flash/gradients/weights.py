@@ -29,7 +29,7 @@ _BY_DISTANCE: Final = ("window", "alibi_slopes")
 
 
 class _Sums(AttentionOfNoColumns):
-    """The kernel that computes the log-sum-exps of a call."""
+    """The kernel that computes the log-sum-exps (LSE) of a call's scores, without O."""
 
     caller: ClassVar = _NAME
     _caller = Caller(_NAME, has_config=False)

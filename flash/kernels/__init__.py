@@ -1,1 +1,1 @@
-"""The kernels; each reads like the paper that it implements."""
+"""The attention kernels, one in each file, which reads like the paper that it implements."""

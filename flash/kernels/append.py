@@ -61,7 +61,7 @@ class AppendConfig:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays that say where new rows go, and the arrays of scales."""
+        """The arrays that say where new rows go in the cache, and the arrays of its scales."""
         result = self.features.operands
         if self.features.per_token:
             written = {name: f"{name}, written for new rows" for name in ("k_scale", "v_scale")}
@@ -118,13 +118,13 @@ class AppendConfig:
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """The parameters with the sizes of a launch, u32."""
+        """The names of the u32 parameters that hold the sizes of a launch, such as seq_k."""
         of_cache = ("new_rows", "n", "kv_heads", "seq_k")
         return (*of_cache, "q_rows", "seq_q", "heads", "positions") if self.rotary_dim else of_cache
 
 
 def append_kernel(config: AppendConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
+    """Generate the kernel of this configuration: its PTX module. `flash/contract/cache.py` says what its
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)
@@ -144,7 +144,7 @@ def append_kernel(config: AppendConfig) -> ir.Module:
 
 @dataclass(frozen=True)
 class _Parameters:
-    """The parameters of an append kernel, loaded."""
+    """The loaded parameters of the kernel that appends rows to a KV cache."""
 
     arrays: Mapping[str, Array]
     operands: Mapping[str, ScoreArray]
@@ -196,7 +196,7 @@ class _Parameters:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a head of a batch item; all three numbers are s32."""
+    """The coordinates of a row: batch item, head, and index in the head, all s32."""
 
     batch: Value
     head: Value

@@ -70,7 +70,7 @@ def rounded_sums(config: GradientConfig) -> ir.Module:
 
 
 def _store(k: KernelBuilder, to: Value, values: list[Value], dtype: ScalarType) -> None:
-    """Write neighbouring elements, rounded, in one access."""
+    """Round neighbouring f32 values and write them to memory in one access."""
     if dtype is f32:
         k.store(Pointer(to, "global", f32), values)
         return

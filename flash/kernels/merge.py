@@ -60,7 +60,7 @@ class MergeConfig:
 
     @property
     def width(self) -> int:
-        """Columns of an access."""
+        """The number of columns that a thread reads or writes in one access."""
         dim = self.head_dim_v
         of_result = access_width(dim, self.alignment, self.dtype.nbytes)
         of_parts = access_width(dim, self.parts_alignment, self.parts.nbytes)
@@ -131,7 +131,7 @@ class _Row:
 
 @marked("merge: row of a warp")
 def merge_kernel(config: MergeConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
+    """Generate the kernel of this configuration: its PTX module. `flash/contract/cache.py` says what its
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)
@@ -174,7 +174,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
 
 @marked("merge: sums")
 def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Value:
-    """Write the merged row; returns its lse."""
+    """Write the merged row of O; returns its log-sum-exp."""
     k.note("the largest lse")
     result = k.var(f32, NEG_INF)
     with k.loop(lane, row.splits, step=WARP_SIZE) as split:
@@ -237,7 +237,7 @@ def _add_part(
     weight: Value,
     sums: list[list[Var]],
 ) -> None:
-    """Add a part times its weight to this lane's columns."""
+    """Add a partial result, times its weight, to this lane's columns of O."""
     first = row.parts + (k.cvt(split, dtype=s64) * row.part_bytes).as_(u64)
     span, nbytes = WARP_SIZE * config.width, config.parts.nbytes
     for n, result in enumerate(sums):

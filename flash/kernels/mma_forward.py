@@ -81,7 +81,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 
 
 class _Tile(NamedTuple):
-    """A tile of keys whose scores are computed."""
+    """A tile of keys whose scores S the warp has computed, and what is left to do for it."""
 
     n: Value  # -n - 1 tiles lie before it
     coordinates: ScoreCoordinates | None  # of its scores; None if no feature has asked
@@ -89,7 +89,7 @@ class _Tile(NamedTuple):
 
 
 class MmaForward:
-    """The forward pass of a CTA: `take` for each tile of keys, then `finish`."""
+    """The forward pass of a CTA by `mma`: `take` for each tile of keys, then `finish`."""
 
     @marked("mma: loops over tiles")
     def __init__(self, k: KernelBuilder, config: KernelConfig, t: MmaTiling) -> None:
@@ -209,7 +209,7 @@ class MmaForward:
         return next(schedule for holds, schedule in table if holds)
 
     def _values_first(self, tile: _Tile) -> None:
-        """Wait for V before the exponentials: the assembler then mixes these with the products."""
+        """Wait for V before the exponentials, which the assembler then mixes with the products P V."""
         self.pipeline.await_values(on_arrival=tile.on_values)
         self._take_maxima()
         self.pipeline.start_keys(tile.n)
@@ -218,7 +218,7 @@ class MmaForward:
         self._multiply(self._scaled_weights())
 
     def _values_last(self, tile: _Tile) -> None:
-        """Wait for V after the exponentials, where registers are too short for both at a time."""
+        """Wait for V after the exponentials, where registers do not suffice for V and them at a time."""
         self._take_maxima()
         self.softmax.weigh(self.S)
         self.scores.drop(self.S, tile.coordinates)
@@ -274,7 +274,7 @@ class MmaForward:
         ]
 
     def _take_maxima(self) -> None:
-        """Move the shifts that scores have outgrown."""
+        """Move the softmax shifts of rows whose scores have outgrown them."""
         self.k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         self.softmax.take(self.S, self._rescale)
 
@@ -286,13 +286,13 @@ class MmaForward:
                 self.k.mul(output, factor, into=output)
 
     def _scaled_weights(self) -> object:
-        """P as the operand of a product, times the scales of the tile's values if it has any."""
+        """The weights P as operand of P V, times the scales of the tile's rows of V if it has any."""
         if self.scales is not None:
             self.scales.scale_weights(self.S, self.O, self.pipeline.value_stage)
         return self.products.weights(self.S)
 
     def _weighed_by_sums(self, S: Fragment) -> Weights:
-        """P = exp2(scale * (S - shift)), rounded, of a slice of a tile; S may be changed."""
+        """Compute P = exp2(scale * (S - shift)), rounded, for a slice of a tile; S may be changed."""
         k, products, softmax = self.k, self.products, self.softmax
         assert isinstance(products, MmaProducts)
         assert isinstance(softmax, SumCheckedLazySoftmax)  # the tiling checks sums
@@ -308,7 +308,7 @@ class MmaForward:
         return products.operands(words)
 
     def _multiply(self, P: object, products: WarpProducts | None = None) -> None:
-        """O += P V, of a slice of the tile by `products`."""
+        """Compute O += P V for a slice of the tile of keys, by `products`."""
         self.k.note("O += P V")
         (products or self.products).outputs(self.O, P, self.pipeline.value_stage)
 
@@ -319,7 +319,7 @@ class MmaForward:
         return Cta.of(self.k, self.config, self.parameters)
 
     def _products(self) -> WarpProducts:
-        """Both products of a warp."""
+        """The products S = Q Kᵀ and O += P V as this warp computes them, by the type of elements."""
         k, t, me, tiles = self.k, self.t, self.me, self.tiles
         if self.split is not None:
             return SplitProducts(k, t, me, self.split)

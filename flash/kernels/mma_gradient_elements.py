@@ -23,7 +23,7 @@ from ptxgen.dsl.source_regions import marked
 
 @marked("gradient of elements: loop")
 def gradient_of_elements(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     part, t, dtype = QueriesPart.of(k, config, parameters), config.mma, config.dtype.scalar
     of_head, me = part.parameters, WarpCoordinates.of(k)

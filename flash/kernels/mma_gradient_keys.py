@@ -40,7 +40,7 @@ _SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 @marked("gradient of keys: loops")
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     cta = _Cta(k, config, KeysPart.of(k, config, parameters))
     part, tile = cta.part, config.mma.tile
@@ -336,7 +336,7 @@ class _NumberCopies:
                 self.k.store(to.step(rows=n), value)
 
     def forget(self) -> None:
-        """Clear the registers where `start` has a condition."""
+        """Set the registers to 0 whose copies `start` may have left out."""
         for held in self._held.values():
             for value in held:
                 value.set(0.0)

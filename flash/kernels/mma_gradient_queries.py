@@ -28,7 +28,7 @@ from ptxgen.types import f32
 
 @marked("gradient of queries: loop")
 def gradient_of_queries(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     cta = _Cta(k, config, QueriesPart.of(k, config, parameters), parameters.longest("q"))
     part, tile = cta.part, config.mma.tile

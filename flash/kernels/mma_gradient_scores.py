@@ -56,7 +56,7 @@ class _Part:
 
 @marked("gradient of scores: loops")
 def gradient_of_scores(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     t, dtype = config.mma, config.dtype.scalar
     part = _Part.of(k, config, parameters)
@@ -129,7 +129,7 @@ def _store(
     total: Fragment,
     coordinates: tuple[Value, list[int], list[int]],
 ) -> None:
-    """Write this thread's sums."""
+    """Write this thread's sums of gradients of the bias to memory."""
     my_query, rows, keys = coordinates
     first_key = part.first_key + k.signed(me.in_quad * 2)
     nth = [k.cvt(n, dtype=s64) for n in (part.batch, part.head)]

@@ -29,7 +29,7 @@ class ElementsConfig:
 
     @property
     def arrays(self) -> tuple[Operand, Operand]:
-        """The exact sums and the rounded ones."""
+        """The arrays of the kernel: the exact sums that it reads, and the rounded sums that it writes."""
         sums = (str(PLANES), "elements")
         return (
             Operand("X", I64, sums, role="the exact sums, read", is_dense=True),
@@ -44,7 +44,7 @@ class ElementsConfig:
 
 @marked("exact sums: element of a thread")
 def rounded_elements(config: ElementsConfig) -> ir.Module:
-    """The module with the kernel of this configuration."""
+    """Generate the kernel of this configuration: its PTX module."""
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)
     X, Y = (k.pointer(array.name).value for array in config.arrays)
     elements = k.param("elements", u32)

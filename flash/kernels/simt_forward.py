@@ -145,7 +145,7 @@ def _start_first(
 
 
 def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
-    """Start the copies of these loaders as one group."""
+    """Start the copies of these loaders to shared memory as one `cp.async` group."""
     for loader in loaders:
         loader.start()
     commit_copies(k)
@@ -188,13 +188,13 @@ def _add_outputs(
 
 
 def _multiply(k: KernelBuilder, variables: Iterable[Var], factor: Value) -> None:
-    """Multiply each variable by the factor."""
+    """Emit a multiplication of each f32 variable by the factor."""
     for variable in variables:
         k.mul(variable, factor, into=variable)
 
 
 def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
-    """Multiply each row by its factor."""
+    """Multiply each row of O by its factor since the softmax shift moved."""
     for row, factor in zip(O, factors, strict=True):
         _multiply(k, row, factor)
 
@@ -225,7 +225,7 @@ def _store(
 
 
 def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:
-    """Write this thread's chunks of one row of O."""
+    """Write this thread's 16-byte chunks of one row of O to global memory."""
     at = O.row(k, row) + k.cvt(me.lane * (CHUNK * F32_BYTES), dtype=u64)
     full = t.slices.width // CHUNK  # chunks without padding
     for c in range(t.chunks):

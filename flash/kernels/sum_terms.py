@@ -36,7 +36,7 @@ class SumConfig:
 
     @property
     def arrays(self) -> tuple[Operand, Operand]:
-        """The terms and their sums."""
+        """The arrays of the kernel: the terms that it reads, and the sums that it writes."""
         return (
             Operand(
                 "X",
@@ -63,7 +63,7 @@ class SumConfig:
 
 @marked("sums of terms: element of a warp")
 def sum_kernel(config: SumConfig) -> ir.Module:
-    """The module with the kernel of this configuration."""
+    """Generate the kernel of this configuration: its PTX module."""
     k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)
     X, Y = config.arrays
     pointers = [k.pointer(array.name) for array in (X, Y)]

@@ -44,7 +44,7 @@ _LOADING_WARPS: Final = 2
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of a CTA; `multiplying` and `loading` are within `others`."""
+    """The warp roles of a CTA; `multiplying` and `loading` are within `others`."""
 
     softmax: Role
     correction: Role
@@ -54,7 +54,7 @@ class Roles:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, t: Tcgen05Tiling) -> Roles:
-        """Give the warps of a kernel their roles."""
+        """Declare the warp roles of a kernel, in the order of the CTA's warps."""
         more = config.is_persistent
         to_copy, to_compute = t.registers_of_roles(keeps_more=more)
         softmax = k.warpgroup_role("softmax", warpgroups=t.row_tiles, registers=to_compute)
@@ -73,22 +73,22 @@ class Products:
         self.pipeline = pipeline
 
     def begin(self) -> None:
-        """Prepare operands, by all threads of the role, before the first work tile."""
+        """Prepare operands of products, by all threads of the role, before the first work tile."""
 
     def operand(self, tile: object) -> Operand:
-        """A tile of Q, K or V, or a part or a transpose of one, as an operand of products."""
+        """A tile of Q, K or V, or a part or transpose of one, as an operand of matrix products."""
         return self.pipeline.memory.operand(tile)
 
     def queries(self) -> AbstractContextManager[Any]:
-        """A step of `pipeline.queries`, with what products of its rows take besides."""
+        """A consumer's step of the ring `pipeline.queries`, with scales that products of its rows take."""
         return self.pipeline.queries.drain()
 
     def keys(self) -> AbstractContextManager[Any]:
-        """A step of `pipeline.keys`, with what products of its rows take besides."""
+        """A consumer's step of the ring `pipeline.keys`, with scales that products of its rows take."""
         return self.pipeline.keys.drain()
 
     def values(self) -> AbstractContextManager[Any]:
-        """A step of `pipeline.values`, with what products of its rows take besides."""
+        """A consumer's step of the ring `pipeline.values`, with scales that products of its rows take."""
         return self.pipeline.values.drain()
 
     def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:  # noqa: ARG002
@@ -130,7 +130,7 @@ def tcgen05_attention_forward(config: KernelConfig, t: Tcgen05Tiling) -> ir.Modu
 
 @marked("tcgen05: roles")
 def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Module:
-    """The module with a kernel whose roles do what `of` says."""
+    """Generate a kernel whose warp roles do what `of` says: its PTX module."""
     # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
     appends = config.features.appended is not None
     short = not (config.packed or appends or config.features.rotation is not None)
@@ -178,7 +178,7 @@ def attention_module(config: KernelConfig, t: Tcgen05Tiling, of: Work) -> ir.Mod
 
 @marked("tcgen05: products")
 def multiply(work: WorkTile, rows: TensorRing, pipeline: TensorPipeline, products: Products) -> None:
-    """S = Q Kᵀ of each tile of keys, and O += P V of the tile before it, for each row tile in turn."""
+    """Start S = Q Kᵀ of each tile of keys, and O += P V of the tile before, for each row tile."""
     k, cta, memory = work.k, work.cta, pipeline.memory
     with ExitStack() as blocks:
         blocks.enter_context(memory.by_warp())

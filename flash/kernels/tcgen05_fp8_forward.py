@@ -39,7 +39,7 @@ class Fp8Products(Products):
 
     @marked("tcgen05 fp8: ones")
     def begin(self) -> None:
-        """Store the ones, by the warp of which a thread starts the products."""
+        """Store ones as operands whose product sums weights, by the warp that starts the products."""
         k, pipeline = self.pipeline.k, self.pipeline
         role = pipeline.multiplying
         for at in pipeline.ones.chunks(role.thread, role.threads):
@@ -48,7 +48,7 @@ class Fp8Products(Products):
         k.bar_warp_sync(-1)
 
     def narrow(self, of: Operand) -> Operand:
-        """An operand whose elements are of the config's type."""
+        """The operand of a product with its bytes taken as fp8 of the config's type."""
         return of.as_fp8(self.pipeline.config.dtype.name)
 
     def scores(self, stage: TensorStage, Q: Operand, K: Operand, i: int) -> None:
@@ -61,5 +61,5 @@ class Fp8Products(Products):
         self.sum_weights(stage, use)
 
     def sum_weights(self, stage: TensorStage, use: Value) -> None:
-        """Start adding the weights to their sum, or where `use` does not hold begin it with them."""
+        """Start adding the weights to their row sums, or where `use` does not hold set the sums to them."""
         stage.l.mma(stage.p, self.pipeline.ones.T.as_fp8(E4M3.name), use=use)

@@ -58,7 +58,7 @@ class MxProducts(Fp8Products):
 
     @marked("tcgen05 mx: ones")
     def begin(self) -> None:
-        """Store the ones and the scales of weights."""
+        """Store ones as operands whose product sums weights, and the scale factors of weights."""
         k, pipeline = self.pipeline.k, self.pipeline
         role = pipeline.multiplying
         for at in pipeline.units.chunks(role.thread, role.threads):

@@ -40,7 +40,7 @@ _FACTORS = 2  # of a row: of O, and of the product of a tile
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of a CTA; `multiplying` is within `others`."""
+    """The warp roles of a CTA; `multiplying` is within `others`."""
 
     softmax: Role
     correction: Role
@@ -94,7 +94,7 @@ def tcgen05_split_attention_forward(config: KernelConfig, t: SplitTcgen05Tiling)
 
 
 def _rings(k: KernelBuilder, t: SplitTcgen05Tiling, roles: Roles, memory: TensorMemory) -> SplitRings:
-    """The rings between products, softmax and correction."""
+    """Declare the rings of stages between the roles of products, softmax and correction."""
     softmax, products, correction = roles.softmax, roles.multiplying, roles.correction
     S = TCGEN05_ROWS, t.tile
     O = TCGEN05_ROWS, t.output_columns
@@ -109,7 +109,7 @@ def _rings(k: KernelBuilder, t: SplitTcgen05Tiling, roles: Roles, memory: Tensor
 
 @marked("tcgen05 split: products")
 def multiply(work: WorkTile, rings: SplitRings, pipeline: SplitTensorPipeline) -> None:
-    """S = Q Kᵀ of each tile of keys, and P V of the tile before it."""
+    """Start S = Q Kᵀ for each tile of keys, and P V for the tile before it."""
     k, cta, memory = work.k, work.cta, pipeline.memory
 
     def parts(tile: BoxTile) -> tuple[Operand, Operand]:

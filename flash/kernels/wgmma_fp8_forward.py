@@ -169,7 +169,7 @@ class Fp8Consumer(Consumer):
 
     @marked("wgmma fp8: values")
     def _multiply_values(self) -> None:
-        """Multiply the weights in P with their values."""
+        """Multiply the softmax weights P by the tile of V, and add the products to O."""
         value = self.work.pipeline.values.acquire()
         self.k.note("O += P V, the sums of the tile from zero on")
         self._start_parts(value)
@@ -179,7 +179,7 @@ class Fp8Consumer(Consumer):
 
     @marked("wgmma fp8: start scores")
     def _start_scores(self, key: Stage) -> None:
-        """Start computing S = Q Kᵀ."""
+        """Start the product S = Q Kᵀ for the next tile of K."""
         kind = self.config.dtype.name
         q = self.queries.tile.part(self.group_row, WGMMA_ROWS).as_fp8(kind)
         self.S.set(q @ key.k.T.as_fp8(kind))

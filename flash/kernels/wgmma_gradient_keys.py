@@ -47,7 +47,7 @@ _SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 @marked("wgmma gradient of keys: roles")
 def wgmma_gradient_of_keys(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     numbers = Layout.of("numbers", (2, config.wgmma.tile), f32, "none")
     factors = ("Q_wide", "dO_wide") if config.is_fp8 else ()
@@ -91,11 +91,11 @@ class _Walk:
         self.k, self.config, self.pipeline, self.part = k, config, pipeline, part
 
     def head(self, member: Value) -> Value:
-        """The head of Q with this number among those that share the CTA's keys."""
+        """The index of the head of Q that is number `member` among the heads that share the CTA's keys."""
         return self.first_head + member
 
     def tiles(self) -> WalkedTiles:
-        """The tiles of queries of a head."""
+        """The tiles of queries of a head that see keys of the CTA."""
         part, mask, whole = self.part, self._mask(self.first_head), None
         if not mask.hides_anywhere:
             whole = part.whole_tiles(self.k, self.config.wgmma, mask.reach)
@@ -117,7 +117,7 @@ class _Producer(_Walk):
 
     @marked("wgmma gradient of keys: producer")
     def run(self) -> None:
-        """Copy the tiles of the CTA."""
+        """Copy all tiles that the CTA multiplies to shared memory, in the producer's code."""
         k, part, pipeline = self.k, self.part, self.pipeline
         of = part.parameters
         with pipeline.owned.fill() as stage:
@@ -186,7 +186,7 @@ def _only(k: KernelBuilder, some: Value | bool) -> AbstractContextManager[object
 
 
 class _Consumer(_Walk):
-    """A warpgroup that computes: 64 rows of dK and dV, in registers."""
+    """The consumer: a warpgroup that computes 64 rows of dK and dV in registers."""
 
     @marked("wgmma gradient of keys: consumer")
     def __init__(
@@ -240,7 +240,7 @@ class _Consumer(_Walk):
 
     @marked("wgmma gradient of keys: tile")
     def _take(self, gradients: ScoreGradients, terms: KeyTerms, head: Value, n: Value, cut: bool) -> None:
-        """Add the terms of a tile of queries, if some of them see a key of the CTA."""
+        """Add to the gradients the terms of a tile of queries, if some of them see a key of the CTA."""
         first = n * self.config.wgmma.tile
         with if_seen(self.k, self.part.sees(self.k, gradients.mask, first, self.config.wgmma)):
             self._add_queries(gradients, terms, (head, n, first), cut)
@@ -313,7 +313,7 @@ class _Consumer(_Walk):
         return tile.from_column(self.group * columns, columns)
 
     def _coordinates(self, first: Value) -> ScoreCoordinates:
-        """The queries and keys of this thread's scores, which have a row for each query."""
+        """The queries and keys of this thread's scores, whose rows are queries."""
         k = self.k
         first_query = first + k.signed(self.in_quad * LANE_COLUMNS)
         lane = k.thread_id() % 32 // QUAD_LANES
@@ -321,7 +321,7 @@ class _Consumer(_Walk):
         return ScoreCoordinates(k, first_query, self.my_key - k.signed(lane), lane, queries, ROWS)
 
     def _numbers(self, stage: Stage, row: int) -> list[Value]:
-        """The shifts, or D, of this thread's queries of a stage."""
+        """The softmax shifts, or D, for this thread's queries in a pipeline stage."""
         return [number for pair in self.S.column_pairs(stage.numbers, row) for number in pair]
 
     @marked("wgmma gradient of keys: terms")

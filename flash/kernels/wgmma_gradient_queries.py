@@ -33,7 +33,7 @@ from ptxgen.types import f32
 
 @marked("wgmma gradient of queries: roles")
 def wgmma_gradient_of_queries(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     factors = ("K_wide",) if config.is_fp8 else ()
     pipeline = GradientPipeline(k, config, ("Q", "dO"), ("K", "V", *factors))
@@ -78,7 +78,7 @@ def _load(k: KernelBuilder, config: GradientConfig, pipeline: GradientPipeline, 
 
 
 class _Consumer:
-    """A warpgroup that computes: 64 rows of dQ, in registers."""
+    """The consumer: a warpgroup that computes 64 rows of dQ in registers."""
 
     @marked("wgmma gradient of queries: consumer")
     def __init__(
@@ -124,7 +124,7 @@ class _Consumer:
     def _numbers(
         self, numbers: dict[str, RowNumbers], row_deltas: SharedTile, my_row: Value
     ) -> tuple[Sequence[Value], Sequence[Value]]:
-        """The shift and D of each of this thread's rows."""
+        """The softmax shift and D for each of this thread's rows of Q."""
         k, part = self.k, self.part
         shifts, deltas = [], []
         for down in ROWS:
@@ -152,7 +152,7 @@ class _Consumer:
 
     @marked("wgmma gradient of queries: tile")
     def _take(self, n: Value, cut: bool) -> None:
-        """Add the terms of a tile of keys, if some row sees one of them."""
+        """Add to the gradients the terms of a tile of keys, if some row sees one of them."""
         first = n * self.config.wgmma.tile
         with if_seen(self.k, self.part.mask.sees_tile(first)):
             self._add_keys(first, cut)
@@ -188,7 +188,7 @@ class _Consumer:
         stage.release()
 
     def _coordinates(self, first: Value) -> ScoreCoordinates:
-        """The rows and keys of this thread's scores."""
+        """The coordinates (rows of Q, and keys) of this thread's scores in the accumulator."""
         tile = self.config.wgmma.tile
         begins_block = tile % KEYS_PER_BLOCK == 0
         return ScoreCoordinates(

@@ -98,14 +98,14 @@ class LatentConsumer(Consumer):
         self.last()
 
     def next(self, n: Value, masking: Masking) -> None:
-        """Take in the tile of keys with -n - 1 tiles before it, if it is this warpgroup's."""
+        """Compute the tile of keys with -n - 1 tiles before it, if this warpgroup takes that tile."""
         with self.k.when(self.tiles.is_mine):
             self._take_in(n, masking, follows=True)
         self.tiles.advance()
 
     @marked("wgmma latent: last values")
     def last(self) -> None:
-        """Add the values of the last tile, if the other warpgroup has computed its scores."""
+        """Compute O += P V of the last tile, if the other warpgroup has computed its scores."""
         with self.k.when(self.tiles.is_mine):
             before = self._values_before()
             self.k.wgmma.wait()

@@ -19,7 +19,7 @@ from ptxgen.target import WARP_SIZE
 
 @marked("wgmma rounded sums")
 def wgmma_rounded_sums(config: GradientConfig) -> ir.Module:
-    """The module with the kernel of a configuration."""
+    """Generate the kernel of a configuration: its PTX module."""
     k, parameters = begun(config)
     layout, dQ_map = gradient_layout(config, "dQ"), map_of(k, config, "dQ")
     out = k.tma.tile("dQ_tile", layout.shape, layout.dtype, swizzle=layout.swizzle)

@@ -68,7 +68,7 @@ class SplitQueries(Queries):
         role.barrier.sync()
 
     def prepare(self) -> None:
-        """Negate the queries, if the scale is negative."""
+        """Negate the queries in shared memory, if the softmax scale is negative."""
         self.negate()
 
 
@@ -136,7 +136,7 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: scores")
     def _multiply_keys(self, key: Stage) -> None:
-        """Start S = Q Kᵀ, times the scales of both."""
+        """Start the product S = Q Kᵀ; Q and K are multiplied by scales before."""
         k = self.k
         k.note("S = Q K^T")
         (q, q_low), (of_key, key_low) = halves(self.queries.tile, (self.group_row, WGMMA_ROWS)), halves(key.k)
@@ -147,7 +147,7 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: outputs")
     def _multiply_values(self, weighted: _Weighted, value: Stage) -> None:
-        """Start P V of a tile, times the scales of both."""
+        """Start the product P V of a tile of keys; P and V are multiplied by scales before."""
         k = self.k
         k.note("P V")
         first = 0
@@ -163,7 +163,7 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: factors of scores")
     def _unscale(self, key: Stage, n: Value) -> None:
-        """Undo the scales of a tile of K and of Q in S."""
+        """Undo in the scores S the scales by which a tile of K and Q were multiplied."""
         k, pipeline, S = self.k, self.pipeline, self.S.rows_of_thread
         for score in self.S.all():
             k.mul(score, UNSCALED, into=score)
@@ -203,7 +203,7 @@ class SplitConsumer(Consumer):
                     word.set(part.as_(u32))
 
     def _add(self, weighted: _Weighted) -> None:
-        """O += P V of the tile whose product has ended."""
+        """Add the finished product P V of a tile of keys to O."""
         for of_chain in weighted.sums:
             for row, more, factor in zip(
                 self.O.rows_of_thread, of_chain.rows_of_thread, weighted.undone, strict=True

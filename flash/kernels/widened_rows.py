@@ -37,7 +37,7 @@ class WideConfig:
 
     @property
     def arrays(self) -> tuple[Operand, Operand, Operand]:
-        """The rows, their scales, and what is written."""
+        """The arrays of the kernel: rows of fp8, their scales, and the bf16 rows that it writes."""
         of_scale = ("batch", "heads", "blocks") if self.scale_block else ("batch", "kv_heads")
         X, W = (
             Operand(
@@ -65,7 +65,7 @@ class WideConfig:
 
 @marked("widened rows: rows of a CTA")
 def widened_rows(config: WideConfig) -> ir.Module:
-    """The module with the kernel of this configuration."""
+    """Generate the kernel of this configuration: its PTX module."""
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)
     pointers = [k.pointer(array.name) for array in config.arrays]
     of_x, of_scale, of_w = config.arrays

@@ -1,1 +1,1 @@
-"""From a call to its launches: checks, arguments, and the backend that runs them."""
+"""How a forward call becomes launches: checks, arguments, and the backend that runs them."""

@@ -131,7 +131,7 @@ def problems_of_shapes(
 
 
 def address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]:
-    """Say what is wrong with the address of an array with elements of `nbytes`."""
+    """Say what is wrong with the address of an array, whose elements have `nbytes` bytes."""
     if not array.size:
         return
     if not array.pointer:

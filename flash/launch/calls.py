@@ -64,17 +64,17 @@ class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to
 
     @property
     def matrices(self) -> list[ArrayView]:
-        """Q, K, V and O."""
+        """The arrays of the matrices Q, K, V and O of the call, in this order."""
         return [self.arrays[name] for name in MATRICES]
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """The outputs that a call writes, without O."""
+        """The arrays besides O that a call writes, such as LSE."""
         return tuple([output for output in OUTPUTS if output.name in self.arrays])
 
     @property
     def operands(self) -> dict[str, ArrayView]:
-        """The arrays of the config's features, by name."""
+        """The arrays of the config's features, such as a bias or lengths, by name."""
         return {name: array for name, array in self.arrays.items() if name not in _NO_OPERANDS}
 
 
@@ -137,7 +137,7 @@ def on_cpu_of(config: AttentionConfig, backend: str) -> Callable[..., None]:
 
 
 def run_on_cpu(call: Call, attend: Callable[..., None]) -> None:
-    """Compute the call with `attend`, a result of `on_cpu_of`."""
+    """Compute a forward call on the host with the function `attend` that `on_cpu_of` returned."""
     config, operands = call.config, dict[str, Any]()
     if len(call.arrays) > len(MATRICES):
         operands = gathered({name: host_array(a) for name, a in call.operands.items()})
@@ -293,7 +293,7 @@ def counters(config: KernelConfig) -> list[NDArray[np.int32]]:
 
 
 def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:
-    """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
+    """The array with its axes in the order [batch, heads, seq, dim]; a 3-D array gets batch 1."""
     values = host_array(array)
     if values.ndim == 3:
         return values[np.newaxis]

@@ -89,7 +89,7 @@ class Geometry:
         return self.heads // self.kv_heads if self.kv_heads else 1
 
     def shape_of(self, output: Output) -> tuple[int, ...]:
-        """The shape of an output other than O."""
+        """The shape of the array of an output other than O, such as LSE."""
         packed = self.max_seqlen_q is not None
         shape = output.shape(self.batch, self.heads, self.seq_q, packed=packed)
         return shape[1:] if self.unbatched else shape
@@ -399,14 +399,14 @@ def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
 
 
 def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
-    """Rows of a head, and heads of a batch item; with packed GQA, of a head of K and V."""
+    """The number of rows of a head, and of heads of a batch item; with packed GQA, of a head of K and V."""
     if packed:
         return geometry.packed_rows, geometry.kv_heads
     return geometry.longest_q, geometry.heads
 
 
 def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
-    """Sizes that no backend computes: too many rows for a row index, or more heads than CTAs."""
+    """Say which sizes no backend computes: too many rows for a row index, or more heads than CTAs."""
     names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
     if geometry.pages:
         names = "total_q", "the rows that block_table has room for"

@@ -20,14 +20,14 @@ from ptxgen.arrays.dlpack import dense_strides
 
 
 def geometry_of_units(g: Geometry, count: int) -> Geometry:
-    """The geometry of `count` units of a call with geometry `g` (`key_splits.units_of`)."""
+    """The sizes of `count` units (batch items, or heads of K and V) of a call with the sizes `g`."""
     if g.batch > 1:
         return replace(g, batch=count)
     return replace(g, heads=count * g.group, kv_heads=count)
 
 
 def units(call: Call, first: int, end: int) -> Call:
-    """The units of a call from `first` to `end`, exclusive, as a call of their own (`units_of`)."""
+    """The units (batch items, or heads of K and V) `first` to `end` - 1 of a call, as a separate call."""
     g = call.geometry
     axis = 0 if g.batch > 1 else 1
     geometry = geometry_of_units(g, end - first)

@@ -88,7 +88,7 @@ def scores_of(config: AttentionConfig) -> dict[str, str]:
 
 
 def data_of(backend: str, q: ArrayView) -> str:
-    """Where the arrays of a call are, and whether they are copied."""
+    """Text that says where the arrays of a call are (host or GPU), and whether they are copied."""
     if backend == "cuda" and q.device == HOST:
         return f"{q.kind} arrays on the host, copied to the GPU and back"
     return f"{q.kind} arrays on {q.device_name}, used in place"
@@ -102,7 +102,7 @@ def _kernel(
     gpu: Launcher,
     backend: str,
 ) -> dict[str, str]:
-    """The lines about a kernel, by their names."""
+    """The lines of `explain` about a kernel, by their names."""
     kernel, t = build.config, build.config.tiling
     lines = {
         "kernel": f"{kernel.name} for {kernel.target}, verified",
@@ -122,7 +122,7 @@ def _kernel(
 
 
 def _ctas(kernel: KernelConfig, geometry: Geometry, multiprocessors: int) -> str:
-    """The CTAs of a launch without splits, and how its parts are dealt to them if not each has its own."""
+    """Text about the CTAs of a launch without splits, and how work tiles are dealt to them."""
     parts = grid_ctas(kernel, geometry)
     if not kernel.is_persistent:
         return f"{parts} CTAs"
@@ -214,7 +214,7 @@ def _slice(t: AnyTiling) -> str:
 
 
 def _queries(kernel: Build, geometry: Geometry) -> str:
-    """The name of the rows of a CTA: queries of one head, or of packed heads."""
+    """The words for the rows of a CTA: queries of one head, or of packed heads."""
     return f"queries of {geometry.group} packed heads" if kernel.config.packed else "queries"
 
 
@@ -257,7 +257,7 @@ def _why(proof: Proof | GlobalProof) -> str:
 
 
 def rows_of(g: Geometry) -> str:
-    """The rows of Q and K as text."""
+    """The numbers of rows of Q and K as text for `explain`."""
     if g.max_seqlen_q is None:
         return f"seq_q {g.seq_q}, seq_k {g.seq_k}"
     keys = f"total_k {g.seq_k}"

@@ -47,7 +47,7 @@ class Checked(NamedTuple):
 
 
 class Forward(CopyingOperation[Call]):
-    """Attention as `config` says."""
+    """Forward attention as `config` says, as an operation: checks, launches, and the host's result."""
 
     def __init__(self, config: AttentionConfig, gpu: Launcher, caller: Caller) -> None:
         super().__init__(gpu, caller, config.target)
@@ -108,7 +108,7 @@ class Forward(CopyingOperation[Call]):
         return self._known.keep((layout,), views, _WRITTEN, checked) if is_compared else checked
 
     def operands(self, views: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
-        """The arrays of features among those of a call."""
+        """The arrays of the config's features, such as a bias, among the arrays of a call."""
         return {name: views[name] for name in self._operands} if self._operands else _NONE
 
     def geometry(self, views: Mapping[str, ArrayView], layout: str, max_seqlen_q: object) -> Geometry:
@@ -173,7 +173,7 @@ class Forward(CopyingOperation[Call]):
     def declared(
         self, like: ArrayView, geometry: Geometry, outputs: Iterable[Output], *, out: object
     ) -> list[Result]:
-        """The new arrays for the results of a call."""
+        """The declarations of the new arrays for the results of a call."""
         declared = [] if out is not None else [Result("out", like, geometry.out_shape, self._output)]
         declared += [Result(o.name, like, geometry.shape_of(o), F32, o.initial) for o in outputs]
         return declared
@@ -202,7 +202,7 @@ class Forward(CopyingOperation[Call]):
         outputs: tuple[Output, ...],
         splits: int = 1,
     ) -> KernelConfig:
-        """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
+        """Choose the kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = None if ordinal is None else self.target(ordinal)
         return kernel_of(self.config, geometry, target, aligned, outputs, splits, self.device(ordinal))
 
@@ -226,13 +226,13 @@ class Forward(CopyingOperation[Call]):
         return {name: array for name, array in arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The call with `arrays`, of the same layout, instead of its arrays."""
+        """The same call on other `arrays`, which have the layout of its own."""
         if self.config.shared_kv:
             arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
         return call._replace(arrays=arrays)
 
     def dense(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The call with dense copies `arrays` of its arrays."""
+        """The same call on `arrays`, which are dense copies of its arrays."""
         there = self.over(call, arrays)
         views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
         geometry = self._cached_geometry(views, call.layout, call.geometry.max_seqlen_q)
@@ -248,7 +248,7 @@ class Forward(CopyingOperation[Call]):
         return {"out": whole} | {o.name: whole or not o.has_rows for o in call.outputs}
 
     def key(self, call: Call, ordinal: int) -> tuple[object, ...]:
-        """Everything that the launches of a call on a device depend on except addresses."""
+        """A hashable key of all that the launches of a call on a device depend on except addresses."""
         seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
         return call.geometry, self._alignment(call), call.outputs, call.scale, ordinal, seed
 
@@ -265,7 +265,7 @@ class Forward(CopyingOperation[Call]):
         return known
 
     def keep(self, of: tuple[object, ...], call: Call) -> None:
-        """Let later calls like `call`, whose arrays are all of the caller, be put by `repeats`."""
+        """Let `repeats` launch later calls like `call`, whose arrays are all the caller's."""
         ordinal = call.arrays["q"].device[1]
         if call.launches and not (self._reads_contents or self.config.shared_kv):
             self.repeats.keep(of, call.arrays, _WRITTEN, self.prepared(call, call.arrays, ordinal))

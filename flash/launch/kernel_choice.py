@@ -46,7 +46,7 @@ def kernel_of(
     against = _against_maps(config, geometry, divided)
 
     def tiling_of(config: AttentionConfig) -> AnyTiling:
-        """The tiling of a config; for the launch's arrays only if the splits are fixed."""
+        """The tiling of a config's kernel; for the launch's arrays only if the splits are fixed."""
         if not is_fixed:
             return config.kernel(of).tiling
         return by_rows(config.kernel(of, alignment, without_wgmma=against).tiling)
@@ -72,7 +72,7 @@ def kernel_of(
 
 
 def refusals_of(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> dict[Family[Any], str]:
-    """Why the families before that of the kernel of a launch do not take it, by family."""
+    """The reasons, by family, why families asked before the kernel's family do not take a launch."""
     request = config.tile_request
     against = _against_maps(config, geometry, kernel.features.splits)
     return refusals(

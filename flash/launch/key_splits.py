@@ -29,14 +29,14 @@ _LAUNCH: Final = 4e-6  # seconds between two dependent launches of a merge
 
 
 class Slots(NamedTuple):
-    """Room for CTAs: for `each` of them on every multiprocessor."""
+    """The room for CTAs on a GPU: `each` of its multiprocessors runs that many at a time."""
 
     multiprocessors: int
     each: int
 
     @property
     def total(self) -> int:
-        """CTAs that run at a time."""
+        """The number of CTAs that run at a time on the GPU."""
         return self.multiprocessors * self.each
 
 
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 
     @property
     def is_even(self) -> bool:
-        """Whether all CTAs cost the same."""
+        """Whether all CTAs of the grid cost the same number of tiles of keys."""
         return self.mean == self.longest
 
 

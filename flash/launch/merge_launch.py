@@ -88,7 +88,7 @@ class MergeArguments(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """One dimension that joins several: its length, and its stride in each of some arrays."""
+    """One dimension that joins adjacent ones: its length, and its stride in each array, in elements."""
 
     length: int
     strides: tuple[int, ...]
@@ -113,8 +113,8 @@ def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
 def merging(
     call: MergeCall, target: Target, alignment: int = ALIGNMENTS[0], *, plus_is_empty: bool = False
 ) -> Step:
-    """The launch that merges the parts of a call; its kernel suits any O that is aligned as the call's O, or
-    to `alignment` bytes if that is less. With `plus_is_empty` a part whose lse is +inf has seen no key.
+    """The launch that merges a call's partial results; its kernel suits any O that is aligned as the call's
+    O, or to `alignment` bytes if that is less. With `plus_is_empty` a part whose lse is +inf has seen no key.
     """
     element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
     kernel = merge_build(

@@ -72,7 +72,7 @@ def table_problems(operands: Operands, k: ArrayView) -> Iterator[str]:
 
 
 def _setting(name: str) -> str:
-    """The setting that asks for an operand; any other name is that of an array of aux."""
+    """The config's setting that asks for an operand; another name is that of an array of `aux`."""
     return _SETTINGS.get(name) or f"aux={{{name.removeprefix('aux_')!r}: (type, axes)}}"
 
 
@@ -114,7 +114,7 @@ def scale_problems(operands: Operands) -> Iterator[str]:
 
 
 def operand_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The lengths of the arrays that have sizes of their own, by the names of the parameters."""
+    """The lengths of arrays, such as `aux`, whose sizes Q, K and V do not give, by parameter."""
     lengths = {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
     if any(operand.name in ANGLES for operand in wanted):
         lengths["positions"] = min(sizes["positions"], MAX_POSITIONS)  # no query has a later position
@@ -122,7 +122,7 @@ def operand_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[s
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:
-    """Strides of each operand's axes, in elements, 0 where it is broadcast. Shapes were checked."""
+    """The strides of each operand's axes, in elements, 0 where it is broadcast. Shapes were checked."""
     strides = []
     for operand in features.operands:
         array = operands[operand.name]

@@ -24,7 +24,7 @@ CACHED: Final = "attention_with_kvcache"
 
 
 class ModelOptions(TypedDict, total=False):
-    """The options of a model whose attention all its layers call."""
+    """The options of an adapter for a model, all of whose layers call the same attention."""
 
     backend: Backend
     deterministic: bool
@@ -51,13 +51,13 @@ class CommonOptions(TypedDict, total=False):
 
 
 class AttentionOptions(CommonOptions, total=False):
-    """The options of `attention` in all adapters."""
+    """The options that `attention` has in all adapters, such as that of torch."""
 
     layout: str
 
 
 class VarlenOptions(CommonOptions, total=False):
-    """The options of `attention_varlen` in all adapters."""
+    """The options that `attention_varlen` has in all adapters, such as that of torch."""
 
     max_seqlen_q: int | None
     max_seqlen_k: int | None
@@ -173,7 +173,7 @@ MEANINGS: Final = tuple(
 
 
 def options_of(caller: str) -> tuple[Option, ...]:
-    """The options of the function `caller`."""
+    """The options that the adapter function `caller` takes, by name."""
     return tuple(option for option in OPTIONS if caller in option.functions)
 
 

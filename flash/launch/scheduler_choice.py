@@ -78,7 +78,7 @@ def scheduled_launch(asked: str, kernel: KernelConfig, geometry: Geometry, devic
 
 
 def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
-    """The scheduler of a launch with more parts than multiprocessors."""
+    """The tile scheduler of a launch with more work tiles than the GPU has multiprocessors."""
     features = kernel.features
     if _has_unknown_costs(features) or features.splits:
         return GRID
@@ -91,7 +91,7 @@ def _best(kernel: KernelConfig, geometry: Geometry, device: Device) -> str:
 
 
 def _has_unknown_costs(features: Features) -> bool:
-    """Whether blocks cost what only the arrays tell, or are in no order."""
+    """Whether the costs of query blocks depend on arrays of lengths, or blocks are in no order of cost."""
     return features.varlen or features.hides_anywhere or features.has(Window)
 
 
@@ -162,7 +162,7 @@ def _tiles_and_slots(
 
 
 def _overlaps(kernel: KernelConfig) -> bool:
-    """Whether the next Q comes, and O leaves, while a persistent CTA of the kernel computes."""
+    """Whether a persistent CTA of the kernel loads the next Q and stores O while it computes."""
     _, tiling = scheduled(MIRRORED, kernel.tiling, kernel.features, kernel.target)
     return isinstance(tiling, WgmmaTiling) and tiling.query_stages > 1
 
@@ -178,7 +178,7 @@ def costs_in_order(tiles: NDArray[Any], heads: int, width: int) -> Costs:
 
 
 def time_of_grid(costs: Sequence[float], slots: int) -> float:
-    """The time of `slots` CTAs, each of which takes the next part when it is done, as those of a grid do."""
+    """The time of `slots` CTAs, each of which takes the next work tile when it is done, as in a grid."""
     running: list[float] = []
     for cost in costs:
         now = heapq.heappop(running) if len(running) >= slots else 0.0
@@ -198,5 +198,5 @@ def time_mirrored(costs: Costs, slots: int, hidden: float) -> float:
 
 
 def ctas_at_once(resources: KernelResources, parts: int, multiprocessors: int) -> int:
-    """The CTAs of a persistent launch: as many as run at once, and no more than parts."""
+    """The number of CTAs of a persistent launch: as many as run at once, and no more than work tiles."""
     return min(multiprocessors * max(resources.ctas_per_sm, 1), parts)

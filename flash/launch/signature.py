@@ -42,7 +42,7 @@ class LengthArguments(TypedDict, total=False):
 
 
 class SequenceArguments(EndArguments, LengthArguments, total=False):
-    """The arguments about packed sequences (varlen)."""
+    """The keyword arguments of a launch about packed sequences (varlen): ends and lengths."""
 
 
 class ScaleArguments(TypedDict, total=False):
@@ -181,7 +181,7 @@ class LaunchKeywords(ForwardArguments, CommonKeywords, total=False):
 
 
 def split_narrow(arguments: AttentionArguments | AttentionVarlenArguments) -> tuple[Any, NarrowArguments]:
-    """The arguments of scores, and those of fp8."""
+    """Split a call's arguments into those about scores and those about fp8."""
     scores: Any = dict(arguments)
     narrow: Any = {name: scores.pop(name) for name in NarrowArguments.__annotations__ if name in scores}
     return scores, narrow

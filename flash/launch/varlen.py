@@ -39,7 +39,7 @@ def most_queries(operands: Mapping[str, ArrayView], value: object, caller: str =
 
 
 def most_keys(operands: Mapping[str, ArrayView], value: object, caller: str) -> int | None:
-    """The most keys of a sequence, as `most_queries`."""
+    """The most keys of a packed sequence; arguments and errors are those of `most_queries`."""
     return _most("k", "keys", operands, value, caller)
 
 

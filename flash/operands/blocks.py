@@ -13,12 +13,14 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from flash.operands.dtypes import DTYPES, FP8_DTYPES, INT8, DType, integers_as_f16
-from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.records import dataclass
 from ptxgen.types import b16, f16, f16x2, f32, s32, u8, u16, u32, u64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ptxgen.dsl import KernelBuilder, Pointer, Value
+    from ptxgen.types import ScalarType
 
 BLOCK: Final = 32  # elements
 SCALE_BYTES: Final = 2  # at the beginning of a block
@@ -109,7 +111,7 @@ class BlockType(DType):
         """The element in a column, s32, of the row at address `row`, u64, as f16: rounded as in `decoded`."""
         nth = column.as_(u32)
         block = row + k.cvt(nth // BLOCK * self.block_bytes, dtype=u64)
-        scale = k.load(Pointer(block, "global", b16)).as_(f16)
+        scale = k.load(_global(block, b16)).as_(f16)
         return k.cvt(self.integer(k, block + SCALE_BYTES, nth % BLOCK), dtype=f16, rnd="rn") * scale
 
     def write(self, k: KernelBuilder, at: Value, x: Value, lane: Value) -> None:
@@ -125,7 +127,7 @@ class BlockType(DType):
         bits = k.cvt(k.cvt(scale, dtype=f16, rnd="rn").as_(b16).as_(u16), dtype=u32)
         bits = k.selp(bits, NAN, k.vote(number, _EVERY_LANE, mode="all"), type=u32)
         with k.when(lane == 0):
-            k.store(Pointer(at, "global", u16), k.cvt(bits, dtype=u16))
+            k.store(_global(at, u16), k.cvt(bits, dtype=u16))
         self._store(k, at + SCALE_BYTES, code, lane)
 
     @abstractmethod
@@ -141,6 +143,13 @@ class BlockType(DType):
     @abstractmethod
     def _store(self, k: KernelBuilder, codes: Value, code: Value, lane: Value) -> None:
         """Write the codes of all lanes, u32, to address `codes`, u64."""
+
+
+def _global(at: Value, type: ScalarType) -> Pointer:
+    """A pointer to a value of a type at an address in global memory, u64."""
+    from ptxgen.dsl import Pointer  # settings name types of caches without the instruction table
+
+    return Pointer(at, "global", type)
 
 
 class Q8(BlockType):
@@ -160,7 +169,7 @@ class Q8(BlockType):
 
     def integer(self, k: KernelBuilder, codes: Value, nth: Value) -> Value:
         """See `BlockType.integer`."""
-        code = k.cvt(k.load(Pointer(codes + k.cvt(nth, dtype=u64), "global", u8)), dtype=u32)
+        code = k.cvt(k.load(_global(codes + k.cvt(nth, dtype=u64), u8)), dtype=u32)
         return (code ^ (_SIGNS & 0xFF)).as_(s32) - (_SIGNS & 0xFF)
 
     def _scale(self, k: KernelBuilder, largest: Value, lanes: Value, x: Value) -> Value:  # noqa: ARG002
@@ -174,7 +183,7 @@ class Q8(BlockType):
         return k.selp(0 - nearest, nearest, x < 0.0, type=s32)
 
     def _store(self, k: KernelBuilder, codes: Value, code: Value, lane: Value) -> None:
-        k.store(Pointer(codes + k.cvt(lane, dtype=u64), "global", u8), k.cvt(code, dtype=u8))
+        k.store(_global(codes + k.cvt(lane, dtype=u64), u8), k.cvt(code, dtype=u8))
 
 
 class Q4(BlockType):
@@ -200,7 +209,7 @@ class Q4(BlockType):
 
     def integer(self, k: KernelBuilder, codes: Value, nth: Value) -> Value:
         """See `BlockType.integer`."""
-        at = Pointer(codes + k.cvt(nth % _HALF, dtype=u64), "global", u8)
+        at = _global(codes + k.cvt(nth % _HALF, dtype=u64), u8)
         code = (k.cvt(k.load(at), dtype=u32) >> (nth // _HALF * _NIBBLE)) & (_NIBBLES & 0xFF)
         return code.as_(s32) + int(self.least)
 
@@ -216,7 +225,7 @@ class Q4(BlockType):
     def _store(self, k: KernelBuilder, codes: Value, code: Value, lane: Value) -> None:
         both = code | (k.butterfly(code, _HALF) << _NIBBLE)
         with k.when(lane < _HALF):
-            k.store(Pointer(codes + k.cvt(lane, dtype=u64), "global", u8), k.cvt(both, dtype=u8))
+            k.store(_global(codes + k.cvt(lane, dtype=u64), u8), k.cvt(both, dtype=u8))
 
 
 _OF_BYTES: Final = ("uint8", u8)

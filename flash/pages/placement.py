@@ -31,7 +31,7 @@ class Journal:
         self._notes: list[tuple[Any, Any, Any]] = []
 
     def write(self, target: Any, index: Any, value: Any) -> None:
-        """Do target[index] = value, and note the old value."""
+        """Do target[index] = value, and note the old value, which an undo writes back."""
         self.note(target, index, copy(target[index]))
         target[index] = value
 
@@ -40,7 +40,7 @@ class Journal:
         self._notes.append((target, index, value))
 
     def undo(self) -> bool:
-        """Restore all old values. Returns whether there were any."""
+        """Undo all noted writes: restore the old values. Returns whether there were any."""
         has_changes = bool(self._notes)
         while self._notes:
             target, index, value = self._notes[-1]
@@ -61,11 +61,11 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """The number of pages without a user."""
+        """The number of pages of the pool that no sequence uses."""
         return len(self._free)
 
     def users(self, page: int) -> int:
-        """The number of users of a page."""
+        """The number of sequences that share a page."""
         return self._users[page]
 
     def take(self, journal: Journal) -> int:
@@ -148,7 +148,7 @@ class Placement(Protocol):
         """The number of pages that no sequence uses; None without pages."""
 
     def needed(self, stretches: Sequence[Stretch]) -> int:
-        """The number of free pages needed to write these rows."""
+        """The number of free pages that are needed to write stretches of rows."""
 
     def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:
         """Give a sequence its own slots for a stretch to be written. Returns the copies."""
@@ -192,15 +192,15 @@ class Contiguous:
         self.changed: dict[int, None] = {}
 
     def needed(self, stretches: Sequence[Stretch]) -> int:  # noqa: ARG002
-        """0: there are no pages."""
+        """The number of free pages needed to write stretches: 0, since the memory has no pages."""
         return 0
 
     def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:  # noqa: ARG002
-        """Nothing to do: a sequence never shares its slot."""
+        """Do nothing, and return no copies: a sequence never shares its slot."""
         return []
 
     def cut(self, sequence: int, length: int, journal: Journal) -> None:
-        """Nothing to do: a sequence keeps its slot."""
+        """Do nothing: a truncated sequence keeps its whole slot."""
 
     def share(
         self,
@@ -209,7 +209,7 @@ class Contiguous:
         length: int,
         journal: Journal,  # noqa: ARG002
     ) -> list[Copy]:
-        """Copy the rows: slots are not shared."""
+        """Copy the source's rows to the target's slot: slots are not shared."""
         return [Copy(source, target, length)]
 
     def reorder(
@@ -226,21 +226,21 @@ class Contiguous:
         )
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
-        """One run, or none for an empty stretch."""
+        """The runs of memory with the rows of a stretch: one run, or none for an empty stretch."""
         sequence, begin, end = stretch
         if end > begin:
             yield Run(sequence, begin, end - begin)
 
     def held(self, lengths: Sequence[int]) -> list[Run]:
-        """A run for each sequence with rows."""
+        """The runs that hold all rows of sequences: one run for each sequence with rows."""
         return [Run(sequence, 0, length) for sequence, length in enumerate(lengths) if length]
 
     def state(self) -> tuple[Any, ...]:
-        """An empty state: slots do not change."""
+        """The state for `restore`, empty: in contiguous memory the slots of sequences do not change."""
         return ()
 
     def restore(self, state: tuple[Any, ...]) -> None:
-        """Do nothing: slots do not change."""
+        """Restore nothing: in contiguous memory the slots of sequences do not change."""
 
 
 class Paged:
@@ -320,7 +320,7 @@ class Paged:
         sources: Sequence[int],
         journal: Journal,
     ) -> None:
-        """Share the pages of the sources, then release those that the sequences had."""
+        """Let sequences share the pages of their sources, then release the pages that they had before."""
         held = self.table.copy(), list(self._counts)
         for users, change in ((sources, self.pool.share), (sequences, self.pool.release)):
             for sequence in users:
@@ -332,7 +332,7 @@ class Paged:
                 journal.write(self._counts, sequence, held[1][source])
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
-        """One run for each page of the stretch."""
+        """The runs of memory with the rows of a stretch: one run for each page of it."""
         sequence, begin, end = stretch
         for n in self._numbers(begin, end):
             first = max(begin, n * self.rows)
@@ -340,7 +340,7 @@ class Paged:
             yield Run(int(self.table[sequence, n]), first - n * self.rows, stop - first)
 
     def held(self, lengths: Sequence[int]) -> list[Run]:  # noqa: ARG002
-        """A run for each page that is used."""
+        """The runs that hold all rows of sequences: one run for each page that is used."""
         return [Run(page, 0, self.rows) for page in range(self.slots) if self.pool.users(page)]
 
     def state(self) -> tuple[Any, ...]:
@@ -354,7 +354,7 @@ class Paged:
         self.changed.update(dict.fromkeys(range(len(self._counts))))
 
     def _write(self, sequence: int, n: int | slice, pages: Any, journal: Journal) -> None:
-        """Write pages to a row of the table; after an undo the row is still in `changed`."""
+        """Write page numbers to a row of the block table; after an undo the row is still in `changed`."""
         journal.note(self.changed, sequence, None)
         self.changed[sequence] = None
         journal.write(self.table, (sequence, n), pages)

@@ -22,7 +22,7 @@ def tickets(config: KernelConfig) -> tuple[Operand, ...]:
 
 
 def matrices(config: KernelConfig) -> tuple[Operand, ...]:
-    """Q, K, V and O."""
+    """The matrices Q, K, V and O of the attention problem, in this order."""
     t, features = config.tiling, config.features
     rows_q, rows_k = features.row_counts
     new = features.appended is not None
@@ -54,7 +54,7 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
 
 
 def outputs(config: KernelConfig) -> tuple[Operand, ...]:
-    """The outputs other than O."""
+    """The arrays that the kernel writes besides O: LSE and the largest score, if wanted."""
     return tuple([output.operand(config.features) for output in config.outputs])
 
 

@@ -315,7 +315,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def tile_request(self) -> TileRequest:
-        """The part of the config on which the choice of tiles depends."""
+        """The part of the config, such as types and head_dim, on which the choice of tiles depends."""
         request = TileRequest(
             self.head_dim,
             self.value_dim,
@@ -350,33 +350,33 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def is_fp8(self) -> bool:
-        """Whether Q, K and V are of fp8, with scales."""
+        """Whether Q, K and V have fp8 elements, which the kernel multiplies by scales."""
         return self.dtype in FP8_DTYPES
 
     @property
     def scaled_rows(self) -> int:
-        """The rows of a head of fp8 that share a scale; 0 if all do, or blocks of elements have scales."""
+        """The number of fp8 rows that share a scale; 0 if a head, or a block of elements, has one."""
         return self.scale_block if isinstance(self.scale_block, int) else 0
 
     @property
     def element(self) -> DType:
-        """The type of the elements of Q, K, V and O."""
+        """The element type of Q, K and V as a PTX type; `output` is that of O."""
         return INPUT_DTYPES[str(self.dtype)]
 
     @property
     def output(self) -> DType:
-        """The type of the elements of O."""
+        """The element type of the output O: `out_dtype`, by default the type of Q, K and V."""
         return self.element if self.out_dtype is None else DTYPES[str(self.out_dtype)]
 
     @property
     def value_dim(self) -> int:
-        """head_dim_v as an int: never None once the config is made."""
+        """The columns of V and O: `head_dim_v`, by default `head_dim`; an int, never None."""
         assert self.head_dim_v is not None  # set in __post_init__
         return self.head_dim_v
 
     @property
     def features(self) -> Features:
-        """The features of the problem on which the kernel's text depends."""
+        """The features of the problem, such as varlen or fp8 scales, on which a kernel's PTX text depends."""
         return Features(
             scores=self.scores,
             varlen=self.varlen,
@@ -424,7 +424,7 @@ class AttentionConfig(ScoreSettings):
 
     @property
     def scale(self) -> float:
-        """The softmax scale that the kernel gets."""
+        """The softmax scale, by which the kernel multiplies the products of q and k: a float."""
         return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
 
     def kernel(

@@ -44,11 +44,11 @@ class Rotation:
 
     @property
     def words(self) -> list[str]:
-        """The words for the rotation in the kernel's name."""
+        """The words for rotary embedding in the kernel's name."""
         return [f"rotary{self.rotary_dim}", *(["interleaved"] if self.interleaved else [])]
 
     def operands(self, rows: str) -> Iterator[Operand]:
-        """The arrays with the rotary angles of `rows`."""
+        """The arrays with the rotary angles (cos and sin tables) for `rows`."""
         for name, what in zip(ANGLES, ("cosines", "sines"), strict=True):
             yield Operand(
                 name,
@@ -63,7 +63,7 @@ class Rotation:
 
     @property
     def numbers(self) -> Iterator[Number]:
-        """The scalar with the number of rows of angles."""
+        """The scalar parameter with the number of rows of the tables of rotary angles."""
         yield Number(
             "positions", u32, f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}", (1, MAX_POSITIONS)
         )
@@ -84,12 +84,12 @@ class Appended:
 
     @property
     def rotation(self) -> Rotation | None:
-        """The rotation; None without one."""
+        """The rotary embedding of the appended rows; None without one."""
         return Rotation(self.rotary_dim, self.interleaved) if self.rotary_dim else None
 
     @property
     def words(self) -> list[str]:
-        """The words for the new rows in the kernel's name."""
+        """The words for appended rows and their rotary embedding in the kernel's name."""
         return ["append", *(self.rotation.words if self.rotation else [])]
 
     @property
@@ -113,7 +113,7 @@ class Appended:
 
     @property
     def numbers(self) -> Iterator[Number]:
-        """The scalars with the number of new rows, and of rows of angles."""
+        """The scalar parameters: the number of new rows, and the rows of the tables of rotary angles."""
         yield Number("n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS))
         if self.rotation:
             yield from self.rotation.numbers
@@ -131,7 +131,7 @@ class MxScales:
 
     @classmethod
     def of(cls, format: BlockFormat | None, head_dim: int, head_dim_v: int) -> MxScales | None:
-        """The scales of a format; None without one."""
+        """The scale factors that a block format of Q, K and V has; None without a format."""
         return None if format is None else cls(format, head_dim, head_dim_v)
 
     @property
@@ -193,7 +193,7 @@ class Features:
 
     @property
     def rotation(self) -> Rotation | None:
-        """The rotation of rows; None without one."""
+        """The rotary embedding of queries and of appended rows; None without one."""
         return self.query_rotation if self.appended is None else self.appended.rotation
 
     @property
@@ -220,17 +220,17 @@ class Features:
         return words + [feature.word for feature in self.scores if feature.dtype is not None]
 
     def has(self, kind: type[ScoreFeature]) -> bool:
-        """Whether the kernel has a feature of scores."""
+        """Whether the kernel has a score feature of the class `kind`, such as a bias."""
         return any(isinstance(feature, kind) for feature in self.scores)
 
     @property
     def uses_position(self) -> bool:
-        """Whether a feature depends on the position of a query among the keys."""
+        """Whether a score feature depends on the position of a query among the keys."""
         return any(f.uses_position or (self.cached and f.counts_from_keys) for f in self.scores)
 
     @property
     def has_functions(self) -> bool:
-        """Whether a feature is a function that a user wrote."""
+        """Whether a score feature is a function that a user wrote, `score_mod` or `mask_mod`."""
         return any(feature.is_function for feature in self.scores)
 
     @property
@@ -242,12 +242,12 @@ class Features:
 
     @property
     def hides_anywhere(self) -> bool:
-        """Whether a feature may hide any key from any query."""
+        """Whether a score feature, such as a mask, may hide any key from any query."""
         return any(feature.hides for feature in self.scores)
 
     @property
     def planes(self) -> int:
-        """The number of arrays with an element for each score."""
+        """The number of feature arrays, such as masks, that have an element for each score."""
         return sum(feature.axes == PER_SCORE for feature in self.scores)
 
     @property
@@ -311,7 +311,7 @@ class Features:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays of the features, in the order of the kernel's parameters."""
+        """The arrays of the problem's features, in the order of the kernel's parameters."""
         cached = self.cached
         of_scores = [o for feature in self.scores for o in feature.operands(cached=cached)]
         new = self.appended.operands if self.appended is not None else ()
@@ -320,7 +320,7 @@ class Features:
 
     @property
     def _scales(self) -> Iterator[Operand]:
-        """The scales of Q, K and V, and of the gradient of O."""
+        """The arrays with the fp8 scales of Q, K and V, and of the gradient of O."""
         if self.mx is not None:
             yield from self.mx.operands(varlen=self.varlen, page_size=self.page_size)
             return
@@ -339,7 +339,7 @@ class Features:
             )
 
     def _scale_of_blocks(self, what: str, name: str) -> Operand:
-        """The scales of blocks of rows of Q, K, V or dO."""
+        """The array with the fp8 scales of blocks of rows of Q, K, V or dO."""
         return Operand(
             name,
             F32,
@@ -369,7 +369,7 @@ class Features:
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
-        """The operands that say where the rows of each sequence are, and how many of them count."""
+        """The arrays that say where the rows of each sequence are, and how many of them count."""
         if self.varlen:
             for side, what in (("q", "queries"), ("k", "keys"))[: 1 + self.packs_keys]:
                 yield Operand(
@@ -438,7 +438,7 @@ class Features:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """The scalars of the features, in the order of the kernel's parameters."""
+        """The scalars of the problem's features, in the order of the kernel's parameters."""
         numbers = list(self._numbers_of_scores(follow_grid=False))
         if self.varlen:
             numbers.append(

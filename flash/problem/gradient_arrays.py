@@ -1,4 +1,4 @@
-"""The arrays of a kernel of gradients."""
+"""The arrays that gradient kernels read and write: matrices, numbers of rows and sums."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _WIDENED: Final = {QUERIES: ("K_wide", "dO_wide"), KEYS: ("Q_wide", "dO_wide")}
 
 
 def gradient_arrays(config: GradientConfig) -> tuple[Operand, ...]:
-    """The arrays of a kernel of gradients, in the order of its pointers."""
+    """All arrays of a gradient kernel, in the order of its pointer parameters."""
     of_sums = (*sums_of_queries(config), *order_of_sums(config))
     of_kernel = (*row_numbers(config), *of_sums, *config.terms)
     return (*gradient_matrices(config), *of_kernel, *config.features.operands)
 
 
 def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
-    """The matrices of a kernel of gradients."""
+    """The matrices that a gradient kernel reads and writes, such as Q, dO and dK."""
     t, features = config.tiling, config.features
     rows_q, rows_k = features.row_counts
     queries, keys = ("heads", rows_q), ("kv_heads", rows_k)

@@ -64,7 +64,7 @@ class Sweeps(NamedTuple):
 
 
 def has_one_sweep(config: AttentionConfig) -> bool:
-    """Whether one sweep can make the gradients of a config: whether the table has tiles for it."""
+    """Whether one sweep over the keys can make the gradients of a config: it needs tiles for that."""
     return _clocks_of_one_sweep(config) is not None
 
 
@@ -363,7 +363,7 @@ def _wgmma_load(config: AttentionConfig) -> int:
 def _wgmma_tiling(
     config: AttentionConfig, owner: str, *, one_sweep: bool, in_order: bool
 ) -> WgmmaGradientTiling | WgmmaSumsTiling:
-    """The tiling of a kernel with `wgmma`."""
+    """The tiling of a gradient kernel with `wgmma` for a problem."""
     dims = config.head_dim, config.value_dim
     if one_sweep:
         tiles = _adding_tiles(config)

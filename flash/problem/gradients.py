@@ -158,17 +158,17 @@ class GradientTiling:
 
     @property
     def warps_of_rows(self) -> int:
-        """Warps of a CTA that own the same rows."""
+        """The number of warps of a CTA that own the same rows."""
         return self.across * self.column_warps
 
     @property
     def column_parts(self) -> int:
-        """Parts of the columns, each of which a warp makes alone for its rows."""
+        """The number of parts of a gradient's columns, each of which one warp computes for its rows."""
         return self.slices * self.warps_of_rows
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of a tile whose scores registers hold at once."""
+        """The number of rows of a tile whose scores a warp holds in registers at once."""
         return self.step or self.tile
 
     @property
@@ -178,12 +178,12 @@ class GradientTiling:
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return self.warps * WARP_SIZE
 
     @property
     def rows_of_warp(self) -> int:
-        """Rows that a warp owns."""
+        """The number of rows of a gradient that a warp owns."""
         return self.block * self.warps_of_rows // self.warps
 
     @property
@@ -193,12 +193,12 @@ class GradientTiling:
 
     @property
     def of_weights(self) -> MmaTiling:
-        """The tiling of the products that sum over head_dim_v, or give head_dim_v columns."""
+        """The tiling of the matrix products that sum over head_dim_v, or give head_dim_v columns."""
         return self._products(self.head_dim_v)
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the sums leave so few registers that products are to take less."""
+        """Whether sums take so many registers that products must do with fewer operands in flight."""
         return self.operands is F32_GRADE and max(self.head_dim, self.head_dim_v) > _CROWDED
 
     def _products(self, columns: int) -> MmaTiling:
@@ -208,11 +208,11 @@ class GradientTiling:
         return MmaTiling(summed, output_columns, met, self.block, warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
-        """The columns of a part of rows of `columns` columns: whole panels of a tile."""
+        """The number of columns of one part of rows of `columns` columns: whole panels of a tile."""
         return padded(-(-columns // self.column_parts), self.operands.panel)
 
     def width(self, products: MmaTiling) -> int:
-        """The columns of the tiles that these products read."""
+        """The number of columns, padding included, of the tiles that `products` read."""
         if self.column_parts == 1:
             return products.score_width
         return self.column_parts * products.output_columns
@@ -229,7 +229,7 @@ class GradientTiling:
 
     @property
     def partial_sums(self) -> int:
-        """Sums over the columns of one of `column_warps`, for the scores of its rows and a tile."""
+        """The number of f32 sums over one warp's columns: one for each score of its rows and a tile."""
         return self.rows_of_warp * self.tile if self.column_warps > 1 else 0
 
     @property
@@ -279,7 +279,7 @@ class GradientConfig:
 
     @property
     def wgmma(self) -> WgmmaGradientTiling:
-        """The tiling of a kernel with `wgmma`. Raises `TypeError` for another."""
+        """The `WgmmaGradientTiling` of a gradient kernel with `wgmma`. Raises `TypeError` for another."""
         if not isinstance(self.tiling, WgmmaGradientTiling):
             raise TypeError(f"a tiling of wgmma is wanted, got {type(self.tiling).__name__}")
         return self.tiling
@@ -303,12 +303,12 @@ class GradientConfig:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether Q, K, V and dO are of fp8, with scales."""
+        """Whether Q, K, V and dO have fp8 elements, which scales multiply."""
         return self.dtype.is_narrow
 
     @property
     def factor_type(self) -> DType:
-        """The type of the factors of products that sum gradients."""
+        """The element type of the operands of products that sum gradients, such as dS and K for dQ."""
         return BF16 if self.is_fp8 else self.dtype
 
     def factor_of(self, matrix: str) -> str:
@@ -316,7 +316,7 @@ class GradientConfig:
         return f"{matrix}{WIDE}" if self.is_fp8 else matrix
 
     def type_of(self, matrix: str) -> DType:
-        """The type of the elements of a matrix."""
+        """The element type of a matrix of the gradient kernel, by the matrix's name."""
         if not self.is_fp8 or matrix in ("Q", "K", "V"):
             return self.dtype
         of_gradient = self.dout_dtype if matrix == "dO" else self.written
@@ -326,7 +326,7 @@ class GradientConfig:
 
     @property
     def adds_in_order(self) -> bool:
-        """Whether CTAs add to sums of dQ in a fixed order."""
+        """Whether CTAs add to sums of dQ in a fixed order, so that results are deterministic."""
         return isinstance(self.tiling, WgmmaGradientTiling) and self.tiling.in_order
 
     @property
@@ -351,7 +351,7 @@ class GradientConfig:
 
     @property
     def hides_keys(self) -> bool:
-        """Whether a query may not see a key that exists."""
+        """Whether the mask may hide a key that exists from a query, as causality or a window does."""
         return bool(self.causal) or self.features.hides_anywhere or self.features.has(Window)
 
     @property
@@ -361,7 +361,7 @@ class GradientConfig:
 
     @property
     def differentiates(self) -> bool:
-        """True: the kernel needs the derivatives of its features."""
+        """Whether the kernel needs derivatives of its score features: True for every gradient kernel."""
         return True
 
     @property
@@ -423,7 +423,7 @@ class GradientConfig:
 
     @property
     def writes_deltas(self) -> bool:
-        """Whether the kernel writes D."""
+        """Whether the kernel writes D, the sum of O times dO over each row."""
         return self.owner in (QUERIES, DELTAS)
 
     @property

@@ -1,4 +1,4 @@
-"""The dimensions that a head of Q and K, and of V, may have."""
+"""Checks of head_dim and head_dim_v: the columns that heads of Q and K, and of V, may have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def checked_head_dim(value: object) -> int:
 
 
 def checked_head_dim_v(value: object) -> int:
-    """head_dim_v as an int. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM_V`."""
+    """The checked head_dim_v. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM_V`."""
     size = integer(value, 1, MAX_HEAD_DIM_V)
     if size is not None:
         return size

@@ -46,12 +46,12 @@ class KernelConfig:
 
     @property
     def family(self) -> Family[Any]:
-        """The family of the kernel."""
+        """The kernel family to which the tiling of this configuration belongs."""
         return family_of(self.tiling)
 
     @property
     def return_lse(self) -> bool:
-        """Whether the kernel writes LSE."""
+        """Whether the kernel writes LSE, the log-sum-exp of each row of scores."""
         return LSE in self.outputs
 
     @property
@@ -61,27 +61,27 @@ class KernelConfig:
 
     @property
     def keys_of_tile(self) -> int:
-        """Keys that a CTA takes at once."""
+        """The number of keys in a tile, which a CTA takes at once."""
         return self.tiling.tile
 
     @property
     def hides_keys(self) -> bool:
-        """Whether a query may not see a key that exists."""
+        """Whether the mask may hide a key that exists from a query, as causality or a window does."""
         return bool(self.causal) or self.features.hides_anywhere or self.features.has(Window)
 
     @property
     def differentiates(self) -> bool:
-        """False: the kernel needs no derivatives of its features."""
+        """Whether the kernel needs derivatives of its score features: False for every forward kernel."""
         return False
 
     @property
     def output(self) -> DType:
-        """The type of O: that of Q, or `written`, or f32 for parts that are to be merged."""
+        """The element type of O: that of Q, or `written`, or f32 for splits that another kernel merges."""
         return F32 if self.features.splits else self.written or self.dtype
 
     @property
     def begins_next(self) -> bool:
-        """Whether the kernel lets the grid that merges its parts begin before it has ended."""
+        """Whether the kernel lets the grid that merges its splits begin before it has ended."""
         return self.features.splits and self.target.sm >= OVERLAPPING_SM
 
     @property

@@ -1,4 +1,4 @@
-"""The largest sizes of a call."""
+"""The largest sizes, such as numbers of queries and heads, that a call may have."""
 
 from __future__ import annotations
 

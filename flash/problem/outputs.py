@@ -37,21 +37,21 @@ class Output:
 
     @property
     def option(self) -> str:
-        """The name of the argument that asks for the output."""
+        """The name of the argument, such as `return_lse`, that asks for this output."""
         return PREFIX + self.name
 
     @property
     def initial(self) -> float | None:
-        """The value of each element before a launch; None: any."""
+        """The value that each element of the output has before a launch; None if any will do."""
         return None if self.has_rows else NOTHING
 
     @property
     def access(self) -> str:
-        """How kernels access the array, in words."""
+        """How kernels access the output's array, in words for its description."""
         return "written" if self.has_rows else "read and written, -inf before a launch"
 
     def operand(self, features: Features) -> Operand:
-        """The array of a kernel with these features; those of rows have one number for each split."""
+        """The operand of a kernel with `features`; outputs of rows have one number for each split."""
         axes: tuple[str, ...] = ("batch * heads",)
         if self.has_rows:
             heads = "heads" if features.varlen else "batch * heads"
@@ -98,5 +98,5 @@ OUTPUTS: Final = (LSE, MAX_LOGIT)
 
 
 def and_lse(outputs: Collection[Output]) -> tuple[Output, ...]:
-    """These outputs and LSE, with which partial results are merged."""
+    """The given outputs and LSE, by which the partial results of splits are merged."""
     return tuple([output for output in OUTPUTS if output is LSE or output in outputs])

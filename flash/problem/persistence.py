@@ -34,7 +34,7 @@ SCHEDULERS: Final = (GRID, STATIC, MIRRORED, TICKET)
 
 
 def why_grid(tiling: AnyTiling, features: Features, scheduler: str) -> str:
-    """Why a CTA takes one part of the problem; the empty string if `scheduler` may deal it several."""
+    """Why a CTA takes one work tile, as text; the empty string if `scheduler` may deal it several."""
     family = family_of(tiling)
     for is_met, why in (
         (True, family.why_one_block),
@@ -49,7 +49,7 @@ def why_grid(tiling: AnyTiling, features: Features, scheduler: str) -> str:
 
 
 def scheduled(scheduler: str, tiling: AnyTiling, features: Features, target: Target) -> tuple[str, AnyTiling]:
-    """The scheduler of a kernel for which `scheduler` was asked, and its tiling."""
+    """The scheduler that a kernel gets if `scheduler` is asked for, and the kernel's tiling."""
     if scheduler not in SCHEDULERS or scheduler == GRID or why_grid(tiling, features, scheduler):
         return GRID, tiling
     return scheduler, family_of(tiling).persistent(tiling, target)

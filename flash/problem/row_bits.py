@@ -16,6 +16,6 @@ from flash.families.choice import AnyTiling, family_of
 
 
 def by_rows(tiling: AnyTiling) -> AnyTiling:
-    """The tiling of these sizes in whose kernel no bits of a row depend on other rows of its warp."""
+    """The tiling of the same sizes in whose kernel no bits of a row depend on other rows of its warp."""
     changed: AnyTiling = family_of(tiling).by_rows(tiling)
     return changed

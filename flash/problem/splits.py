@@ -1,4 +1,4 @@
-"""The number of splits of the keys that a caller asks for."""
+"""Checks the argument `splits`: into how many splits a caller asks to divide the keys."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ def _expression(node: ast.expr) -> Expression:
 
 
 def product(*factors: Expression) -> Expression:
-    """The product of expressions."""
+    """The expression for the product of some expressions; factors of 1 are left out."""
     return _joined(TIMES, [*factors])
 
 
 def _joined(how: str, parts: list[Expression]) -> Expression:
-    """A product or a sum; nested ones of the same kind are flattened."""
+    """The product or the sum of expressions; nested ones of the same kind are flattened."""
     flat = [
         each for part in parts for each in (part[how] if isinstance(part, dict) and how in part else [part])
     ]
@@ -66,7 +66,7 @@ def names_in(of: Expression) -> Iterator[str]:
 
 
 def operands(of: dict[str, list[Any]]) -> tuple[str, list[Expression]]:
-    """The operation of an expression, and its operands."""
+    """The operation of an expression, such as "times", and the operands that it combines."""
     ((how, parts),) = of.items()
     return how, parts
 

@@ -91,6 +91,6 @@ def _map(
 
 
 def _nbytes(entry: Mapping[str, Any]) -> int:
-    """The bytes of an element."""
+    """The number of bytes of an element of an array with a tensor map."""
     dtype: str = entry["dtype"]
     return TYPES[dtype.removesuffix(".ftz").replace("tf32", "f32")].nbytes

@@ -69,7 +69,7 @@ class Words:
         self._guard = f"{prefix.upper()}_H"
 
     def member(self, name: str) -> str:
-        """The name of a member of a structure."""
+        """The name in C or Rust of a member of the structure of arguments."""
         plain = name.rstrip("_")  # one more _ for a word with any number of them: no two names get the same
         if self._is_c:
             is_taken = plain in _C_WORDS or plain in ("", self._guard) or _C_MACRO.fullmatch(name)
@@ -79,7 +79,7 @@ class Words:
         return f"r#{name}" if name in _RUST_WORDS else name
 
     def function(self, name: str) -> str:
-        """The name of a function, in C without the prefix."""
+        """The name in C or Rust of a function of the stub, in C without the prefix."""
         if name.rstrip("_") in (_C_FUNCTIONS if self._is_c else _RUST_FUNCTIONS):
             return f"{name}_"
         return name if self._is_c else self.member(name)

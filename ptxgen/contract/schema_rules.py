@@ -50,7 +50,7 @@ def misfits(value: object, schema: Rule) -> Iterator[Misfit]:
 
 
 class _Rules:
-    """The rules of a schema, with its definitions by name."""
+    """The rules by which data is checked against a JSON Schema, with its definitions by name."""
 
     def __init__(self, definitions: Mapping[str, Rule]) -> None:
         self.definitions = definitions

@@ -219,7 +219,7 @@ class _Code:
         return self.words.member(name)
 
     def value(self, name: str) -> str:
-        """Code for the value of a size or a stride."""
+        """The code, in C or Rust, for the value of a size or a stride."""
         if name in self.derived:
             function = self.words.function(name)
             return f"{self.prefix}_{function}(a)" if self.is_c else f"self.{function}()"
@@ -271,7 +271,7 @@ class _Code:
         return replace(of, count=count, type=of.type if self.is_c else f"[{of.type}; {count}]")
 
     def passed(self) -> list[str]:
-        """The address of each parameter's value, as code."""
+        """The address of each kernel parameter's value in host memory, as C or Rust code."""
         prefix = ("&a.", "kernel->maps[{}].map") if self.is_c else ("&mut a.", "&mut maps[{}]")
         maps = iter(range(len(self.parameters)))
         return [
@@ -280,11 +280,11 @@ class _Code:
         ]
 
     def maps(self) -> list[Map]:
-        """The tensor maps of the contract, as code."""
+        """The tensor maps that the host encodes, as code in C or Rust."""
         return maps_of(self.contract, self.member, self.of, "a->{}[{}]" if self.is_c else "self.{}[{}]")
 
     def sizes(self) -> list[Size]:
-        """All sizes, each after those that it is computed from."""
+        """All sizes of the contract, each after the sizes from which it is computed."""
         return [
             Size(
                 name,
@@ -303,7 +303,7 @@ class _Code:
         ]
 
     def arrays(self) -> list[Array]:
-        """The arrays; none for a kernel written in the DSL by a user."""
+        """The arrays of the contract, for the templates; none for a kernel that a user wrote."""
         return [
             Array(
                 array["name"],

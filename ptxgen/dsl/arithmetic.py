@@ -32,7 +32,7 @@ class Arithmetic(Ops):
     reciprocals = True  # whether quotients by constants are products instead of `div`
 
     def accumulate(self, total: Var, a: Scalar, b: Scalar) -> None:
-        """total += a * b, rounded once."""
+        """Emit total += a * b for floats as a fused multiply-add, rounded once."""
         self.emit("fma", (a, b, total), into=total)
 
     def divide_up(self, value: Value, by: int) -> Value:
@@ -119,7 +119,7 @@ class Arithmetic(Ops):
         return a, b, c, d
 
     def _word(self, caller: str, word: Scalar) -> Value:
-        """A u32 value, of a number of Python, too."""
+        """The argument as a u32 value: a value as it is, a Python int as a literal."""
         if is_int(word):
             return self.mov(int(word), type=u32)
         if not isinstance(word, Value) or word.type is not u32:

@@ -36,7 +36,7 @@ class Opener(Protocol):
     account: Account
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
 
 
 K = TypeVar("K", bound=Opener)

@@ -101,7 +101,7 @@ class KernelBuilder(Roles):
             raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
 
     def _declare_parameter(self, param: ir.Param) -> None:
-        """Add a parameter that is not loaded."""
+        """Declare a kernel parameter without emitting a load of its value."""
         self._check_parameter(param.name)
         self._params[param.name] = param
 
@@ -323,7 +323,7 @@ class KernelBuilder(Roles):
 
 
 class _Finished:
-    """What a builder is after `finish`."""
+    """The class of a kernel builder after `finish`, whose use raises an error."""
 
     name: str
 

@@ -28,7 +28,7 @@ class Scratch(Protocol):
     """Returns the same shared memory at each call with a name, for `count` elements of the type."""
 
     def __call__(self, count: int, dtype: ScalarType, name: str = ..., /) -> Pointer:
-        """The pointer to the memory."""
+        """The pointer to shared memory for `count` elements of the type, the same for the same name."""
 
 
 class Warp:
@@ -65,7 +65,7 @@ class Warp:
         return _like(value, self.scanned(values, joined))
 
     def scanned(self, values: tuple[Value, ...], combine: Combine) -> tuple[Value, ...]:
-        """The inclusive scan over lanes, in each lane."""
+        """The result of the inclusive scan over the warp's lanes, in each lane."""
         k = self._k
         for distance in reversed(_DISTANCES):
             moved = [k.shfl_pred(value, distance, 0, _ALL, mode="up") for value in values]
@@ -84,7 +84,7 @@ class Warp:
         return _like(value, self.reduced(values, joined))
 
     def reduced(self, values: tuple[Value, ...], combine: Combine) -> tuple[Value, ...]:
-        """The reduction in the order of the lanes, in each lane."""
+        """The values of the warp's lanes combined in the order of the lanes, in each lane."""
         k = self._k
         is_full = k.threads % WARP_SIZE == 0
         last = WARP_SIZE - 1 if is_full else self._last_lane()
@@ -114,8 +114,8 @@ class Warp:
     def extremes(
         self, caller: str, value: Value, index: Value, cmp: _Order
     ) -> tuple[tuple[Value, ...], Combine]:
-        """A value with its index, and what takes the better of two: the one that compares as `cmp` says, of
-        equal ones that with the lesser index.
+        """For argmax: a value with its index, and a function that takes the better of two, the one that
+        compares as `cmp` says, of equal ones that with the lesser index.
         """
         self._check(caller, value)
         if getattr(index, "type", None) not in (u32, s32):
@@ -325,7 +325,7 @@ class Cta:
         return self._folded((part,), lambda a, b: (join(a[0], b[0]),))[0]
 
     def _folded(self, part: tuple[Value, ...], combine: Combine) -> tuple[Value, ...]:
-        """The results of all warps, each with its own as `part`, combined in their order."""
+        """The results of all warps of the CTA, combined in the warps' order; `part` is this warp's."""
         if self._warps == 1:
             return part
         total, *others = _loaded(self._k, self._written(part, 0), self._warps)
@@ -354,7 +354,7 @@ class Cta:
         return slots
 
     def _slots(self, values: Sequence[Value], count: int) -> list[Pointer]:
-        """For each value `count` shared elements, which all threads may write."""
+        """The pointers to `count` shared elements for each value, which all threads may write."""
         if self._used or self._k.is_in_block:
             self._k.barrier()  # all threads have read what was stored before
         self._used = True

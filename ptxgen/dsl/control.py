@@ -372,7 +372,7 @@ class Control(Grid):
 
     @property
     def innermost_loop(self) -> str:
-        """The kind of the innermost open loop, empty outside of loops."""
+        """The kind of the innermost open loop of the kernel; the empty string outside of loops."""
         return self._loops[-1].kind if self._loops else ""
 
     def refuse_breaks(self, why: str) -> None:

@@ -146,7 +146,7 @@ class Debugging(Control):
         self.append("call", (*([results] if results.items else []), ir.Symbol(function.name), operands))
 
     def _text(self, text: str) -> Value:
-        """The generic address of a text in global memory, which ends with a zero."""
+        """The generic address, u64, of a zero-terminated text in global memory."""
         data = text.encode() + b"\0"
         known = self._texts.get(data)
         if known is None:

@@ -281,7 +281,7 @@ class Divergence:
         return [lanes[n : n + WARP_SIZE] for n in range(0, len(lanes), WARP_SIZE)]
 
     def _agree(self, lanes: Lanes) -> bool:
-        """Whether all lanes of each warp have the same value."""
+        """Whether all lanes of each warp have the same element of an array over threads."""
         return all(map(_is_one, self._warps(lanes)))
 
 

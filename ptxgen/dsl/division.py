@@ -25,7 +25,7 @@ class Reciprocal(NamedTuple):
 
 
 def quotient(a: Value, by: object) -> Value | None:
-    """a // by, rounded towards zero, without `div`; None if it takes `div`."""
+    """The quotient a // by, rounded towards zero, without the instruction `div`; None if it takes a `div`."""
     if not _is_reduced(by, a.type):
         return None
     if by == 1:
@@ -36,7 +36,7 @@ def quotient(a: Value, by: object) -> Value | None:
 
 
 def remainder(a: Value, by: object) -> Value | None:
-    """a % by, with the sign of a, without `rem`; None if it takes `rem`."""
+    """The remainder a % by, with the sign of a, without the instruction `rem`; None if it takes a `rem`."""
     if not _is_reduced(by, a.type):
         return None
     if a.type in _UNSIGNED and not by & (by - 1):

@@ -42,7 +42,7 @@ class _Exit(NamedTuple):
     has_value: bool
 
     def cure(self, kind: str) -> str:
-        """The hint for a block of this kind."""
+        """The advice in an error that a Python exit from a block of this kind raises."""
         if self.has_value:
             return _RESULT
         leaves_loop = self.word == "break" or (self.word == "return" and kind in _LOOPS)

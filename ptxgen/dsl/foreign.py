@@ -46,7 +46,7 @@ _ANY_WORD: Final = "a word of k, such as k.exp(v), k.sqrt(v) or k.max(a, b)"
 
 
 class Foreign:
-    """The operations of Python that a value refuses, each with a hint."""
+    """The operations of Python and numpy that a kernel's value refuses, each with a hint."""
 
     __slots__ = ()
 

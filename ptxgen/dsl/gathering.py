@@ -79,7 +79,7 @@ class Gathering:
         self._divergence.vary(variable)
 
     def by(self, condition: Value) -> Splits:
-        """Whether a condition splits a warp."""
+        """Whether a predicate may differ between lanes of one warp, so that a branch splits the warp."""
         return lambda: self._divergence.splits(condition.reg)
 
     def by_bounds(self, start: Scalar, stop: Scalar, step: int, type: ScalarType) -> Splits:

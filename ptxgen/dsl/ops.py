@@ -160,7 +160,7 @@ class Ops:
         """Check a warp-wide instruction that is about to be emitted; control flow may refuse it."""
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
-        """Append one instruction without checks, with the guard of an enclosing `only_if`."""
+        """Append one instruction without checks, predicated if an `only_if` block is open."""
         self._statements.append(ir.Instr(opcode, operands, self._guard, self.origin(2)))
 
     def origin(self, depth: int = 1) -> ir.Origin:

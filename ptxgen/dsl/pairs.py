@@ -27,7 +27,7 @@ class Pair:
 
     @classmethod
     def of(cls, k: Ops, low: object, high: object) -> Pair:
-        """See `k.pair`."""
+        """The pair of two f32 values or numbers; see `k.pair`."""
         halves = [_half(k, low)] * 2 if high is low else [_half(k, low), _half(k, high)]
         return cls(k, k.pack(halves))
 
@@ -41,7 +41,7 @@ class Pair:
         return Pair(self._k, self._k.mul_f32x2(self.bits, self._bits(other)))
 
     def fma(self, by: Pair | Value | float, plus: Pair | Value | float) -> Pair:
-        """This pair times `by` plus `plus`, rounded once."""
+        """Multiply both halves of this pair by those of `by` and add those of `plus`, each rounded once."""
         return Pair(self._k, self._k.fma_f32x2(self.bits, self._bits(by), self._bits(plus), rnd="rn"))
 
     def halves(self, into: Sequence[Var] | None = None) -> tuple[Value, Value]:

@@ -23,7 +23,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class SharedMemory(Debugging):
-    """Declares tiles in shared memory."""
+    """The methods of a kernel builder that declare tiles in shared memory."""
 
     def __init__(self, name: str, target: Target, block_shape: Extents) -> None:
         super().__init__(name, target, block_shape)

@@ -52,7 +52,7 @@ def _step(
 
 
 def _before(a: tuple[Value, ...], b: tuple[Value, ...]) -> Value:
-    """Whether values come before others."""
+    """Whether a tuple of values sorts before another one, a predicate."""
     (key, second), (other, other_second) = a[:2], b[:2]
     return (key < other) | ((key == other) & (second.as_(u32) < other_second.as_(u32)))
 

@@ -39,7 +39,7 @@ class Panel:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from one row to the next."""
+        """The bytes from one row of the panel to the next."""
         return self.chunks * CHUNK_BYTES
 
 
@@ -83,12 +83,12 @@ class SwizzledTile:
 
     @property
     def chunk(self) -> int:
-        """Elements in a chunk."""
+        """The number of elements in a chunk, which has 16 bytes."""
         return CHUNK_BYTES // self.dtype.nbytes
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of one stage."""
+        """The bytes of shared memory that one stage takes."""
         return self.rows * self.columns * self.dtype.nbytes
 
     def chunk_pointer(self, chunks: int, row: Value, chunk: Value) -> TilePointer:
@@ -172,7 +172,9 @@ class SwizzledTile:
         return part
 
     def panel_of(self, chunk: int) -> Panel:
-        """The panel that holds a chunk of the row. Raises `ConfigError` if there is no such chunk."""
+        """The panel of the tile that holds a chunk of its rows. Raises `ConfigError` if there is no such
+        chunk.
+        """
         for panel in self.panels:
             if panel.first <= chunk < panel.first + panel.chunks:
                 return panel

@@ -35,7 +35,7 @@ class TensorPointer(Pointer):
 
     @property
     def address(self) -> ir.TensorAddress:  # type: ignore[override]  # rows say which address they take
-        """The operand `[base, {c0, …}]`."""
+        """The operand of a tensor copy as PTX writes it: `[base, {c0, …}]`."""
         placed = tuple(at.reg if isinstance(at, Value) else ir.IntImm(int(at)) for at in self.coordinates)
         return ir.TensorAddress(self.value.reg, 0, placed)
 

@@ -40,7 +40,7 @@ class SharedTile:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from the start of one row to the start of the next."""
+        """The bytes from the start of one row of the tile to the start of the next: the pitch."""
         return self.pitch * self.dtype.nbytes
 
     def pointer(self, row: Scalar = 0, column: Scalar = 0) -> TilePointer:
@@ -100,7 +100,7 @@ class TilePointer(Pointer):
         self.tile = tile
 
     def step(self, rows: int = 0, columns: int = 0) -> TilePointer:
-        """The pointer `rows` and `columns` further on, both Python ints; emits no instruction."""
+        """The pointer `rows` rows and `columns` columns on, both Python ints; emits no instruction."""
         require_steps(rows, columns)
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         return TilePointer(self.tile, self.value, self.offset + nbytes)
@@ -167,19 +167,19 @@ class Fragment:
         return self._vars[row][column]
 
     def row(self, index: int) -> list[Var]:
-        """The variables of one row."""
+        """The variables that this thread holds of one row of the fragment."""
         return self._vars[index]
 
     def __iter__(self) -> Iterator[list[Var]]:
         return iter(self._vars)
 
     def all(self) -> Iterator[Var]:
-        """All variables, row by row."""
+        """All variables of the fragment, row by row."""
         for row in self._vars:
             yield from row
 
     def part(self, rows: slice, columns: slice = slice(None)) -> Fragment:
-        """Some of the rows, and of their columns, with the same variables."""
+        """A fragment of some rows and columns of this one; it has the same variables, not copies."""
         part = copy(self)
         part._vars = [row[columns] for row in self._vars[rows]]
         part.rows, part.columns = len(part._vars), len(range(self.columns)[columns])
@@ -194,6 +194,6 @@ class Fragment:
         return transposed
 
     def fill(self, value: float) -> None:
-        """Set all variables to `value`."""
+        """Emit instructions that set all variables of the fragment to `value`."""
         for variable in self.all():
             variable.set(value)

@@ -1,4 +1,4 @@
-"""Instructions whose results no other instruction needs."""
+"""Finds the instructions of a kernel whose results no other instruction reads."""
 
 from __future__ import annotations
 

@@ -44,16 +44,16 @@ class Emitter(Protocol):
         """Write one element at a pointer, or 2 or 4 consecutive elements."""
 
     def divided(self, a: Value, by: Scalar) -> Value:
-        """The quotient of two integers."""
+        """Emit the quotient of two integers, rounded towards zero: a // by."""
 
     def remainder(self, a: Value, by: Scalar) -> Value:
-        """The remainder of two integers."""
+        """Emit the remainder of two integers, with the sign of a: a % by."""
 
     def ordered(self, a: Value, cmp: str, b: Scalar) -> Value:
         """Whether two numbers compare as `cmp` says: lt, le, gt or ge."""
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
-        """Append one instruction without checks."""
+        """Append one instruction to the kernel without checks of its operands."""
 
     def fresh(self, type: ScalarType) -> Value:
         """A value of `type` in a new register, which no instruction has written yet."""
@@ -344,7 +344,7 @@ class Pointer:
         return self._element(index, 1)
 
     def _element(self, index: Scalar, count: int) -> Pointer:
-        """The pointer to element `index` * `count`."""
+        """The pointer to the first element of vector `index`: element `index` * `count`."""
         if not isinstance(index, Value):
             if not is_int(index):
                 raise self._no_index(index)
@@ -439,13 +439,13 @@ class Pointer:
 
     @property
     def value(self) -> Value:
-        """The register part of the address."""
+        """The register of the address, without the constant byte offset: u64, or u32 in shared memory."""
         assert isinstance(self.base, Value)  # only parameters are addressed by name
         return self.base
 
     @property
     def address(self) -> ir.Address:
-        """The operand `[base+offset]`."""
+        """The address as an operand of a load or store in PTX: `[base+offset]`."""
         base = self.base if isinstance(self.base, ir.Symbol) else self.base.reg
         return ir.Address(base, self.offset)
 

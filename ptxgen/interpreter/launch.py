@@ -223,7 +223,7 @@ def _check(
 
 
 def _arrays(in_flight: object) -> Sequence[NDArray[Any]]:
-    """The arrays of `in_flight`, which are checked."""
+    """The checked arrays of the argument `in_flight` of `run`."""
     arrays = in_flight if isinstance(in_flight, list | tuple) else (in_flight,)
     for array in arrays:
         if not isinstance(array, np.ndarray) or arrays is not in_flight:
@@ -257,7 +257,7 @@ _parsed = functools.lru_cache(maxsize=8)(parse_on_use)
 
 @dataclass(slots=True)
 class _Launch:
-    """One launch, with the results of its batches so far."""
+    """One launch of a kernel in the interpreter, with the results of its batches of CTAs so far."""
 
     program: Program
     allocations: AllowedAllocations | None  # of shared addresses, if bounds are checked
@@ -285,7 +285,7 @@ class _Launch:
             self.reports = self.debugger.reports()
 
     def batch_size(self, sanitize: bool) -> int:
-        """The number of CTAs that run at once."""
+        """The number of CTAs that the interpreter runs at once, as one batch."""
         _, block, cluster = self.shape
         linked = self.program.linked
         width = -(-math.prod(block) // WARP) * WARP
@@ -310,7 +310,7 @@ class _Launch:
         return max(min(sizes) // ctas, 1) * ctas
 
     def run_batch(self, first: int, count: int, asked: frozenset[str]) -> None:
-        """Run `count` CTAs, beginning with number `first`. Raises `TrapError`."""
+        """Run CTAs `first` to `first` + `count` - 1 as a batch. Raises `TrapError` if the kernel traps."""
         program, linked = self.program, self.program.linked
         grid, block, cluster = self.shape
         batch = Batch(
@@ -414,12 +414,12 @@ def _all_reports(kernel: str, reports: Reports) -> str:
 
 
 def _has(program: Program, opcode: str) -> bool:
-    """Whether an instruction's opcode begins in this way."""
+    """Whether any instruction of a program has an opcode that begins with `opcode`."""
     return any(instr.opcode.startswith(opcode) for instr in program.instrs)
 
 
 def _register_bytes(program: Program) -> int:
-    """Bytes of the registers of a lane."""
+    """The bytes that the interpreter needs for the registers of one lane (one thread)."""
     return sum(dtype.itemsize for dtype in program.dtypes)
 
 

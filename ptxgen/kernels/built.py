@@ -70,7 +70,7 @@ class BuiltFunction:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
 
     def _repr_html_(self) -> str:
-        """The parameters, the resources and the PTX in a notebook."""
+        """The kernel's parameters, resources and PTX as HTML, which a notebook shows."""
         needs, declared = self.resources, self.signature.parameters.items()
         return fragment(
             f"kernel {self.kernel.name}({', '.join(f'{name}: {type}' for name, type in declared)})",
@@ -87,12 +87,12 @@ class BuiltFunction:
 
     @property
     def kernel(self) -> ir.Kernel:
-        """The module's one kernel."""
+        """The kernel as data (`ptxgen.ir.Kernel`): the one kernel of the module."""
         return self.module.kernels[0]
 
     @cached_property
     def text(self) -> str:
-        """The module as PTX."""
+        """The PTX text of the kernel's module."""
         return render(self.module)
 
     @cached_property
@@ -107,18 +107,18 @@ class BuiltFunction:
 
     @cached_property
     def uses(self) -> Uses:
-        """The uses of arrays by the kernel, by the names of its pointer parameters."""
+        """How the kernel uses arrays: which pointer parameters it reads and writes through."""
         types = self.signature.parameters
         arrays = [n for n, type in types.items() if isinstance(type, PointerType | TensorMapType)]
         return uses_of(self.kernel, arrays)
 
     def alignment(self, name: str, dtype: ScalarType) -> int:
-        """The bytes of which the address of an array of such elements must be a multiple."""
+        """The bytes of which the address of array `name`, with elements of `dtype`, must be a multiple."""
         return self.uses.alignment.get(name, dtype.nbytes)
 
     @cached_property
     def resources(self) -> Resources:
-        """The resources that a CTA needs, estimated from the instructions."""
+        """The registers, shared memory and threads that a CTA needs, estimated from the instructions."""
         return resources(self.kernel, self.target)
 
     def refutations(self, numbers: tuple[tuple[str, int], ...] = ()) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ class BuiltFunction:
 
 
 def _refuted(obligation: Obligation, is_stored: bool) -> tuple[str, ...]:
-    """The problems and violations of a proof of shared memory, which the cache on disk may have if it
+    """The problems and violations that a proof of shared memory has, which the cache on disk may have if it
     `is_stored`.
     """
     cache = proof_cache()
@@ -264,7 +264,7 @@ def _refuted(obligation: Obligation, is_stored: bool) -> tuple[str, ...]:
 
 
 def _names_in(expressions: Iterable[Size]) -> set[str]:
-    """The names that expressions of sizes use."""
+    """The names of sizes that expressions, such as dimensions of arrays, use."""
     return {name for text in expressions for name in re.findall(r"[A-Za-z_]\w*", str(text))}
 
 

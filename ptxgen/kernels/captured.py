@@ -41,7 +41,7 @@ _FIXED: Final = (ModuleType, type, FunctionType, BuiltinFunctionType)  # the sam
 
 
 class _Missing:
-    """The value of a variable that does not exist."""
+    """The class of the value that stands for a captured variable which does not exist."""
 
 
 _MISSING: Final = _Missing()
@@ -78,7 +78,7 @@ class Captured:
         return scan if scan is not None and scan.is_same() else None
 
     def key(self) -> object:
-        """A hashable key of the values: equal for the same values."""
+        """A hashable key of the captured values: equal for equal values."""
         scan = self._scan
         if scan is None or not scan.is_same():
             scan = self._scan = _Scan(self._function, self._outputs)

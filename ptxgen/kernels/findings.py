@@ -22,7 +22,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Whether there are no findings."""
+        """Whether no run of the kernel under the sanitizers had a finding."""
         return not self.reports and not self.faults
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Findings:
     _repr_pretty_ = pretty
 
     def _repr_html_(self) -> str:
-        """The findings in a notebook."""
+        """The findings of the sanitizers as HTML, which a notebook shows."""
         return self.shown_as("sanitizers")
 
     def shown_as(self, title: str, *texts: tuple[str, str, bool]) -> str:

@@ -176,7 +176,7 @@ class KernelFunction:
     def _key(
         self, target: Target, block: Extents, asserts: bool, statics: Mapping[str, Any]
     ) -> tuple[object, ...]:
-        """The key of a build: all that its text depends on."""
+        """The key of a built kernel: all that its PTX text depends on, such as the target."""
         try:
             chosen = tuple(map(key_of, statics.values()))
         except TypeError as error:
@@ -188,7 +188,7 @@ class KernelFunction:
     def _choice(
         self, target: Target, threads: Threads | None, statics: Mapping[str, Any]
     ) -> tuple[Extents, dict[str, Any]]:
-        """The threads of a CTA along x, y and z, and all static parameters."""
+        """The choices of a build: the threads of a CTA along x, y and z, and all static parameters."""
         values = self.signature.static_values(statics)
         if threads is None:
             of_kernel = self._threads
@@ -233,7 +233,7 @@ class KernelFunction:
 
     @property
     def ptx(self) -> str:
-        """The PTX with the default target, block and static parameters."""
+        """The PTX text of the kernel with the default target, block and static parameters."""
         return self.build().text
 
     @property

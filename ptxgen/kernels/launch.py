@@ -94,7 +94,7 @@ class Read(NamedTuple):
     misfits: dict[str, str]
 
     def call(self, caller: str, parameters: Mapping[str, Type]) -> Call:
-        """The checked call. Raises `LaunchError` with every problem of the arguments."""
+        """The call with checked arguments. Raises `LaunchError` with every problem of the arguments."""
         problems = list(_problems(parameters, self))
         if len(problems) == 1:
             raise LaunchError(f"{caller}: {problems[0]}")
@@ -106,7 +106,7 @@ class Read(NamedTuple):
 
 
 def read(parameters: Mapping[str, Type], arguments: Sequence[object], stream: int | None) -> Read:
-    """The arguments of a call, in the order of the parameters."""
+    """Read the arguments of a call, in the order of the kernel's parameters, without a check."""
     values: list[Any] = []
     views: dict[str, ArrayView] = {}
     misfits: dict[str, str] = {}
@@ -130,7 +130,7 @@ def read(parameters: Mapping[str, Type], arguments: Sequence[object], stream: in
 def checked(
     caller: str, parameters: Mapping[str, Type], arguments: Sequence[object], stream: int | None
 ) -> Call:
-    """The arguments of a call. Raises `LaunchError` with every problem of the arguments."""
+    """Read and check the arguments of a call. Raises `LaunchError` with every problem of them."""
     return read(parameters, arguments, stream).call(caller, parameters)
 
 
@@ -380,11 +380,11 @@ class Runner:
         launch.put(values, stream)
 
     def launch_of(self, built: BuiltFunction, grid: Extents, ordinal: int) -> RepeatedLaunch | None:
-        """The launches of a kernel with a grid on a device; None before the first."""
+        """The prepared launches of a kernel with a grid on a GPU; None before the first launch."""
         return self._launches.get((built, grid, ordinal))
 
     def loaded(self, built: BuiltFunction, ordinal: int) -> LoadedKernel | None:
-        """A kernel on a device; None before its first launch."""
+        """The loaded kernel on a GPU; None before its first launch there."""
         return self._loaded.get((built, ordinal))
 
     def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
@@ -424,7 +424,7 @@ def interpreted(built: BuiltFunction, call: Call) -> list[Any]:
 
 
 def limited(max_instructions: int | None) -> dict[str, Any]:
-    """The keyword argument for the interpreter's limit of instructions; empty for the default."""
+    """The keyword argument of the interpreter that limits instructions; empty for the default."""
     return {} if max_instructions is None else {"max_instructions": max_instructions}
 
 

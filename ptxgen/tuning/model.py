@@ -41,7 +41,7 @@ def device_of(target: Target) -> Device | None:
 
 
 def rank_of(candidate: Candidate) -> tuple[bool, int, bool, float, int]:
-    """What orders candidates that the model has judged, the best least."""
+    """The sort key of candidates that the model has judged; the best candidate has the least key."""
     hidden = candidate.warps < HIDING_WARPS
     return (
         not candidate.works, candidate.spilled_bytes, hidden, candidate.cost, candidate.shared_bytes
@@ -99,7 +99,7 @@ class _Code:
 
 
 def _assembled(built: BuiltFunction) -> _Code | None:
-    """The assembled kernel; None if no assembler is installed. Raises `AssemblerError`."""
+    """The assembled kernel, a cubin; None if no assembler is installed. Raises `AssemblerError`."""
     try:
         assembler = find_assembler(target=built.target.name)
     except BackendError:

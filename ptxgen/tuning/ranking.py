@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def works(self) -> bool:
-        """Whether the configuration can be used."""
+        """Whether the candidate can be used: it was built and run, and its results are right."""
         return not self.problem
 
 
@@ -55,7 +55,7 @@ class Ranking:
 
     @property
     def is_by_the_clock(self) -> bool:
-        """Whether a GPU was measured."""
+        """Whether the ranking is by times measured on a GPU, not by a model."""
         return self.judge.startswith(CLOCK)
 
     @property
@@ -97,7 +97,7 @@ class Ranking:
     _repr_pretty_ = pretty
 
     def _repr_html_(self) -> str:
-        """The table in a notebook."""
+        """The ranking as an HTML table, which a notebook shows."""
         unusable = "cannot be used", "\n".join(self._unusable()), True
         return fragment(self._title, head=self._head, rows=self._rows(), texts=[unusable])
 

@@ -17,25 +17,25 @@ _TARGET: Final = "tuning"  # of the cache's entries
 
 
 class Store(Protocol):
-    """Where rankings are stored."""
+    """A store of rankings of configurations, such as a JSON file."""
 
     def get(self, kernel: str, judge: str, device: str, problem: Mapping[str, Any]) -> Ranking | None:
-        """The ranking of a kernel for a problem by a judge; None if there is none."""
+        """The stored ranking of a kernel for a problem by a judge (a GPU or the model); None without one."""
 
     def put(self, ranking: Ranking) -> None:
         """Store a ranking in place of one for the same problem."""
 
 
 class InCache:
-    """Rankings as entries of a disk cache, with its promises about owners, size and damage (None: none are
-    stored).
+    """Stores rankings as entries of a disk cache, with its promises about owners, size and damage (None: none
+    are stored).
     """
 
     def __init__(self, disk: DiskCache | None) -> None:
         self._disk = disk
 
     def get(self, kernel: str, judge: str, device: str, problem: Mapping[str, Any]) -> Ranking | None:
-        """The ranking of a kernel for a problem by a judge; None if there is none."""
+        """The stored ranking of a kernel for a problem by a judge (a GPU or the model); None without one."""
         data = self._disk.get(_key(kernel, judge, device, problem)) if self._disk is not None else None
         return None if data is None else Ranking.of_json(json.loads(data))
 

@@ -267,7 +267,7 @@ class TunedKernel:
         return self.kernel.build(target=task.target, **{**task.fixed, **one})
 
     def _extents(self, grid: Grid, chosen: Configuration) -> Extents:
-        """The CTAs of a launch with these static parameters."""
+        """The number of CTAs of a launch along x, y and z, with these static parameters."""
         if callable(grid):
             statics = {name: value for name, value in chosen.items() if name != THREADS}
             signature = self.kernel.signature

@@ -60,6 +60,7 @@ TABLE = {
     "emit merge --head-dim-v 16": (*OF_EMIT, "flash.contract.gradients"),
     "emit backward --owner keys --head-dim 16": (*OF_EMIT, *ARRAYS),
     "emit sum": (*OF_EMIT, *ARRAYS),
+    "emit round": (*OF_EMIT, *ARRAYS),
     "emit widen --matrix Q --head-dim 16 --dtype e4m3 --target sm_90a": (*OF_EMIT, *ARRAYS),
     "check --help": (
         *OF_FLASH,

@@ -417,7 +417,7 @@ def test_what_cannot_be_is_3(argv: list[str], message: str, tmp_path: Path, call
     [
         (
             ["deocde", "--head-dim", "16"],
-            "the kernels are forward, decode, append, merge, backward, widen, sum, got "
+            "the kernels are forward, decode, append, merge, backward, widen, sum, round, got "
             "'deocde'; did you mean 'decode'?",
         ),
         (["decode"], "ptxgen emit decode: error: --head-dim is required"),
@@ -444,7 +444,7 @@ def test_what_cannot_be_is_3(argv: list[str], message: str, tmp_path: Path, call
         (["sum", "--head-dim", "16"], "ptxgen emit sum: error: unrecognized arguments: --head-dim 16"),
         (
             ["bakward"],
-            "the kernels are forward, decode, append, merge, backward, widen, sum, got "
+            "the kernels are forward, decode, append, merge, backward, widen, sum, round, got "
             "'bakward'; did you mean 'backward'?",
         ),
     ],

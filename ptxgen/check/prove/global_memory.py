@@ -54,7 +54,7 @@ def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
 
 
 def _count(instr: Instr) -> int:
-    """The number of accesses to global memory of an instruction."""
+    """How many accesses to global memory an instruction makes."""
     return sum(1 for _ in global_touches(instr))
 
 
@@ -91,7 +91,7 @@ class _Prover:
         self._held: dict[tuple[Any, ...], bool] = {}
 
     def run(self) -> Iterator[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each access to global memory: the verdicts in the order of the PTX text."""
         for block in self._graph.blocks:
             if block.index not in self._graph.rank:
                 continue
@@ -104,7 +104,7 @@ class _Prover:
                         yield judged(source, which, finding)
 
     def _judged(self, site: InstrSite, touch: GlobalTouch) -> Finding | None:
-        """The verdict on an access; None if the access is to another space."""
+        """The verdict on an access to global memory; None if the access is to another space."""
         if touch.address.base is None and touch.reason:
             return Finding(UNKNOWN, touch.reason)
         if touch.box is not None:
@@ -200,7 +200,7 @@ class _Prover:
         return (*self._symbolic.facts(self._paths.reach(site.block)), *guard_facts)
 
     def _sizes(self, site: InstrSite, touch: GlobalTouch) -> Iterator[tuple[Poly, Facts]]:
-        """The numbers of bytes that may be accessed, each with the facts that hold for it."""
+        """The numbers of bytes that one access may have, each with the facts that hold for it."""
         most = Poly.of(touch.nbytes)
         if touch.size is None or touch.counted is None:
             yield most, ()

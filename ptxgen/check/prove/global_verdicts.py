@@ -24,12 +24,12 @@ class GlobalProof:
 
     @property
     def complete(self) -> bool:
-        """Whether every access is proved."""
+        """Whether every access of the kernel to global memory is proved."""
         return all(v.verdict == PROVED for v in self.accesses)
 
     @property
     def violations(self) -> tuple[Verdict, ...]:
-        """The verdicts on accesses that are shown to be wrong."""
+        """The verdicts on accesses to global memory that are shown to be wrong."""
         return tuple(v for v in self.accesses if v.verdict == VIOLATION)
 
     @property
@@ -39,12 +39,12 @@ class GlobalProof:
 
     @property
     def kinds(self) -> tuple[tuple[str, tuple[Verdict, ...]], ...]:
-        """The verdicts by kind, of which there is one, with its name."""
+        """The verdicts by the name of their kind, of which there is one: accesses to global memory."""
         return (("global accesses", self.accesses),)
 
     @property
     def unproved(self) -> tuple[Verdict, ...]:
-        """Every verdict that is not `proved`."""
+        """Every verdict on an access to global memory that is not `proved`."""
         return *self.violations, *self.unknown
 
     def __str__(self) -> str:
@@ -57,11 +57,11 @@ class GlobalProof:
         return f"{self.kernel}: {counts}"
 
     def report(self) -> str:
-        """The counts, then every verdict that is not `proved`."""
+        """The proof as text: how many accesses have each verdict, then every verdict that is not `proved`."""
         return "\n".join([str(self), *map(str, self.unproved)])
 
     def to_dict(self) -> dict[str, Any]:
-        """The proof as JSON can hold it."""
+        """The proof of global memory as a dictionary that JSON can hold."""
         return {
             "kernel": self.kernel,
             "block": list(self.block),

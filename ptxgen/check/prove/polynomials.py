@@ -23,7 +23,7 @@ UNBOUNDED: Final = 1 << 200  # an infinite bound
 
 
 class TooLargeError(ArithmeticError):
-    """A coefficient may not fit int64, or a product has too many terms."""
+    """Raised where a coefficient of a polynomial may not fit int64, or a product has too many terms."""
 
 
 def _largest(c: Coefficient) -> int:
@@ -59,7 +59,7 @@ def _degree(terms: Mapping[Monomial, Coefficient]) -> int:
 
 
 class Poly:
-    """A sum of monomials with coefficients; immutable."""
+    """A polynomial of integer atoms: a sum of monomials with coefficients; immutable."""
 
     __slots__ = ("_key", "_tight", "bounds", "terms")
 
@@ -71,12 +71,12 @@ class Poly:
 
     @classmethod
     def of(cls, value: int | Lanes) -> Poly:
-        """A constant polynomial."""
+        """The polynomial that has a constant value and no atoms."""
         return cls({(): _plain(value if isinstance(value, int) else value.astype(np.int64))})
 
     @property
     def key(self) -> Hashable:
-        """A hashable key, equal for equal polynomials."""
+        """A hashable key of the polynomial, equal for equal polynomials."""
         if self._key is None:
             self._key = frozenset(
                 [(m, c if c.__class__ is int else c.tobytes()) for m, c in self.terms.items()]
@@ -204,7 +204,7 @@ def _terms(value: Poly | int) -> Mapping[Monomial, Coefficient]:
 
 
 def put(terms: dict[Monomial, Coefficient], m: Monomial, c: Coefficient) -> None:
-    """Add a term to a sum of terms."""
+    """Add a monomial with a coefficient to the terms of a polynomial, in place."""
     if m not in terms:
         terms[m] = c
         return
@@ -258,12 +258,12 @@ class Atom(NamedTuple):
 
     @property
     def poly(self) -> Poly:
-        """The atom as a polynomial."""
+        """The polynomial that is this atom alone, with the coefficient 1."""
         return Poly({(self.number,): 1})
 
 
 class Atoms:
-    """All atoms of a proof, each once."""
+    """All atoms, the integer variables of polynomials, that a proof uses, each once."""
 
     def __init__(self) -> None:
         self._all: list[Atom] = []
@@ -284,7 +284,7 @@ class Atoms:
         return not self._settled[number], number
 
     def nested_first(self, number: int) -> tuple[bool, int]:
-        """Another sort key: atoms in which others are nested come before these, whichever were made first,
+        """A sort key of atoms: atoms in which others are nested come before these, whichever were made first,
         so that a row modulo the heads of a group comes before the index of the CTA that is in it.
         """
         return not self._settled[number], (self._depths[number] << _NUMBER_BITS) + number
@@ -304,7 +304,7 @@ class Atoms:
         return self._atom((kind, a.key, b.key), kind, kind, low, high, args=args).poly
 
     def either(self, cases: tuple[Case, ...]) -> Poly:
-        """An atom that has one of several values."""
+        """The atom that takes one of several values, each under its conditions."""
         bounds = [self.bounds(case.value) for case in cases]
         key = ("either", *[(c.value.key, *[g.key for g in c.conditions]) for c in cases])
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
@@ -364,7 +364,7 @@ class Atoms:
         return max(low, -UNBOUNDED), min(high, UNBOUNDED)
 
     def product(self, m: Monomial) -> tuple[int, int]:
-        """The bounds of a monomial."""
+        """The lowest and the highest value of a monomial, from the bounds of its atoms."""
         known = self._products.get(m)
         if known is not None:
             return known

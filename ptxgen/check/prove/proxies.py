@@ -65,7 +65,9 @@ class _Span(NamedTuple):
         return self.variable == other.variable and self.low < other.high and other.low < self.high
 
     def may_meet(self, other: _Span, static: frozenset[str]) -> bool:
-        """Whether two spans may share bytes. Variables that are not in `static` may begin at one address."""
+        """Whether two spans of shared memory may overlap. Variables that are not in `static` may begin at one
+        address.
+        """
         if self.variable == other.variable:
             return self.meets(other)
         return self.variable not in static and other.variable not in static
@@ -82,7 +84,7 @@ class _Access(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """Ordinary stores, and reads and writes of asynchronous operations."""
+    """The accesses to shared memory by proxy: ordinary stores, and asynchronous reads and writes."""
 
     stores: list[_Access]
     reads: list[_Access]
@@ -223,7 +225,7 @@ class _Ways:
         return self._known[key]
 
     def is_after_fence(self, site: InstrSite) -> bool:
-        """Whether a way leads from a fence to an instruction."""
+        """Whether a path of control leads from a proxy fence to an instruction."""
         if any(n < site.position for n, mark in self.marks[site.block] if mark == _FENCE):
             return True
         seen: set[int] = set()
@@ -258,7 +260,7 @@ class _Way:
                     todo.append((after, 0, passed))
 
     def leads_to(self, site: InstrSite) -> bool:
-        """Whether the way leads to an instruction."""
+        """Whether the path of control leads to an instruction."""
         first = self._start.position + 1
         ahead = site.block == self._start.block and site.position >= first
         if ahead and self._passed(site.block, first, site.position, 0) is not None:

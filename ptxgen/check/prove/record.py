@@ -28,7 +28,7 @@ Row = list[Any]
 
 
 def recorded(proofs: Proofs) -> bytes | None:
-    """The record of proofs; None if they show a fault or have a problem to report."""
+    """The record of a kernel's proofs as JSON data; None if they show a fault or report a problem."""
     shared, everywhere = proofs.shared, proofs.global_memory
     if shared.problems or shared.unfenced or shared.violations:
         return None
@@ -87,7 +87,7 @@ def _is_row(row: object, counts: dict[str, int]) -> bool:
 
 
 def _instructions(module: Module) -> dict[str, list[Instr]]:
-    """The instructions of each kernel and function, by its name."""
+    """The instructions of each kernel and function of a module, by name."""
     bodies = {f.name: f.body or () for f in module.functions} | {k.name: k.body for k in module.kernels}
     return {name: [s for s in body if isinstance(s, Instr)] for name, body in bodies.items()}
 

@@ -263,7 +263,7 @@ class _Prover:
 
     @property
     def touched(self) -> list[Touched]:
-        """The accesses with their verdicts."""
+        """The accesses of the kernel to shared memory, each with its verdict."""
         return self._judged_accesses[1]
 
     @property
@@ -282,7 +282,7 @@ class _Prover:
 
     @property
     def has_tensor_memory(self) -> bool:
-        """Whether an instruction uses tensor memory."""
+        """Whether any instruction of the kernel allocates, frees or uses tensor memory."""
         return any(operation_of(i) for b in self._graph.order for i in self._graph.blocks[b].instrs)
 
     @cached_property
@@ -291,7 +291,7 @@ class _Prover:
 
     @property
     def allocations(self) -> Allocations:
-        """The allocations of tensor memory."""
+        """The allocations of tensor memory that the kernel makes (`tcgen05.alloc`)."""
         return Allocations(self._search, self._graph, self._order, self._products)
 
     def tensor_memory(self, allocations: Allocations, refuted: str) -> Iterator[Judged]:

@@ -45,7 +45,7 @@ class Subject:
 
     @cached_property
     def graph(self) -> Graph:
-        """The kernel's control flow."""
+        """The kernel's control-flow graph, with dominators and loops."""
         return Graph(blocks(self.whole.kernel))
 
     @cached_property

@@ -62,7 +62,7 @@ class Verdict:
         return f"kernel {self.kernel}: {self.verdict}{reason}\n    in {self.instr}{where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as JSON can hold it."""
+        """The verdict as a dictionary that JSON can hold."""
         return asdict(self)
 
 
@@ -99,17 +99,17 @@ class Proof:
 
     @property
     def violations(self) -> tuple[Verdict, ...]:
-        """The verdicts that show what is wrong."""
+        """The verdicts that show an access, barrier or other instruction to be wrong."""
         return tuple(v for v in self.verdicts if v.verdict == VIOLATION)
 
     @property
     def unknown(self) -> tuple[Verdict, ...]:
-        """The verdicts that show neither that something is right nor that it is wrong."""
+        """The verdicts on instructions that are shown neither to be right nor to be wrong."""
         return tuple(v for v in self.verdicts if v.verdict == UNKNOWN)
 
     @property
     def kinds(self) -> tuple[tuple[str, tuple[Verdict, ...]], ...]:
-        """The verdicts by kind, with its name; convergence and tensor memory if there are any."""
+        """The verdicts by kind, with its name: accesses, barriers, and any on warps and tensor memory."""
         kinds = [("shared accesses", self.accesses), ("barriers", self.barriers)]
         if self.convergence:
             kinds.append(("warp instructions", self.convergence))
@@ -119,7 +119,7 @@ class Proof:
 
     @property
     def unproved(self) -> tuple[Problem | Verdict, ...]:
-        """The problems, every verdict that is not `proved`, and missing proxy fences."""
+        """What is not proved: the problems, verdicts that are not `proved`, and missing proxy fences."""
         return *self.problems, *self.violations, *self.unknown, *self.unfenced
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class Proof:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The proof as JSON can hold it."""
+        """The proof of shared memory as a dictionary that JSON can hold."""
         return {
             "kernel": self.kernel,
             "block": list(self.block),

@@ -1,4 +1,4 @@
-"""Sums of products in tensor memory."""
+"""Accumulators in tensor memory, to which `tcgen05.mma` adds products of matrices."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Memory(Protocol):
 
     @property
     def group(self) -> Any:
-        """The modifier of instructions that says whether one CTA or a pair of them executes them."""
+        """The modifier, `.cta_group::1` or `::2`, of instructions that one CTA or a pair executes."""
 
     def require_issuing(self, caller: str) -> None:
         """Raise `TypeMismatchError` outside of the code of the thread that starts products."""
@@ -42,7 +42,7 @@ class Side(Owner, Protocol):
     """The owner of a matrix: a stage, which either products use, or threads that load and store."""
 
     def require_side(self, caller: str, *, products: bool) -> None:
-        """Raise `TypeMismatchError` unless products use the matrix here, or threads do."""
+        """Raise `TypeMismatchError` unless products, or else threads' accesses, use the matrix here."""
 
 
 class TensorMatrix:
@@ -106,7 +106,7 @@ def load_row(k: Roles, at: Pointer, count: int) -> list[Var]:
 
 
 def load_row_with_largest(k: Roles, at: Pointer, count: int) -> tuple[list[Var], Value]:
-    """The variables of `load_row`, and the largest number among them."""
+    """Load this thread's cells as `load_row` does: the f32 variables, and the largest number among them."""
     if any(k.target.has_features_of(family) for family in REDUCTIONS):
         variables, tops = [], []
         for first, number in _pieces(count):
@@ -126,7 +126,7 @@ def largest(k: Roles, values: Sequence[Value]) -> Value:
 
 
 def store_row(k: Roles, at: Pointer, values: Sequence[Value], *, waits: bool = True) -> None:
-    """Store a value of 32 bits of this thread to each of the following columns, and wait for it if told."""
+    """Store this thread's 32-bit values, one to a column of tensor memory; `waits`: until they are there."""
     for first, number in _pieces(len(values)):
         k.tcgen05_st(columns_after(at, first), values[first : first + number], num=_times(number))
     if waits:
@@ -148,7 +148,7 @@ def scale_row(k: Roles, at: Pointer, count: int, factor: Value, piece: int) -> N
 
 
 def columns_after(at: Pointer, columns: int) -> Pointer:
-    """An address of tensor memory `columns` columns further on."""
+    """The address in tensor memory that is `columns` columns after the address `at`."""
     return Pointer(at.base, at.space, at.dtype, at.offset + columns)
 
 
@@ -186,5 +186,5 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _times(number: int) -> Any:
-    """The modifier of a load or store of so many columns."""
+    """The `.num` modifier of a `tcgen05` load or store of so many columns, such as x32."""
     return f"x{number}"

@@ -62,7 +62,7 @@ def kind_of(dtype: ScalarType, fp8: str) -> tuple[str, str]:
 
 
 def step_elements(dtype: ScalarType) -> int:
-    """The elements of memory along K that one product reads."""
+    """The elements along the K dimension that one `tcgen05.mma` reads from shared memory."""
     return STEP_BYTES // dtype.nbytes
 
 
@@ -91,7 +91,7 @@ class Descriptor:
         return cls(at.tile.k, units_of(at), fields)
 
     def moved(self, nbytes: int) -> Value:
-        """The descriptor, u64, for an address `nbytes` bytes further on."""
+        """The u64 matrix descriptor for an operand that begins `nbytes` bytes after this one."""
         k = self._k
         lower = self._units + (self._lower + (nbytes >> _UNIT_SHIFT))
         return k.pack([lower, k.mov(self._upper, type=u32)]).as_(u64)
@@ -109,6 +109,6 @@ def is_packed(operand: Operand) -> bool:
 
 
 def _fields(layout: Layout, *, k_is_rows: bool) -> SharedMatrix:
-    """What a descriptor says of a layout, but for the address."""
+    """The bits of a matrix descriptor that describe a tile's layout, without its address."""
     leading = layout.slab_bytes if k_is_rows else _UNIT  # K-major: not used
     return SharedMatrix(0, leading, SWIZZLE_ROWS * layout.row_bytes, 0, OF_MAPS[layout.swizzle])

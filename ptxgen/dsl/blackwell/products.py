@@ -102,6 +102,6 @@ def _require_swizzles(names: str, *operands: Operand | TensorOperand) -> None:
 
 
 def _described(of: Operand | TensorOperand) -> str:
-    """An operand in an error."""
+    """The words for an operand of a product in an error message."""
     suffix = ".T" if isinstance(of, Operand) and of.transposed else ""
     return f"{of.name}{suffix} ({of.rows} x {of.columns} {of.fp8 or of.dtype})"

@@ -26,13 +26,13 @@ _COLUMN_STEP: Final = 8  # columns of sums in one CTA; twice as many in a pair
 
 
 class RingHost(Memory, Products, Protocol):
-    """Tensor memory, as a ring uses it."""
+    """The interface of tensor memory that a ring of stages in it uses."""
 
     def take(self, caller: str, columns: int) -> int:
-        """Allot columns; returns the first."""
+        """Allot columns of tensor memory; returns the first column's number."""
 
     def address(self, column: int, moved_by: Value | None = None) -> Pointer:
-        """The address of a column."""
+        """The address of a column in tensor memory, u32."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class TensorRing(RingMemory):
     # ------------------------------------------------------------------------------ roles
 
     def prepare(self) -> None:
-        """Initialise the barriers, in one thread."""
+        """Initialise the mbarriers of the ring's stages, in one thread."""
         group = self.memory.cta_group
         hands_on = (WARPGROUP if self.dealt else self.consumer.warps) * group
         back = hands_on if self.then is None else hands_on + self.then.warps * group
@@ -219,7 +219,9 @@ class TensorRing(RingMemory):
             k.refuse_predicated(caller)
 
     def _of_products(self, kind: str, cursor: Cursor, waits: int, arrives: int) -> Iterator[TensorStage]:
-        """A step of the side of products, which waits and arrives at the barriers from these columns on."""
+        """A ring step of the thread that starts products: it waits and arrives at barriers from these columns
+        on.
+        """
         k, memory = self.k, self.memory
         role = self.producer if kind == "fill" else self.consumer
         stage = self._stage_of(kind, cursor)
@@ -276,7 +278,7 @@ class TensorRing(RingMemory):
         self._arrive_at_products(self._handed_barrier(stage.index), self.consumer)
 
     def _handed_barrier(self, index: Value | int) -> TilePointer:
-        """The barrier at which a stage is handed on."""
+        """The mbarrier at which the role that takes a stage over waits for it."""
         at = self._handed
         assert at is not None  # a role takes stages then
         if isinstance(index, int):
@@ -284,7 +286,7 @@ class TensorRing(RingMemory):
         return at.moved(self.k.mad(index, _BARRIER_ALIGN, at.value, mode="lo"))
 
     def _arrive_at_products(self, barrier: TilePointer, role: Role) -> None:
-        """Arrive at a barrier of the thread that starts products, once for each warp."""
+        """Arrive, once for each warp, at the mbarrier where the thread that starts products waits."""
         k = self.k
         there = self.memory.of_even_cta(barrier) if self.spans_cluster else barrier
         k.bar_warp_sync(-1)
@@ -299,7 +301,7 @@ class TensorRing(RingMemory):
         return TensorStage(self, kind, index)
 
     def matrix(self, name: str, stage: TensorStage) -> Accumulator | TensorOperand:
-        """A matrix of a stage."""
+        """A matrix in tensor memory that belongs to a stage of the ring."""
         shape = self._shapes[name]
         first, moved_by = self._first + shape.first, stage.index * self._width
         if isinstance(moved_by, int):
@@ -312,7 +314,7 @@ class TensorRing(RingMemory):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the matrices."""
+        """The names of the matrices that each stage of the ring has."""
         return tuple(self._shapes)
 
 

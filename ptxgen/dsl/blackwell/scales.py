@@ -34,12 +34,12 @@ class Scales:
 
     @property
     def _blocks(self) -> int:
-        """Blocks of 128 rows."""
+        """The number of blocks of 128 rows of which the operand has scale factors."""
         return -(-self.rows // SCALE_ROWS)
 
     @property
     def columns(self) -> int:
-        """The columns of tensor memory."""
+        """The number of columns of tensor memory that the scale factors take."""
         return self._blocks * SCALE_COLUMNS * self.factors // CELL
 
     def of_cell(self, number: int) -> Pointer:
@@ -81,7 +81,7 @@ def _fits(layout: Layout, shape: tuple[int, int]) -> bool:
 
 
 def format_of(caller: str, scales: tuple[Scales, Scales] | None) -> Format | None:
-    """The format of the scale factors of A and B. Raises `TypeMismatchError` for another argument, and
+    """The one format of the scale factors of A and of B. Raises `TypeMismatchError` for another argument, and
     `ConfigError` for two formats.
     """
     if scales is None:

@@ -68,7 +68,7 @@ class TensorMemory:
 
     @property
     def group(self) -> Any:
-        """The modifier of instructions that says whether one CTA or a pair of them executes them."""
+        """The modifier, `.cta_group::1` or `::2`, of instructions that one CTA or a pair executes."""
         return f"cta_group::{self.cta_group}"
 
     # ------------------------------------------------------------------------------ what lies in it
@@ -129,7 +129,7 @@ class TensorMemory:
         return scales
 
     def take(self, caller: str, columns: int) -> int:
-        """Allot columns; returns the first. Raises `ConfigError` if fewer are left."""
+        """Allot columns of tensor memory; returns the first. Raises `ConfigError` if fewer are left."""
         if self._taken + columns > self.columns:
             raise ConfigError(
                 f"{caller}: it needs {columns} columns of tensor memory, but {self.columns - self._taken} of "
@@ -140,7 +140,7 @@ class TensorMemory:
         return self._taken - columns
 
     def address(self, column: int, moved_by: Value | None = None) -> Pointer:
-        """The address of a column, `moved_by` (u32) columns further on."""
+        """The address in tensor memory of a column, `moved_by` (u32) columns further on."""
         base = self._address if moved_by is None else self._address + moved_by
         return Pointer(base, "tensor", b32, column)
 
@@ -213,7 +213,7 @@ class TensorMemory:
             )
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     def commit(self, barrier: TilePointer) -> None:
@@ -229,7 +229,7 @@ class TensorMemory:
             )
 
     def of_even_cta(self, barrier: TilePointer) -> TilePointer:
-        """A barrier of the even CTA of the pair, from any of both."""
+        """The address of an mbarrier of the pair's even CTA, for either CTA of the pair."""
         k = self.k
         there = k.mapa(k.add(barrier.value, barrier.offset), 0, space="shared::cluster")
         return TilePointer(barrier.tile, there, 0)
@@ -237,13 +237,13 @@ class TensorMemory:
     # ------------------------------------------------------------------------------ roles
 
     def prepare(self) -> None:
-        """Emit nothing: the memory is allocated."""
+        """Emit nothing before the first role: tensor memory is allocated by then."""
 
     def enter(self, role: Role) -> None:
-        """Emit nothing."""
+        """Emit nothing when a role begins: tensor memory needs no registers of a role."""
 
     def leave(self, role: Role) -> None:
-        """Check nothing."""
+        """Check nothing when a role ends: tensor memory is freed after the last role."""
 
     def _free(self) -> None:
         """Free the memory, when all threads of the CTA, or of the pair, have come to the end."""
@@ -254,7 +254,7 @@ class TensorMemory:
 
 
 def _check(caller: str, k: Roles, cluster: Cluster, columns: object, cta_group: object) -> None:
-    """Raise unless the kernel may allocate these columns."""
+    """Raise the errors of `caller` unless the kernel may allocate these columns of tensor memory."""
     if not any(k.target.has_features_of(family) for family in TENSOR_FAMILIES):
         raise UnsupportedTargetError(
             f"{caller}: expected a target with tensor memory, such as sm_100a, sm_103a or sm_110a, got "

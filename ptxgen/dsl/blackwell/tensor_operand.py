@@ -1,4 +1,4 @@
-"""Left operands of products in tensor memory."""
+"""Matrices in tensor memory that are left operands (A) of `tcgen05.mma`."""
 
 from __future__ import annotations
 

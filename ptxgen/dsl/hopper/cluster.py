@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """The number of CTAs."""
+        """The number of CTAs in the cluster, an int."""
         return math.prod(self.extents)
 
     def rank(self) -> Value:
@@ -59,5 +59,5 @@ class Cluster:
         return self._k.special("cluster_ctarank")
 
     def barrier(self) -> None:
-        """Wait for all threads of the cluster; their earlier writes are visible afterwards."""
+        """Wait for all threads of the cluster's CTAs; their earlier writes are visible afterwards."""
         self._k.cluster_barrier()

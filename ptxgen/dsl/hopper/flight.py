@@ -53,7 +53,7 @@ class Flight:
 
     @property
     def is_open(self) -> bool:
-        """Whether a group has begun and is not committed."""
+        """Whether a group of `wgmma` products has begun and is not committed."""
         return self._open is not None
 
     @contextmanager
@@ -73,13 +73,13 @@ class Flight:
         self._note(_Event(group=group))
 
     def started(self, accumulator: Any, operands: Sequence[object]) -> None:
-        """Note a product of the group that has begun."""
+        """Note a `wgmma` product, which belongs to the group that has begun."""
         assert self._open is not None  # `group` was entered
         self._open.accumulators.append(accumulator)
         self._open.operands += operands
 
     def waited(self, pending: int) -> None:
-        """Note that at most `pending` groups are under way."""
+        """Note a wait after which at most the `pending` newest groups of `wgmma` are in flight."""
         self._note(_Event(pending=pending))
         self._under_way = _newest(self._under_way, pending)
 
@@ -100,7 +100,7 @@ class Flight:
         self._last = event
 
     def land(self) -> None:
-        """Note that the code of the present role ends; groups may be in flight."""
+        """Note that the code of the present role ends; groups of `wgmma` may still be in flight."""
         self._left += self._under_way
         self._under_way = []
 
@@ -113,12 +113,12 @@ class Flight:
             )
 
     def mark(self) -> int:
-        """The present step, for `replay`."""
+        """The number of the step that the kernel has reached, with which `replay` begins."""
         self._last = _NOTHING
         return len(self._events)
 
     def has_started(self, start: int) -> bool:
-        """Whether a group has begun since step `start`."""
+        """Whether a group of `wgmma` products has begun since step `start`."""
         return any(event.group is not None for event in self._events[start:])
 
     def replay(self, start: int) -> None:

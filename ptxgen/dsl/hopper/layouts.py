@@ -81,17 +81,17 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        """The rows of the tile."""
+        """The rows of the tile: the product of all dimensions but the last."""
         return math.prod(self.shape[:-1])
 
     @property
     def columns(self) -> int:
-        """The columns of the tile."""
+        """The columns of the tile: its last dimension, in elements."""
         return self.shape[-1]
 
     @cached_property
     def slab_columns(self) -> int:
-        """The columns of a slab."""
+        """The columns of a slab, in elements: as many as the swizzle is wide."""
         span = span_of(self.swizzle)
         return span // self.dtype.nbytes if span else self.columns
 
@@ -152,5 +152,5 @@ class Layout:
 
 
 def span_of(swizzle: str) -> int:
-    """The bytes of a row that a swizzle permutes; 0 for none."""
+    """The bytes of a row within which a swizzle permutes chunks of 16 bytes; 0 without a swizzle."""
     return 0 if swizzle == "none" else int(swizzle.removesuffix("B"))

@@ -33,7 +33,7 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, at: TilePointer, nbytes: int) -> Extent:
-        """The `nbytes` from a pointer on."""
+        """The extent of `nbytes` bytes of shared memory from a pointer on."""
         return cls(at.tile, None if isinstance(at.base, Var) else at.value.reg, at.offset, nbytes)
 
     @property
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
 
     @property
     def is_region(self) -> bool:
-        """Whether the extent has the whole region."""
+        """Whether the extent is the whole region of shared memory."""
         start = self.region.pointer().offset
         end = start + self.region.rows * self.region.row_bytes
         return self.is_constant and self.offset <= start and end <= self.offset + self.nbytes
@@ -103,7 +103,7 @@ class PendingReads:
         self._events: list[_Event] = []
 
     def started(self, copy: Copy) -> None:
-        """Note a copy that starts, in a group of its thread by itself."""
+        """Note that a copy from shared memory starts; it is a bulk group by itself in its thread."""
         self._reading.append(copy)
         self._writing.append(copy)
         self._events.append(_Event(copy=copy))
@@ -140,7 +140,7 @@ class PendingReads:
                 )
 
     def mark(self) -> int:
-        """The present step, for `replay`."""
+        """The number of the step that the kernel has reached, with which `replay` begins."""
         return len(self._events)
 
     def replay(self, start: int) -> None:
@@ -163,7 +163,7 @@ class PendingReads:
         return next((copy for copy in self._writing if copy in since), None)
 
     def land(self) -> None:
-        """Note that the code of the present role ends; copies may be pending."""
+        """Note that the code of the present role ends; copies from shared memory may be pending."""
         self._left += self._reading
         self._reading, self._writing = [], []
 

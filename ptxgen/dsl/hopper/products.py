@@ -50,10 +50,10 @@ class Products(Protocol):
         """The code of the one thread of a role that starts products, in a pair that of the even CTA."""
 
     def commit(self, barrier: TilePointer) -> None:
-        """Arrive at a barrier when all that this thread has started is complete."""
+        """Arrive at an mbarrier when all products and copies that this thread has started are complete."""
 
     def of_even_cta(self, barrier: TilePointer) -> TilePointer:
-        """A barrier of the even CTA of the pair."""
+        """The address of an mbarrier of the pair's even CTA, for either CTA of the pair."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Operand:
 
     @property
     def T(self) -> Operand:
-        """The transposed matrix; nothing is moved."""
+        """The transposed matrix, as an operand of `wgmma` in the same shared memory; no element is moved."""
         return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
 
     def slabs(self, first: int, count: int) -> Operand:
@@ -96,7 +96,7 @@ class Operand:
 
     @property
     def dtype(self) -> ScalarType:
-        """The type of the elements."""
+        """The type of the matrix's elements in shared memory."""
         return self.layout.dtype
 
     def as_fp8(self, name: str) -> Operand:
@@ -133,12 +133,12 @@ class RegisterOperand:
 
     @property
     def rows(self) -> int:
-        """The rows of the matrix."""
+        """The number of rows of the matrix: 64, those of a `wgmma` operand in registers."""
         return WGMMA_ROWS
 
     @property
     def columns(self) -> int:
-        """The columns of the matrix."""
+        """The number of columns of the matrix in registers, along the K dimension."""
         return STEP_BYTES // self.dtype.nbytes * len(self.words)
 
     def __matmul__(self, other: Operand) -> Product:
@@ -159,7 +159,7 @@ class Product:
 
     @property
     def step(self) -> int:
-        """Elements of K in one `wgmma`."""
+        """The elements along the K dimension that one `wgmma` multiplies: 32 bytes of each operand."""
         return STEP_BYTES // self.dtype.nbytes
 
 
@@ -212,7 +212,7 @@ def matrix_descriptor(at: TilePointer, fields: int) -> Value:
 
 
 def moved(descriptor: Value, nbytes: int) -> Value:
-    """A matrix descriptor for an address `nbytes` bytes further on."""
+    """The `wgmma` matrix descriptor of an operand `nbytes` bytes after that of `descriptor`."""
     return descriptor + (nbytes >> _UNIT_SHIFT) if nbytes else descriptor
 
 

@@ -316,7 +316,7 @@ class Ring(RingMemory):
             stage.close()
 
     def _drain_by(self, products: Products) -> Iterator[Stage]:
-        """A step whose products in tensor memory read the stage."""
+        """A consumer's step in which products to tensor memory (`tcgen05.mma`) read the stage."""
         k = self.k
         k.require_role(f"ring {self.name!r}: drain", self.consumer)
         k.refuse_predicated("ring.drain")
@@ -396,7 +396,7 @@ class Ring(RingMemory):
     # ------------------------------------------------------------------------------ inside
 
     def _next(self, what: str, kind: str) -> Stage:
-        """The consumer's next stage, for a step of a `kind`; `what` is the method that takes it."""
+        """The consumer's next stage, for a step of a `kind`; `what` names the method that takes it."""
         self.k.require_whole_role(f"ring {self.name!r}: {what}", self.consumer)
         if self.products is not None:
             raise ConfigError(
@@ -408,7 +408,7 @@ class Ring(RingMemory):
         return self._stage(self._cursors["drain"], kind)
 
     def _next_full(self, kind: str, known: Value | None = None) -> Stage:
-        """The consumer's next stage, when it is full."""
+        """Wait until the consumer's next stage is full, and return it."""
         stage = self._next(kind, "drain")
         self.wait(stage.ready, self._cursors["drain"].parity, known)
         self._show_copies()

@@ -23,29 +23,29 @@ class RoleKernel(Protocol):
     name: str
 
     def role_block(self, role: Role) -> AbstractContextManager[None]:
-        """The code of a role."""
+        """A `with` block for the code of a role, which only the role's warps run."""
 
     def check_registers(self, role: Role) -> None:
         """Raise `ConfigError` for registers that a new role cannot have."""
 
     def set_registers(self, role: Role) -> None:
-        """Emit the change of the registers of a role."""
+        """Emit `setmaxnreg`, which changes the registers of a role's threads, if the role asks for it."""
 
     def named_barrier(self, *roles: Role) -> NamedBarrier:
-        """A barrier for the threads of roles."""
+        """A named barrier (`bar.sync`) at which the threads of several roles meet."""
 
     def take_barriers(self, caller: str, count: int) -> int:
-        """Allot named barriers; returns the number of the first."""
+        """Allot named barriers (`bar.sync`) of the CTA; returns the number of the first."""
 
     def require_role(self, caller: str, role: Role) -> None:
-        """Raise `TypeMismatchError` outside of the code of `role`."""
+        """Raise `TypeMismatchError` unless the kernel is in the code of the warp role `role`."""
 
     def refuse_predicated(self, what: str) -> None:
         """Raise `TypeMismatchError` for `what` inside `only_if`."""
 
     @property
     def present_role(self) -> Role | None:
-        """The role whose code is being built."""
+        """The role whose `with` block the kernel is in; None outside of roles."""
 
     @cached_property
     def warp_index(self) -> Value:
@@ -55,16 +55,16 @@ class RoleKernel(Protocol):
         """The index of this thread in its CTA, u32."""
 
     def elect(self, members: Any, /) -> tuple[Value, Value]:
-        """`elect.sync`: a lane, and whether this thread is that lane."""
+        """Emit `elect.sync`: the lane of the warp that is chosen, and a predicate that holds in this lane."""
 
     def barrier(self, number: int, threads: int) -> None:
-        """Wait for `threads` threads at a barrier."""
+        """Wait at named barrier `number` of the CTA until `threads` threads have arrived."""
 
     def bar_sync(self, number: Any, threads: Any, /) -> None:
-        """`bar.sync`, with a number that may be a value."""
+        """Emit `bar.sync`, whose barrier number may be a u32 value."""
 
     def bar_arrive(self, number: Any, threads: Any, /) -> None:
-        """`bar.arrive`."""
+        """Emit `bar.arrive`: arrive at a named barrier without waiting."""
 
 
 class Role:

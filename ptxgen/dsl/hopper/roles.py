@@ -32,13 +32,13 @@ class RoleUser(Protocol):
     spans_cluster: bool
 
     def prepare(self) -> None:
-        """Emit what one thread does before any role begins."""
+        """Emit what one thread does before any role begins, such as initialising mbarriers."""
 
     def enter(self, role: Role) -> None:
         """Emit what the threads of `role` do when it begins."""
 
     def leave(self, role: Role) -> None:
-        """Check the code of `role` where it ends."""
+        """Check what the code of `role` has done with this object, where the code ends."""
 
 
 class Roles(GuardedStores):
@@ -147,7 +147,7 @@ class Roles(GuardedStores):
         self.ends.append(end)
 
     def require_role(self, caller: str, role: Role) -> None:
-        """Raise `TypeMismatchError` outside of the code of `role`."""
+        """Raise `TypeMismatchError` unless the kernel is in the code of the warp role `role`."""
         if not role.has(self._role):
             inside = "outside of all roles" if self._role is None else f"in the role {self._role.name!r}"
             raise TypeMismatchError(
@@ -155,7 +155,7 @@ class Roles(GuardedStores):
             )
 
     def require_roles_entered(self) -> None:
-        """Raise `ConfigError` for a role without code."""
+        """Raise `ConfigError` if a declared role has no `with role:` block."""
         idle = [repr(role.name) for role in self._all_roles if not role.entered]
         if idle:
             raise ConfigError(
@@ -203,12 +203,12 @@ class Roles(GuardedStores):
 
     @property
     def block_depth(self) -> int:
-        """The number of open blocks."""
+        """The number of open `with` blocks, such as loops and branches, at this point of the kernel."""
         return len(self._open)
 
     @property
     def present_role(self) -> Role | None:
-        """The role whose code is being built."""
+        """The role whose `with` block the kernel is in; None outside of roles."""
         return self._role
 
     # ------------------------------------------------------------------------------ the code of a role
@@ -349,7 +349,7 @@ class Roles(GuardedStores):
         return len(self._statements) - before
 
     def cluster_barrier(self) -> None:
-        """Wait for all threads of the cluster; their earlier writes are visible afterwards."""
+        """Wait for all threads of the cluster's CTAs; their earlier writes are visible afterwards."""
         self.require_all_threads("cluster.barrier")
         self.barrier_cluster_arrive(sem="release", aligned=True)
         self.barrier_cluster_wait(sem="acquire", aligned=True)
@@ -402,7 +402,7 @@ class Roles(GuardedStores):
             )
 
     def set_registers(self, role: Role) -> None:
-        """Emit the change of the registers of `role`, if there is one."""
+        """Emit `setmaxnreg` for the registers of `role`'s threads, if the role asks for any."""
         entry = self._entry_registers
         if role.registers and role.registers != entry:
             self.setmaxnreg(role.registers, action="inc" if role.registers > entry else "dec")

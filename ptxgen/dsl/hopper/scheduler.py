@@ -32,7 +32,7 @@ class TileScheduler:
         self._inside = False
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     @block
@@ -74,5 +74,5 @@ def check_count(count: object) -> None:
 
 
 def _hint(count: object) -> str:
-    """The hint for a number of tiles that is known while the kernel is built."""
+    """The hint in an error about a number of tiles that is a Python int, known while building."""
     return f"; use k.mov({count}, type=u32) for a number" if is_count(count) else ""

@@ -89,7 +89,7 @@ class RingMemory:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a stage."""
+        """The bytes of shared memory that the tiles of one stage take."""
         return sum(layout.nbytes for layout in self.tiles.values())
 
     @property
@@ -103,11 +103,11 @@ class RingMemory:
         return self.products is not None and self.products.cta_group > 1
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     def prepare(self) -> None:
-        """Initialise the barriers, in one thread."""
+        """Initialise the mbarriers of the ring's stages, in one thread."""
         full = self.producer.warps if self.written else self.producer.threads if self.gathered else 1
         if self.stored and not self.reworked:
             full += self.producer.warps
@@ -161,7 +161,7 @@ class RingMemory:
         return BoxTile(self.k, name, layout, at, owner)
 
     def advance(self, cursor: Cursor) -> None:
-        """Go on to the next stage; after the last one to the first, with the other parity."""
+        """Go on to the ring's next stage; after the last one to the first, with the other parity."""
         k = self.k
         if isinstance(cursor.index, int):
             cursor.index = (cursor.index + 1) % self.stages
@@ -190,7 +190,7 @@ class StepStage:
         self.is_open = True
 
     def use(self, what: str) -> None:
-        """Raise `TypeMismatchError` for a use after the end of the step."""
+        """Raise `TypeMismatchError` if the step in which this stage may be used has ended."""
         if not self.is_open:
             raise TypeMismatchError(
                 f"{what} of ring {self.ring.name!r} is used after its {self._kind}, when another role may "
@@ -198,7 +198,7 @@ class StepStage:
             )
 
     def close(self) -> None:
-        """Refuse any later use of this stage."""
+        """End the step: any later use of this stage raises `TypeMismatchError`."""
         self.is_open = False
 
 
@@ -235,7 +235,7 @@ class Stage(StepStage):
         return self._tiles[name]
 
     def arrival(self, part: int) -> TilePointer:
-        """The full barrier of a part of the stage."""
+        """The mbarrier on which the bytes of part `part` of the stage arrive."""
         return self.full.step(columns=part * self.ring.stages) if part else self.full
 
     def wait(self, part: int) -> None:
@@ -309,5 +309,5 @@ class Stage(StepStage):
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The names of tiles in a sentence."""
+    """The names of tiles as a list in a sentence of an error message."""
     return " and ".join(repr(name) for name in names)

@@ -70,7 +70,7 @@ class Corner:
         self.coordinates = coordinates
 
     def pointer(self, columns: int) -> TensorPointer:
-        """The operand of a copy, `columns` columns further on."""
+        """The tensor operand of a bulk copy whose box begins `columns` columns after this corner."""
         *outer, last = self.coordinates
         moved = last + columns if columns else last
         return TensorPointer(self.of.address, self.of.type.dtype, (moved, *reversed(outer)))

@@ -52,7 +52,7 @@ class TicketScheduler:
         self._entered: list[Role | None] = []
 
     def origin(self) -> Origin:
-        """The line of kernel source being executed."""
+        """The line of the kernel's Python source that is being executed, with its file."""
         return self.k.origin()
 
     @block
@@ -135,7 +135,7 @@ class TicketScheduler:
         return self.k.load(at)
 
     def _taken(self, stage: Var) -> Value:
-        """The next number, in the role that takes it."""
+        """The next tile number (ticket), in the role that takes it from the counter."""
         k, role = self.k, self.roles[0]
         k.bar_sync(self._empty + stage, self._threads)
         at = self._take(stage)
@@ -144,7 +144,7 @@ class TicketScheduler:
         return k.load(at)
 
     def _received(self, stage: Var) -> Value:
-        """The next number, in a role that receives it by shared memory."""
+        """The next tile number (ticket), in a role that receives it through shared memory."""
         k = self.k
         k.bar_sync(self._full + stage, self._threads)
         number = k.load(self._word(stage))

@@ -23,7 +23,7 @@ class _Anybody:
     """The owner of a tile whose memory may always be used."""
 
     def use(self, what: str) -> None:
-        """Allow the use `what`."""
+        """Allow any use: this owner never refuses one."""
 
 
 ANYBODY: Final = _Anybody()
@@ -48,16 +48,16 @@ class BoxTile:
 
     @property
     def rows(self) -> int:
-        """The rows of the tile."""
+        """The number of rows of the tile: the product of its dimensions but the last."""
         return self.layout.rows
 
     @property
     def columns(self) -> int:
-        """The columns of the tile."""
+        """The number of columns of the tile: its last dimension, in elements."""
         return self.layout.columns
 
     def slab(self, number: int) -> TilePointer:
-        """The pointer to the beginning of slab `number`."""
+        """The pointer to the beginning of the tile's slab (columns as wide as the swizzle) `number`."""
         self.owner.use(f"tile {self.name!r}")
         return self._at.plus_bytes(number * self.layout.slab_bytes)
 
@@ -102,17 +102,17 @@ class BoxTile:
         return _sum(_sum(slab * layout.slab_bytes, line), lane)
 
     def __getitem__(self, index: tuple[Scalar, Scalar]) -> Value:
-        """Load the element at [row, column]."""
+        """Load the element of the tile at [row, column] from shared memory."""
         return self.k.load(self.pointer(*self._row_and_column(index)))
 
     def __setitem__(self, index: tuple[Scalar, Scalar], value: Scalar) -> None:
-        """Store an element at [row, column]."""
+        """Store a value to the element of the tile at [row, column] in shared memory."""
         self.k.store(self.pointer(*self._row_and_column(index)), value)
         self.k.note_write(self.extent)
 
     @property
     def extent(self) -> Extent:
-        """The shared memory of the tile."""
+        """The bytes of shared memory that the tile takes, as an `Extent`."""
         return Extent.of(self._at, self.layout.tile_bytes)
 
     def _row_and_column(self, index: object) -> tuple[Scalar, Scalar]:
@@ -121,7 +121,7 @@ class BoxTile:
         return index
 
     def _split(self, column: Value) -> tuple[Scalar, Value]:
-        """The slab of a column, and the column in it."""
+        """The slab of the tile that has a column, and the column's index in the slab."""
         width = self.layout.slab_columns  # a power of two if there are several slabs
         if self.layout.slabs == 1:
             return 0, column
@@ -198,7 +198,7 @@ class BoxTile:
 
     @property
     def T(self) -> Operand:
-        """The transposed tile, as an operand of a product."""
+        """The transposed tile, as an operand of a `wgmma` product; no element is moved."""
         return self._operand().T
 
     def __matmul__(self, other: Operand | BoxTile) -> Product:
@@ -235,14 +235,14 @@ class BoxTile:
 
 
 def _sum(a: Scalar, b: Scalar) -> Scalar:
-    """a + b, of ints or values."""
+    """The sum a + b of Python ints, without an instruction, or of u32 values."""
     if isinstance(a, Value):
         return a if not isinstance(b, Value) and not b else a + b
     return b if isinstance(b, Value) and not a else b + a
 
 
 def _xor(a: Scalar, b: Scalar) -> Scalar:
-    """a ^ b, of ints or values."""
+    """The bitwise exclusive or a ^ b of Python ints, without an instruction, or of u32 values."""
     if isinstance(a, Value):
         return a if not isinstance(b, Value) and not b else a ^ b
     if isinstance(b, Value):

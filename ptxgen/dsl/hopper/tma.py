@@ -360,7 +360,7 @@ class Tma:
     # ------------------------------------------------------------------------------ inside
 
     def _meet(self) -> None:
-        """Wait for all threads of the role, or of the CTA."""
+        """Wait at a barrier for all threads of the present role, or of the CTA outside of roles."""
         role = self._k.present_role
         if role is None:
             self._k.barrier()

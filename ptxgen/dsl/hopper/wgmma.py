@@ -141,7 +141,7 @@ class AccumulatorVar(Var):
 
     @property
     def reg(self) -> ir.Reg:
-        """The register; raises `TypeMismatchError` while a product writes it."""
+        """The PTX register of the variable; raises `TypeMismatchError` while a product writes it."""
         self._of.touch()
         return self._reg
 
@@ -187,12 +187,12 @@ class Accumulator:
         return self._vars[row][index]
 
     def all(self) -> Iterator[AccumulatorVar]:
-        """All variables, 64 rows after 64 rows."""
+        """All f32 variables of this thread's elements, block of 64 rows after block of 64 rows."""
         for part in self._vars:
             yield from part
 
     def fill(self, value: float) -> None:
-        """Set all elements to `value`."""
+        """Set all elements of the accumulator to `value`, a number or an f32 value."""
         with self.k.placed():
             for variable in self.all():
                 variable.set(value)
@@ -206,12 +206,12 @@ class Accumulator:
     # ------------------------------------------------------------------------------ products
 
     def __iadd__(self, of: Product) -> Accumulator:
-        """Start adding a product; `k.wgmma.wait` waits for it."""
+        """Start adding a product to the sums (`acc += a @ b`); `k.wgmma.wait` waits for it."""
         self._start(of, add=True)
         return self
 
     def set(self, of: Product) -> None:
-        """Start computing a product, which replaces the sums."""
+        """Start a product as a `wgmma` group, whose result replaces the sums of the accumulator."""
         self._start(of, add=False)
 
     def _start(self, of: Product, *, add: bool) -> None:
@@ -290,13 +290,13 @@ class Accumulator:
 
     @property
     def row(self) -> Value:
-        """The row of this thread's first element, u32."""
+        """The row of this thread's first element in the accumulator, u32."""
         t = self.k.thread_index()
         return (t >> 1 & _WARP_ROWS) + (t >> 2 & _CORE - 1)
 
     @property
     def column(self) -> Value:
-        """The column of this thread's first element, u32."""
+        """The column of this thread's first element in the accumulator, u32."""
         return (self.k.thread_index() & _QUAD - 1) << 1
 
     @property
@@ -421,7 +421,7 @@ class Accumulator:
         return thread_order(position, self.columns)
 
     def _chunks(self) -> Iterator[list[AccumulatorVar]]:
-        """The variables, four after four."""
+        """The variables of this thread's elements, in groups of four."""
         variables = list(self.all())
         for first in range(0, len(variables), CHUNK):
             yield variables[first : first + CHUNK]
@@ -475,5 +475,5 @@ def _rows_offset(a: Operand, index: int) -> int:
 
 
 def _is_word(value: object) -> bool:
-    """Whether a value has 32 bits."""
+    """Whether a value has 32 bits, as a register of `wgmma` operands must."""
     return isinstance(value, Value) and value.type.bits == u32.bits

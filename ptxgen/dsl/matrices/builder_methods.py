@@ -131,8 +131,8 @@ class Matrices(SharedMemory):
         *,
         warps: tuple[int, int] | None = None,
     ) -> RegisterTile:
-        """a @ b on tensor cores, in the registers of the CTA's warps (`RegisterTile.mma` has the types,
-        `accumulator` has `warps`).
+        """Compute a @ b on tensor cores, in the registers of the CTA's warps (`RegisterTile.mma` has the
+        types, `accumulator` has `warps`).
         """
         left, right = factors(a, b)
         layout = Layout.of("mma", self._lanes, (left.shape[0], right.shape[1]), warps)

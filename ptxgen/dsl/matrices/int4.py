@@ -82,6 +82,6 @@ def right_int4(
 
 
 def _half(number: float) -> int:
-    """The bits of a number in f16."""
+    """The 16 bits of a Python number as f16."""
     bits: int = unpack("<H", pack("<e", number))[0]
     return bits

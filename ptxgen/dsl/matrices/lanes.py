@@ -62,7 +62,7 @@ class Lanes:
         self._position: LanePosition | None = None
 
     def position(self) -> LanePosition:
-        """The warp and lane of this thread."""
+        """The indices of this thread's warp in the CTA and of its lane in the warp."""
         if self._position is not None:
             return self._position
         thread = self.k.thread_index()
@@ -87,7 +87,7 @@ def of_segment(k: Control, value: Value, n: int, lanes: int) -> Value:
 def over_lanes(
     k: Control, value: Value, distances: Sequence[int], join: Callable[[Value, Value], Value]
 ) -> Value:
-    """The values of the lanes that share a row, at these butterfly distances, joined into one."""
+    """The values of lanes that share a row, joined into one by butterfly shuffles at these distances."""
     for distance in distances:
         value = join(value, k.butterfly(value, distance))
     return value

@@ -62,28 +62,28 @@ class Layout:
 
     @property
     def warp_rows(self) -> int:
-        """The rows of a warp."""
+        """The number of the matrix's rows that each warp holds."""
         return self.rows // self.down
 
     @property
     def warp_columns(self) -> int:
-        """The columns of a warp."""
+        """The number of the matrix's columns that each warp holds."""
         return self.columns // self.across
 
     @property
     def lane_rows(self) -> list[int]:
-        """The rows of a lane, counted from its first one."""
+        """The rows of which a lane holds elements, each as its distance from the lane's first row."""
         return [FRAGMENT_STEP * n for n in range(self.warp_rows // MMA_ROWS * LANE_ROWS)]
 
     @property
     def lane_columns(self) -> list[int]:
-        """The columns of a lane, counted from its first one."""
+        """The columns of which a lane holds elements, each as its distance from the lane's first column."""
         tiles = range(self.warp_columns // MMA_COLUMNS)
         return [MMA_COLUMNS * tile + n for tile in tiles for n in range(LANE_COLUMNS)]
 
     @property
     def warps(self) -> tuple[int, int]:
-        """The warps along the rows and along the columns."""
+        """The number of warps along the rows, and the number along the columns."""
         return self.down, self.across
 
     def warp_row(self) -> Value | None:
@@ -111,7 +111,7 @@ class Layout:
 
 
 def plus(start: Scalar, offset: Value) -> Value:
-    """The sum of both; nothing is emitted for a start of 0."""
+    """The sum of a start and an offset, u32; no addition is emitted for a start of 0."""
     return offset if isinstance(start, int) and start == 0 else start + offset
 
 

@@ -55,7 +55,7 @@ class Matrix:
 
     @property
     def dtype(self) -> ScalarType:
-        """The type of the elements."""
+        """The type of the matrix's elements in global memory."""
         return self.first.dtype
 
     def rows_at(self, rows: Pointer | RowOf, count: Scalar) -> Matrix:
@@ -103,7 +103,7 @@ class Matrix:
         return self.first.element(k.mul_wide(at, self.stride)).element(column)
 
     def rows_bytes(self, rows: int) -> Scalar:
-        """The bytes from a row to the row `rows` further down: u64, or an int."""
+        """The bytes from a row of the matrix to the row that is `rows` further down: u64, or an int."""
         step = rows * self.dtype.nbytes
         return self.k.mul_wide(self.stride, step) if isinstance(self.stride, Value) else self.stride * step
 
@@ -198,13 +198,13 @@ class Walk:
         return matrix.k.min(extent, self.stop)
 
     def iterations(self) -> Scalar:
-        """The number of blocks: u32, or an int."""
+        """The number of blocks in the walk: u32, or an int if it is known while building."""
         assert self.axis is not None
         step, end = self.shape[self.axis], self.end
         return self.matrix.k.divide_up(end, step) if isinstance(end, Value) else -(-int(end) // step)
 
     def origin(self, n: Scalar) -> tuple[Scalar, Scalar]:
-        """The row and column at which the n-th block begins."""
+        """The row and column of the matrix at which block `n` of the walk begins."""
         if self.axis == 0:
             return n * self.shape[0], self.column
         return self.row, n * self.shape[1]
@@ -292,7 +292,7 @@ class BlockCopier:
                     self._copy_row(share, address, row)
 
     def advance(self) -> None:
-        """Go on to the next block."""
+        """Go on to the next block of the walk: the next `start` copies it."""
         walk = self.walk
         for share in self._shares:
             down = walk.axis == 0
@@ -337,7 +337,7 @@ def _holds(extent: Scalar, start: Scalar, length: int) -> bool:
 
 
 def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
-    """The distance from `start` to `extent`, s32."""
+    """The number of elements from index `start` to the end `extent` of an axis, s32."""
     end = extent.as_(s32) if isinstance(extent, Value) else k.mov(extent, type=s32)
     return end - start.as_(s32)
 

@@ -59,14 +59,14 @@ class Operand:
 
 
 def depth_of(dtype: ScalarType) -> int:
-    """Columns of A that one `mma` takes, its K."""
+    """The columns of A that one `mma` instruction multiplies: its extent along the K dimension."""
     return _DEPTH_BYTES // dtype.nbytes
 
 
 def multiply(
     k: Control, sums: Sequence[Sequence[Var]], layout: Layout, a: Operand, b: Operand, *, fresh: bool
 ) -> None:
-    """sums += A B, or sums = A B if `fresh`, for the lane's part of a matrix of this layout."""
+    """Emit sums += A B, or sums = A B if `fresh`, for the lane's part of a matrix of this layout."""
     depth = a.shape[1] // depth_of(a.dtype)
     row_tiles, pairs = layout.warp_rows // MMA_ROWS, layout.warp_columns // (2 * MMA_COLUMNS)
     mma = _instruction(k, a.kind, b.kind)
@@ -105,7 +105,7 @@ def _instruction(k: Control, a: str, b: str) -> Callable[..., None]:
 
 
 def left_block(layout: Layout, a: StagedTile, by: str) -> Operand:
-    """A block as A, to be multiplied by elements of a kind: a step is 16 rows."""
+    """A block in shared memory as operand A of `mma`, for a B of kind `by`, in steps of 16 rows."""
     rows = layout.warp_row()
     if by == INT4:
         read = left_int4(layout, a, rows)
@@ -117,7 +117,7 @@ def left_block(layout: Layout, a: StagedTile, by: str) -> Operand:
 
 
 def right_block(layout: Layout, b: StagedTile) -> Operand:
-    """A block as B: a step is 16 columns, of two tiles."""
+    """A block in shared memory as operand B of `mma`, in steps of 16 columns, two tiles of 8 columns."""
     columns = layout.warp_column()
     if b.is_transposed:
         read = _down(layout, b, columns, layout.warp_columns, by_rows=False)

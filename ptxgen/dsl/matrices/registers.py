@@ -51,11 +51,11 @@ class RegisterTile:
 
     @property
     def dtype(self) -> ScalarType:
-        """The type of the elements."""
+        """The type of the matrix's elements in registers."""
         return self._elements[0][0].type
 
     def row_elements(self) -> Iterator[Sequence[Value]]:
-        """A lane's elements, row by row."""
+        """The variables of the elements that this lane holds, one tuple for each of its rows."""
         return iter(self._elements)
 
     # ------------------------------------------------------------------------------ elementwise
@@ -272,11 +272,11 @@ class PackedTile:
 
     @property
     def kind(self) -> str:
-        """The type of the elements, as products take them."""
+        """The name of the element type, f16 or bf16, by which `mma` is chosen."""
         return self.dtype.name
 
     def row_elements(self) -> Iterator[Sequence[Value]]:
-        """A lane's pairs of elements, row by row."""
+        """The registers of this lane, each with two neighbouring elements, one tuple for each of its rows."""
         return iter(self._words)
 
     def operand(self) -> Operand:
@@ -298,7 +298,7 @@ def product(
     b: StagedTile | SwizzledTile,
     into: RegisterTile | None = None,
 ) -> RegisterTile:
-    """into += a @ b, or a new tile a @ b. Raises as `RegisterTile.mma` does."""
+    """Compute into += a @ b on tensor cores, or else a new tile a @ b. Raises as `RegisterTile.mma` does."""
     k = layout.lanes.k
     k.refuse_predicated("mma")
     a, b = factors(a, b)
@@ -334,7 +334,7 @@ def product(
 
 
 def factors(a: object, b: object) -> tuple[StagedTile | PackedTile, StagedTile]:
-    """The factors of a product. Raises `TypeMismatchError` unless `mma` multiplies blocks of these
+    """The operands A and B of a product. Raises `TypeMismatchError` unless `mma` multiplies blocks of these
     kinds, types and shapes.
     """
     a, b = (StagedTile(x) if isinstance(x, SwizzledTile) else x for x in (a, b))

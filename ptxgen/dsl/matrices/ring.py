@@ -1,4 +1,4 @@
-"""A ring of stages in shared memory."""
+"""The stages of a tile in shared memory that are used in turn: the offset of the present one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StageRing:
         self.at: Var | None = None if stages == 1 else k.var(u32, first % stages * stage_bytes)
 
     def advance(self) -> None:
-        """Go on to the next stage."""
+        """Go on to the next stage of the ring; after the last one comes the first."""
         if self.at is not None:
             following = self.at + self.step
             self.at.set(self.k.selp(0, following, following == self.end))

@@ -46,7 +46,7 @@ class Selection:
         return cls(k, of, rows)
 
     def find(self, i: Value, end: Scalar) -> Value:
-        """The i-th row, u32, or from `end` on one that no matrix has."""
+        """The matrix row at index i of the selection, u32; from index `end` on one that no matrix has."""
         row = self.k.var(u32, _ABSENT)
         with self.k.when(i < end):
             number = self.of(i)
@@ -58,7 +58,7 @@ class Selection:
         return row
 
     def has(self, row: Value) -> Value:
-        """Whether the matrix has a row."""
+        """Whether the matrix has a row with the number `row`, a predicate."""
         return row < self.rows
 
 
@@ -73,10 +73,10 @@ class CopiedRow(NamedTuple):
 
 
 class CopiedRows(Protocol):
-    """The rows of a block that a thread copies."""
+    """The interface to the rows of a block that a thread copies, for the present block of a walk."""
 
     def rows(self) -> Iterator[CopiedRow]:
-        """The rows of the current block."""
+        """The rows of the present block that this thread copies."""
 
     def move(self, rows: int, nbytes: Scalar) -> None:
         """Go on to the block `rows` further down, or if that is 0 to the one `nbytes` further right."""
@@ -97,7 +97,7 @@ class Neighbours:
         self._row_bytes = row_bytes
 
     def rows(self) -> Iterator[CopiedRow]:
-        """The rows of the current block."""
+        """The rows of the present block that this thread copies."""
         source: Value = self._source
         step = self._row_bytes(self._firsts[1]) if len(self._firsts) > 1 else 0
         for first in self._firsts:
@@ -106,7 +106,7 @@ class Neighbours:
             yield CopiedRow(first, source, functools.partial(self._rows_left.__gt__, first))
 
     def move(self, rows: int, nbytes: Scalar) -> None:
-        """Go on to another block."""
+        """Go on to the block `rows` further down, or if that is 0 to the one `nbytes` further right."""
         self._source.set(self._source + (self._row_bytes(rows) if rows else nbytes))
         if rows:
             self._rows_left.set(self._rows_left - rows)
@@ -145,12 +145,12 @@ class SelectedRows:
         return first, row, self._selection.k.var(source.type, source)
 
     def rows(self) -> Iterator[CopiedRow]:
-        """The rows of the current block."""
+        """The rows of the present block that this thread copies."""
         for first, row, source in self._sources or self._looked_up():
             yield CopiedRow(first, source, functools.partial(self._selection.has, row))
 
     def move(self, rows: int, nbytes: Scalar) -> None:
-        """Go on to another block."""
+        """Go on to the block `rows` further down, or if that is 0 to the one `nbytes` further right."""
         for _, _, source in self._sources:
             source.set(source + nbytes)
         if isinstance(self._index, Var):

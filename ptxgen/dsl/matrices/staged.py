@@ -63,7 +63,7 @@ class StagedTile:
 
     @property
     def dtype(self) -> ScalarType:
-        """The type of the elements."""
+        """The type of the block's elements in shared memory."""
         return self.tile.dtype
 
     @property
@@ -75,13 +75,13 @@ class StagedTile:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The rows and columns of the block."""
+        """The number of rows and the number of columns of the block."""
         rows, columns = self.tile.rows, self.tile.columns * (2 if self.encoding == INT4 else 1)
         return (columns, rows) if self.is_transposed else (rows, columns)
 
     @property
     def T(self) -> StagedTile:
-        """The transposed block."""
+        """The transposed block, as an operand of a product: no element is moved."""
         return self._as(self.encoding, self.zero, transposed=not self.is_transposed)
 
     def as_fp8(self, name: str) -> StagedTile:

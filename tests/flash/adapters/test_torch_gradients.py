@@ -204,8 +204,10 @@ def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
         wanted = [True] * 3 + [False, False, False, True]
         rest = (None, None, None, None, torch.empty(2, device="cuda"), None, None, *settings)
         result = torch.ops.ptxgen_flash.attention_backward(out, lse, out, lse, wanted, q, q, v, *rest)
-    assert {tensor.device.type for tensor in result} == {"cuda"}
-    assert [tuple(tensor.shape) for tensor in result] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
+    *gradients, of_aux = result
+    assert of_aux == []
+    assert {tensor.device.type for tensor in gradients} == {"cuda"}
+    assert [tuple(tensor.shape) for tensor in gradients] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
     tracked = q.requires_grad_()
     assert _problem(tracked, tracked, v, None, 0.0, causal="top_left", enable_gqa=False) == ""
 

@@ -25,7 +25,7 @@ ONE, EIGHT = (np.ones((1, 1, rows, DIM), np.float32) for rows in (1, 8))
 ENDS = np.array([0, 3], np.int32)
 Q = np.random.default_rng(0).standard_normal((5, 1, DIM)).astype(np.float32)
 FILES_OF_ATTENTION = 18
-FILES_OF_TOKEN = 25
+FILES_OF_TOKEN = 27
 
 CALLS: dict[str, Callable[[], Any]] = {
     "attention": lambda: flash.attention(ONE, EIGHT, EIGHT),

@@ -98,7 +98,7 @@ class Meetings:
         self._bits: dict[SharedAddress, int] = {}  # the first bit of each word
 
     def follow(self) -> None:
-        """Follow every run. Raises `UnprovedError` unless all warps come to the end in each of them."""
+        """Follow every run of the CTA's warps. Raises `UnprovedError` unless all warps end in each run."""
         start = self._control.graph.order[0]
         warps = [Warp(start)] * self._warps
         todo = [State(warps, [Phase()] * BARRIERS, [_ALL] * self._warps, [0] * self._warps)]
@@ -150,7 +150,7 @@ class Meetings:
         return count or sum(living)
 
     def _waits_in(self, state: State, number: int) -> Site:
-        """The instruction that a warp waits in."""
+        """The barrier instruction at which a warp of the simulation waits."""
         warp = state.warps[number]
         return self._control.sites[warp.block][warp.barrier - 1]
 
@@ -213,7 +213,7 @@ class Meetings:
         negated: bool,
         site: Site | None,
     ) -> bool | None:
-        """Whether a guard holds for a whole warp; None if the warp now waits for its outcome."""
+        """Whether a branch's guard holds for a whole warp; None if the warp waits for its outcome."""
         if guard is None:
             return True
         value = operand(values.of(guard))

@@ -100,7 +100,7 @@ class Control:
         return sorted((n for n in self.needed[block] if self._meets(n, block)), key=lambda n: n.id)
 
     def _meets(self, node: Node, block: int) -> bool:
-        """Whether a value merges at the beginning of a block; false for a value read from shared memory."""
+        """Whether a value merges at the beginning of a basic block; False for one read from shared memory."""
         return node.block == block and node.id not in self._read
 
     def decides(self, index: int) -> bool:

@@ -37,7 +37,7 @@ _PARTIAL: Final = f"warps are followed in blocks of whole warps of {WARP} thread
 
 
 class _BarrierSite(NamedTuple):
-    """A barrier instruction in the text."""
+    """The position of a barrier instruction in the kernel's text, and its operands."""
 
     block: int
     position: int
@@ -77,7 +77,7 @@ class BarrierProver:
         ]
 
     def run(self) -> list[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each barrier of the kernel: the verdicts in the order of the PTX text."""
         judged = {site: self._alone(site) for site in self._barriers if self._is_apart(site)}
         verdicts = [verdict for verdict, _ in judged.values()]
         if VIOLATION not in verdicts and (UNKNOWN in verdicts or len(judged) < len(self._barriers)):

@@ -88,7 +88,7 @@ def _is_plain(instr: Instr, opcodes: frozenset[str]) -> bool:
 
 
 def _read(search: Search, site: InstrSite) -> Node:
-    """The value that a load gives its register."""
+    """The value of the register that a load of a shared word writes."""
     register = site.instr.operands[0]
     assert isinstance(register, Reg)  # the load is plain
     return search.values.at(register, site.block, site.position + 1)

@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
     @property
     def is_access(self) -> bool:
-        """Whether this is an access to a word, and no barrier."""
+        """Whether the site is an access to a word of shared memory, not a barrier instruction."""
         return self.kind in (READ, WRITE)
 
 

@@ -95,7 +95,7 @@ def common(state: State, control: Control, terms: Terms) -> Hashable:
             first[family] = min(first.get(family, number), number)
 
     def is_to_begin(counter: Counter) -> bool:
-        """Whether a warp may still begin the run of a counter."""
+        """Whether a warp may still enter the loop whose iterations a counter counts."""
         return any(
             counter.depth in may and done.get(counter.family, 0) <= counter.entry
             for may, done in zip(may_begin, begun, strict=True)

@@ -1,4 +1,4 @@
-"""Warps of a CTA that do the same.
+"""Finds teams: warps of a CTA that do the same.
 
 Warps do the same if all that decides where they go, and at which barriers, is made in the same way of the
 same numbers: what they compute of thread numbers is equal lane by lane, so that what they make of it and

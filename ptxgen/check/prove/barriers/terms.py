@@ -42,7 +42,7 @@ Family = tuple[Hashable, Hashable, int]  # a start, if it is a number, a step, a
 
 
 class Terms:
-    """All terms of a proof, each once."""
+    """All terms, symbolic values of registers, that a proof of barriers uses, each once."""
 
     def __init__(self) -> None:
         self._contents: list[tuple[Hashable, ...] | Counter] = []
@@ -54,7 +54,7 @@ class Terms:
         return self._term(what)
 
     def counter(self, counter: Counter) -> Term:
-        """The term of a counter."""
+        """The term that stands for the value of a loop counter."""
         return self._term(counter)
 
     def written(self, word: Hashable) -> Term:
@@ -72,7 +72,7 @@ class Terms:
         return term
 
     def counters(self, term: Term) -> frozenset[Counter]:
-        """The counters that a term depends on."""
+        """The loop counters on whose values a term depends."""
         return self._counters[term.number]
 
     def next_value(self, term: Term) -> Term | None:

@@ -48,8 +48,8 @@ class WarpValues:
         self._cached: dict[tuple[Hashable, ...], Value] = {}  # by node and the values of its leaves
 
     def go_to(self, merged: Mapping[int, Value]) -> None:
-        """Go to a point. `merged` has the values that merge at joins and loop headers or were read, by the
-        number of their node; a value without an entry may be anything.
+        """Go to a point of the warp's run. `merged` has the values that merge at joins and loop headers or
+        were read, by the number of their node; a value without an entry may be anything.
         """
         self._merged = dict(merged)
         for number in self._passing:
@@ -57,7 +57,7 @@ class WarpValues:
         self._passing.clear()
 
     def of(self, node: Node) -> Value:
-        """The value of a node at this point."""
+        """The value that a node of the value graph has in this warp at the present point of its run."""
         leaves = self._leaves(node)
         if not leaves:
             return bottom_up(node, self._values, self._value)
@@ -102,7 +102,7 @@ class WarpValues:
         return self._computed(node, [self._values[a.id] for a in node.args])
 
     def _computed(self, node: Node, args: list[Value]) -> Value:
-        """The value that an operation makes of its arguments."""
+        """The result in this warp of an operation on its arguments: lanes' numbers or a term."""
         if node.kind == "choose":
             return self._chosen(node, args)
         if node.kind == "shuffle":
@@ -138,7 +138,7 @@ class WarpValues:
 
 
 def operand(value: Value) -> Term | int | None:
-    """A value that is the same in all lanes, as a term or a number; None for any other."""
+    """The value of an operand if it is the same in all lanes, as a term or a number; else None."""
     if isinstance(value, np.ndarray):
         return int(value[0]) if (value == value[0]).all() else None
     return value

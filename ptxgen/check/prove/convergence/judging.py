@@ -75,7 +75,7 @@ class ConvergenceProver:
         self._shown: set[tuple[Any, ...]] = set()  # what is proved of all sites that are alike
 
     def run(self) -> Iterator[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each instruction that lanes execute together: the verdicts in the order of the PTX text."""
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
             yield judged(source, 0, self._judged(site))
@@ -216,7 +216,7 @@ _BITS: Final = np.arange(WARP, dtype=np.int64)
 
 
 def _of_group(lanes: Lanes, group: Group) -> Lanes:
-    """The values of the lanes of one warp, zero for those that are not in the block."""
+    """The elements of an array over a block's threads for the lanes of one warp; zero outside the block."""
     values = np.zeros(WARP, np.int64)
     here = lanes[group.number * WARP : (group.number + 1) * WARP]
     values[: len(here)] = here.astype(np.int64) & _WHOLE

@@ -80,13 +80,13 @@ class Judged(NamedTuple):
 
 
 class Descriptors:
-    """Verdicts on the descriptors of one kernel."""
+    """Judges the matrix descriptors, through which instructions read shared memory, of one kernel."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
 
     def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Finding:
-        """The verdict on a matrix that an instruction reads."""
+        """The verdict on a matrix in shared memory that an instruction reads through a descriptor."""
         search = self._search
         if not matrix.rows:
             return _unknown(matrix, "the shape of its product is not known")

@@ -40,7 +40,7 @@ def group_of(instr: Instr) -> int:
 
 
 def kind_of(instr: Instr) -> str:
-    """The kind of a product."""
+    """The `.kind` of a product in tensor memory, such as f16, i8 or mxf4."""
     return _word(instr, _KIND)
 
 
@@ -49,7 +49,7 @@ def _word(instr: Instr, prefix: str) -> str:
 
 
 class Products:
-    """The products of one kernel."""
+    """Finds the shapes of one kernel's products in tensor memory (`tcgen05.mma`)."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -114,7 +114,7 @@ class Products:
         return bool(table.sure.any())
 
     def _numbers(self, site: InstrSite, operand: Operand, type: ScalarType) -> list[int]:
-        """The numbers that an operand can be; none if they are not known."""
+        """The possible values of an integer operand; none if they are not known."""
         search = self._search
         node = search.values.operand(operand, type, site.block, site.position)
         if not search.dependence.of(node).is_fixed:

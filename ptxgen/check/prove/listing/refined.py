@@ -12,7 +12,7 @@ from ptxgen.check.prove.program.values import Node, Values
 
 
 class Refined:
-    """Tighter bounds of the values of one kernel."""
+    """Derives tighter bounds of the values in one kernel's registers from the branches before a use."""
 
     def __init__(self, values: Values, paths: Paths) -> None:
         self.values = values

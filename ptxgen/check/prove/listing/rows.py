@@ -87,7 +87,7 @@ def all_threads(shape: Shape) -> Table:
 
 
 def has(table: Table, leaf: Node) -> bool:
-    """Whether a table has a column for a leaf."""
+    """Whether a table has a column for a leaf: a value, such as a thread index, from which others follow."""
     return (THREAD if leaf.kind == "thread" else leaf.id) in table.columns
 
 
@@ -162,5 +162,5 @@ def most_varied(nodes: list[Node], states: list[Lanes]) -> Node:
 
 
 def merged(a: dict[int, set[bool]], b: dict[int, set[bool]]) -> dict[int, set[bool]]:
-    """The predicates that either of two tables assumes."""
+    """The predicates that either of two tables assumes, by number, with whether they are negated."""
     return {key: a.get(key, set()) | b.get(key, set()) for key in (*a, *b)}

@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 
 class InstrSite(NamedTuple):
-    """The position of an instruction in the kernel's graph."""
+    """The position of an instruction in the kernel's control-flow graph: block and index in it."""
 
     block: int
     position: int
@@ -75,7 +75,7 @@ class InstrSite(NamedTuple):
 
 
 class Search:
-    """Verdicts on the accesses of one kernel."""
+    """Judges the accesses of one kernel to shared memory by listing their addresses."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Search:
     def _anywhere(
         self, finding: Finding, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None
     ) -> Finding:
-        """The verdict that holds for every address of the variables."""
+        """The one verdict on an access that holds for every address of the shared variables."""
         period = self.dependence.of(base).period
         align = min(self.homes[name].align for name in self.provenance.symbols(base))
         count = period // max(align, 1)
@@ -377,7 +377,7 @@ class Search:
         return None if values is None else int(values.max(initial=0))
 
     def condition(self, site: InstrSite) -> Formula:
-        """The condition under which the instruction is executed."""
+        """The condition under which a thread executes the instruction, as a formula of predicates."""
         reach = self.paths.reach(site.block)
         guard = site.instr.guard
         if guard is None:
@@ -449,7 +449,7 @@ class Search:
     def table(
         self, nodes: list[Node], condition: Formula, thorough: bool, bases: dict[str, int]
     ) -> tuple[Lister, Table]:
-        """The rows of some values under a condition. Raises `NotListedError`."""
+        """The table of some values where a condition holds; `NotListedError` if one cannot be listed."""
         domain = self._plain
         failed: set[int] = set()
         refined: dict[int, Range] = {}
@@ -487,7 +487,7 @@ class Search:
 
 
 def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
-    """Each number with the indices of its rows; mostly there is only one number."""
+    """Each distinct number of an array, with the indices of its rows; mostly there is only one."""
     first = int(numbers[0])
     if (numbers == first).all():
         yield first, np.arange(len(numbers))

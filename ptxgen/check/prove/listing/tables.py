@@ -76,7 +76,7 @@ class Lister:
     # ----------------------------------------------------------------------- tables and leaves
 
     def table(self, nodes: Iterable[Node], condition: Formula) -> Table:
-        """The rows of `nodes` in which the condition may hold."""
+        """The table of the values `nodes`: its rows are the threads where the condition may hold."""
         leaves = self._all_leaves(nodes)
         self._collect(leaves)
         if self.thorough:
@@ -89,7 +89,7 @@ class Lister:
 
     @property
     def listed(self) -> frozenset[Node]:
-        """The values that rows are made of."""
+        """The leaf values, such as thread indices and loop counters, from which rows of a table are made."""
         return frozenset(self._wanted)
 
     def has_all(self, condition: Formula) -> bool:
@@ -107,7 +107,7 @@ class Lister:
         return leaves
 
     def _reason(self, node: Node) -> str:
-        """The reason why a value cannot be listed: the value it depends on that may be anything."""
+        """The reason why a value cannot be listed: a value it depends on that may be anything."""
         for source in self.paths.sources(node):
             if source.kind in ("opaque", "function"):
                 what = source.data if isinstance(source.data, str) else source.data[0]
@@ -157,7 +157,7 @@ class Lister:
     # --------------------------------------------------------------------------------- columns
 
     def _extend(self, table: Table, leaves: Iterable[Node]) -> Table:
-        """The table with all leaves as columns."""
+        """The table extended so that it has a column for every wanted leaf value."""
         for leaf in sorted(leaves, key=self._order_key):
             if has(table, leaf):
                 continue
@@ -354,7 +354,7 @@ class Lister:
     # ------------------------------------------------------------------------------ conditions
 
     def _where(self, table: Table, condition: Formula) -> Table:
-        """The rows in which a condition may hold."""
+        """The table without the rows in which a condition certainly does not hold."""
         if self.thorough:
             wanted = self._condition_leaves(condition) & self._wanted
             table = self._extend(table, wanted)
@@ -371,7 +371,7 @@ class Lister:
     def _truth(
         self, table: Table, formula: Formula | Literal, assumed: dict[int, set[bool]]
     ) -> tuple[Any, Any]:
-        """Masks of the rows where a formula may hold, and of those where it certainly does."""
+        """Two masks over a table's rows: where a formula may hold, and where it certainly holds."""
         if isinstance(formula, Literal):
             return self._literal(table, formula, assumed)
         if formula.left and not any(

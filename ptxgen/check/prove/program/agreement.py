@@ -68,7 +68,7 @@ class Agreement:
         return bottom_up(node, self._lanes, self._evaluated)
 
     def same(self, lanes: Lanes) -> bool:
-        """Whether the threads of each group have the same of some values, one for each thread."""
+        """Whether all threads of a group have equal elements of an array with one element for each thread."""
         first = lanes[np.arange(len(lanes)) // self._width * self._width]
         return bool((lanes == first).all())
 
@@ -128,7 +128,7 @@ class Agreement:
         return bottom_up(node, self._parts, self._parted)
 
     def _parted(self, node: Node) -> Part:
-        """A value as a multiple plus low bits of each thread; as a multiple of 1 if no rule splits it."""
+        """A value as a multiple of a unit plus each thread's low bits; if no rule splits it, of unit 1."""
         alone = Part(1, np.zeros(self._shape.threads, np.int64), (node,))
         lanes = self.lanes(node)
         if lanes is not None:
@@ -350,7 +350,7 @@ def _is_of_whole_registers(node: Node) -> bool:
 
 
 def _plus(node: Node) -> tuple[Node, int]:
-    """A value as another value plus a literal; as itself plus 0 if it is no such sum."""
+    """A value split into another value and a literal added to it; itself and 0 if it is no such sum."""
     if node.kind == "apply" and node.data.op.opcode in _ADDITIONS and _is_of_whole_registers(node):
         for value, more in (node.args, node.args[::-1]):
             if more.kind == "const":

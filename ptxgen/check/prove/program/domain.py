@@ -108,7 +108,7 @@ class Domain:
         return there and all(n.kind == "thread" for n in leaves) and self._takes_part(node)
 
     def range(self, node: Node) -> Range:
-        """The bounds of a value."""
+        """The range of a value in a register: its lowest and highest value, and their step."""
         return bottom_up(node, self._ranges, self._bounded)
 
     def _bounded(self, node: Node) -> Range:
@@ -248,12 +248,12 @@ def _call_of(node: Node) -> _Call:
 
 @functools.cache
 def _bits_of(type: ScalarType) -> np.dtype[Any]:
-    """The numpy type for the bits of a type."""
+    """The unsigned numpy type as wide as a PTX type."""
     return np.dtype(f"u{type.nbytes}")
 
 
 def _as_type(lanes: Lanes, type: ScalarType) -> Lanes:
-    """The low bits of a register, read as a type."""
+    """The low bits of registers, reinterpreted as numbers of a PTX type."""
     if type.kind == "p":
         return lanes
     return lanes.astype(_bits_of(type), copy=False).view(type.dtype)
@@ -289,7 +289,7 @@ def bottom_up(node: Node, known: dict[int, _Result], find: Callable[[Node], _Res
 
 
 def constant_register(constant: Any, bits: int, n: int) -> Lanes:
-    """A constant as the registers of `n` threads hold it."""
+    """The array of a constant as the registers of `n` threads hold it."""
     if bits == 1:
         return np.broadcast_to(np.asarray(constant) != 0, n)
     if isinstance(constant, int):

@@ -163,7 +163,7 @@ class _Frame(NamedTuple):
 
     @property
     def end(self) -> str:
-        """The label after the body."""
+        """The label after the inlined body of the called function."""
         return f"end of call {self.number}"
 
     def register(self, register: Reg) -> Reg:
@@ -205,7 +205,7 @@ class _Inliner:
         self._source = Source("", 0, Instr("ret"))
 
     def kernel(self, kernel: Kernel) -> None:
-        """Add a whole kernel."""
+        """Add the instructions of the whole kernel, with its calls inlined."""
         names = {v.name: v.name for v in kernel.variables if v.space == "param"}
         frame = _Frame(kernel.name, 0, names, _parts(kernel))
         self._body(kernel, frame)

@@ -21,7 +21,7 @@ TENSOR: Final = "tcgen05"  # the first word of instructions on tensor memory
 
 
 def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
-    """Each declared operand with the operand that the instruction has for it, None for one left out."""
+    """Each operand in the instruction table's row, with the instruction's operand or None if left out."""
     flat: list[object] = []
     for operand in instr.operands:
         flat += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)

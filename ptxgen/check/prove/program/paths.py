@@ -30,7 +30,7 @@ class Fork(NamedTuple):
 
 
 def fork_of(graph: Graph, values: Values, index: int) -> Fork:
-    """The two ways from the end of a block."""
+    """The fork at the end of a basic block: its guard, and the two blocks to which control may go."""
     block = graph.blocks[index]
     last = block.instrs[-1]
     passed = index + 1 if block.falls_through and index + 1 < len(graph.blocks) else EXIT
@@ -70,7 +70,7 @@ _ENDING: Final = ("ret", "exit", "trap")
 
 
 def literals(formula: Formula | Literal) -> Iterator[Literal]:
-    """Every literal of a formula."""
+    """Every literal (a predicate, negated or not) that occurs in a formula."""
     stack: list[Formula | Literal] = [formula]
     while stack:
         part = stack.pop()
@@ -81,7 +81,7 @@ def literals(formula: Formula | Literal) -> Iterator[Literal]:
 
 
 def certain(formula: Formula | Literal) -> Iterator[Literal]:
-    """The literals that hold whenever the formula holds."""
+    """The literals (predicates, negated or not) that hold whenever a formula holds."""
     stack: list[Formula | Literal] = [formula]
     while stack:
         part = stack.pop()
@@ -138,7 +138,7 @@ class Paths:
         return arrival
 
     def edge(self, before: int, block: int) -> Formula:
-        """The condition for control to go from one block to the next."""
+        """The condition, a formula, under which control goes from one basic block to the next."""
         edge = self._edges.get((before, block))
         if edge is None:
             edge = self._edges[before, block] = self._edge(self.graph.blocks[before], block)
@@ -209,7 +209,7 @@ class Paths:
         return origins
 
     def changes(self, leaf: Node, body: frozenset[int]) -> bool:
-        """Whether a value that rows are made of may change within the blocks of a loop."""
+        """Whether a leaf value of a table's rows may change within the blocks of a loop."""
         if leaf.kind in ("thread", "param"):
             return False
         varying = self._varying.get(leaf.id)

@@ -22,7 +22,7 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of values in the range."""
+        """The number of integers that the range has."""
         return (self.last - self.first) // self.step + 1 if self.step else 1
 
 
@@ -34,17 +34,17 @@ def spaced(first: int, last: int, step: int) -> Range:
 
 
 def whole(bits: int) -> Range:
-    """The range of every value of a register."""
+    """The range of all values that a register of `bits` bits may have."""
     return spaced(0, (1 << bits) - 1, 1)
 
 
 def single(value: int) -> Range:
-    """The range of one value."""
+    """The range that has one value alone."""
     return Range(value, value, 0)
 
 
 def unsigned(r: Range, bits: int) -> Range:
-    """The register contents, read as numbers from 0 to 2**bits - 1."""
+    """A range of register contents, read as unsigned numbers from 0 to 2**bits - 1."""
     if r.first >= 0 and r.last < 1 << bits:
         return r
     if r.last < 0 and r.first >= -(1 << bits):
@@ -53,7 +53,7 @@ def unsigned(r: Range, bits: int) -> Range:
 
 
 def signed(r: Range, bits: int) -> Range:
-    """The register contents, read as signed numbers."""
+    """A range of register contents, read as signed numbers of `bits` bits."""
     half = 1 << (bits - 1)
     if r.first >= -half and r.last < half:
         return r
@@ -101,7 +101,7 @@ def _hull(first: int, last: int, a: Range, b: Range) -> Range:
 
 
 def union(a: Range, b: Range) -> Range:
-    """A range that contains both ranges."""
+    """A range that contains all values of two ranges."""
     return _hull(min(a.first, b.first), max(a.last, b.last), a, b)
 
 

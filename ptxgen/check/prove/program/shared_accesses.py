@@ -150,7 +150,7 @@ def _plain(op: Op, instr: Instr) -> Iterator[Touch]:
 
 
 def _zeros(op: Op, instr: Instr) -> Iterator[Touch]:
-    """The bytes that `st.bulk` writes."""
+    """The access to shared memory of `st.bulk`: the bytes that it sets to zero."""
     size = next((want, got) for want, got in pairs(op, instr) if want.name == "size")
     for _, address in _addresses(op, instr):
         yield Touch(
@@ -352,7 +352,7 @@ def homes(
 
 
 def region_home(region: Region, variable: Home) -> Home:
-    """A region as a part of its variable."""
+    """The `Home` for a region of a shared variable: the part of the variable that it is."""
     return Home(region.name, region.offset, region.nbytes, variable.align)
 
 

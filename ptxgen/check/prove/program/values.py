@@ -146,7 +146,7 @@ class Values:
 
     @property
     def count(self) -> int:
-        """The number of values made so far."""
+        """The number of values (nodes) that the graph has so far."""
         return len(self._nodes)
 
     @functools.cached_property
@@ -203,7 +203,7 @@ class Values:
         return name if name in self._params else ""
 
     def constant(self, value: int, bits: int) -> Node:
-        """A literal."""
+        """The node of an integer literal."""
         return self._node("const", bits, value & ((1 << bits) - 1), uniform=True)
 
     # ----------------------------------------------------------------------- definition sites
@@ -280,7 +280,7 @@ class Values:
             yield self._site(old, site.block, site.position)
 
     def _define(self, site: Site) -> None:
-        """Make the value that an instruction gives a register."""
+        """Make the node of the value that an instruction writes to a register."""
         instr = self.graph.blocks[site.block].instrs[site.position]
         declared = TYPES[self._declared[site.register]]
         op = operation(instr)
@@ -373,7 +373,7 @@ class Values:
                 return None
 
     def _moved(self, node: Node, offset: int, type: ScalarType) -> Node:
-        """The address `name+offset` of a variable."""
+        """The node of the address `name+offset` of a variable, as `mov` reads it."""
         return self._node("offset", type.bits, offset, (node,)) if offset else node
 
     def _symbol(self, name: str, bits: int) -> Node:
@@ -382,7 +382,7 @@ class Values:
         return self._node("opaque", bits, (ADDRESS_OF + name, name), uniform=True)
 
     def _resized(self, node: Node, bits: int) -> Node:
-        """An address in a register of another size."""
+        """The node of an address that was converted to a register of another size."""
         return node if node.bits == bits else self._node("offset", bits, 0, (node,))
 
     def _opaque_result(self, instr: Instr, bits: int, site: Site) -> Node:

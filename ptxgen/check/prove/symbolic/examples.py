@@ -59,7 +59,7 @@ class Launch(NamedTuple):
 
 
 class Examples:
-    """Tries launches of one kernel."""
+    """Searches for a launch of one kernel in which a thread accesses bytes outside of an array."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class Symbolic:
         return Poly.of(np.array(result).astype(np.int64))
 
     def types(self, node: Node) -> list[ScalarType]:
-        """The types with which an instruction reads its operands."""
+        """The PTX types as which an instruction reads its operands."""
         return [t for _, _, t in node.data.slots if t is not None]
 
     def _whole(self, node: Node, n: int) -> Poly | None:
@@ -313,7 +313,7 @@ class Symbolic:
         return first[0] + steps[0] * self.iterations(node.block)
 
     def iterations(self, header: int) -> Poly:
-        """The number of iterations that the loop has completed since it was entered."""
+        """The number of iterations that a loop has completed since it was entered, as a polynomial."""
         return self.atoms.named("iteration", f"iteration {header}", 0, UNBOUNDED, header)
 
     def _lasts(self, poly: Poly, header: int) -> bool:

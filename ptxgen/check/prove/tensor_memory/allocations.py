@@ -54,7 +54,7 @@ class Allocation(NamedTuple):
 
     @property
     def addresses(self) -> Range:
-        """The addresses that it may have."""
+        """The range of addresses in tensor memory at which the allocation may begin."""
         return spaced(0, COLUMNS - self.columns, ALLOCATIONS[0])
 
 
@@ -105,7 +105,7 @@ class Allocations:
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """The addresses that each may have, by the parameter that stands for it."""
+        """The range of addresses that each allocation may have, by the parameter that stands for it."""
         return {a.name: a.addresses for a in self.all}
 
     def refuted(self, touched: Sequence[Touched], static: frozenset[str]) -> str:

@@ -43,7 +43,7 @@ _NO_ALLOCATION: Final = "its address is not computed from that of an allocation"
 
 
 def operation_of(instr: Instr) -> str:
-    """The second word of an instruction on tensor memory that gets a verdict; empty for any other."""
+    """The second word, such as `alloc`, of a `tcgen05` instruction that gets a verdict; else empty."""
     first, _, rest = instr.opcode.partition(".")
     what = rest.partition(".")[0]
     if first != TENSOR or what not in _JUDGED:
@@ -101,7 +101,7 @@ class TensorMemoryProver:
         }
 
     def run(self) -> Iterator[Judged]:
-        """The verdicts in the order of the text."""
+        """Judge each use of tensor memory: the verdicts in the order of the PTX text."""
         for site in self._sites:
             source = self._sources[self._graph.blocks[site.block].start + site.position]
             for which, finding in enumerate(self._bounded(site)):
@@ -141,7 +141,7 @@ class TensorMemoryProver:
     # ------------------------------------------------------------------------------ allocations
 
     def _allocated(self, of: Allocation) -> Finding:
-        """The verdict on an allocation."""
+        """The verdict on an instruction that allocates tensor memory (`tcgen05.alloc`)."""
         known = self._products.constant(of.site, operands_of(of.site.instr)["n"])
         if known is None:
             return Finding(UNKNOWN, "the number of its columns is not known")
@@ -175,7 +175,7 @@ class TensorMemoryProver:
         return self._if_reached(site, f"a pair has two CTAs of one cluster, and the cluster has {self._ctas}")
 
     def _among_others(self, of: Allocation) -> Finding:
-        """Whether an allocation is not larger than earlier ones, and all fit side by side."""
+        """Whether an allocation of tensor memory is no larger than earlier ones, and all fit together."""
         if not all(a.columns for a in self._allocations.all):
             return Finding(UNKNOWN, "the columns of another allocation are not known")
         for other in self._allocations.all:
@@ -223,7 +223,7 @@ class TensorMemoryProver:
         return self._allocation_of(node)
 
     def _freed(self, site: InstrSite) -> Finding:
-        """The verdict on an instruction that frees columns."""
+        """The verdict on an instruction that frees columns of tensor memory (`tcgen05.dealloc`)."""
         operands = operands_of(site.instr)
         of = self._freeing[site[:2]]
         if of is None:
@@ -287,7 +287,7 @@ class TensorMemoryProver:
         return whole[0] if len(self._allocations.all) == len(whole) == 1 else None
 
     def _used(self, site: InstrSite, use: Use) -> Finding:
-        """The verdict on an operand in tensor memory."""
+        """The verdict on an instruction's operand in tensor memory: lanes and columns."""
         base, offset = self._search.values.address(use.address, site.block, site.position)
         of = self._allocation_of(base)
         if of is None:
@@ -364,7 +364,7 @@ class TensorMemoryProver:
         return Finding(UNKNOWN, f"perhaps {reason}, but that may not happen ({witness})", _NAME, low, high)
 
     def _begins(self, lister: Lister, table: Table, of: Allocation) -> Lanes:
-        """The first column of the allocation in each row."""
+        """The first column of the allocation in tensor memory, for each row of a table."""
         name = of.name
         leaf = next((n for n in lister.listed if n.kind == "param" and n.data[0] == name), None)
         if leaf is None:
@@ -394,6 +394,6 @@ def _mistake(
 
 
 def _each(of: Allocation) -> range:
-    """The addresses that an allocation may have."""
+    """The addresses in tensor memory at which an allocation may begin, one after another."""
     first, last, _ = of.addresses
     return range(first, last + 1, ALLOCATIONS[0])

@@ -48,7 +48,7 @@ class Use(NamedTuple):
 
 
 def use_of_registers(instr: Instr) -> Use:
-    """The cells that a warp loads or stores."""
+    """The cells of tensor memory (lanes and columns) that a warp loads or stores."""
     operands, op = operands_of(instr), shape_of(instr).op
     assert op is not None
     shape, num = str(op.modifiers["shape"]), int(str(op.modifiers["num"]).removeprefix("x"))
@@ -62,7 +62,7 @@ def use_of_registers(instr: Instr) -> Use:
 
 
 def use_of_copy(instr: Instr) -> Use:
-    """The cells that a copy writes."""
+    """The cells of tensor memory (lanes and columns) that a copy from shared memory writes."""
     operands, op = operands_of(instr), shape_of(instr).op
     assert op is not None
     shape, address = str(op.modifiers["shape"]), operands["d"]
@@ -73,7 +73,7 @@ def use_of_copy(instr: Instr) -> Use:
 
 
 def uses_of_product(instr: Instr, product: Product) -> Iterator[Use]:
-    """D, A if it is in tensor memory, and the scale factors of a product."""
+    """The cells of tensor memory that a product uses: those of D, scale factors, and A if it is there."""
     operands = operands_of(instr)
     starts = (0, _HALF) if product.m == LANES // 2 else (0,)
     for name, columns in (("d", columns_of_d(product)), ("a", _A_COLUMNS)):
