@@ -26,9 +26,7 @@ BLOCK: Final = 32  # elements
 SCALE_BYTES: Final = 2  # at the beginning of a block
 CHUNK: Final = 8  # elements that a thread reads at once
 LARGEST: Final = 65504.0  # a larger number is stored as this one: decoded numbers are of f16
-LEAST_SCALE: Final = (
-    2.0**-126
-)  # elements of a block with a smaller scale, which is 0 as f16, have a code of 0
+LEAST_SCALE: Final = 2.0**-126  # a block with a smaller scale, which is 0 as f16, has integers of 0
 NAN: Final = 0x7E00  # the scale of a block with a NaN, f16
 _EVERY_LANE: Final = -1
 _BUTTERFLIES: Final = (16, 8, 4, 2, 1)
