@@ -207,7 +207,15 @@ def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
     *gradients, of_aux = result
     assert of_aux == []
     assert {tensor.device.type for tensor in gradients} == {"cuda"}
-    assert [tuple(tensor.shape) for tensor in gradients] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
+    assert [tuple(tensor.shape) for tensor in gradients] == [
+        q.shape,
+        q.shape,
+        v.shape,
+        (0,),
+        (0,),
+        (0,),
+        (2,),
+    ]
     tracked = q.requires_grad_()
     assert _problem(tracked, tracked, v, None, 0.0, causal="top_left", enable_gqa=False) == ""
 
