@@ -83,17 +83,16 @@ class KVCache:
         device: int | None = None,
         cuda: CudaBackend | None = None,
     ) -> None:
-        size, one_of = arguments.size, arguments.one_of
+        size = arguments.size
         self.layers = size("layers", layers, INT32_MAX)
         self.batch = size("batch", batch, INT32_MAX)
         self.kv_heads = size("kv_heads", kv_heads, INT32_MAX)
         self.head_dim = size("head_dim", head_dim, MAX_HEAD_DIM)
-        value_dim = head_dim if head_dim_v is None else head_dim_v
-        self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
+        self.head_dim_v = size("head_dim_v", head_dim if head_dim_v is None else head_dim_v, MAX_HEAD_DIM_V)
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
         self.element = arguments.element(dtype, self.head_dim, self.head_dim_v)
         self.blocks = block_type(self.element)
-        self.backend = one_of("backend", backend, BACKENDS)
+        self.backend = arguments.one_of("backend", backend, BACKENDS)
         require_compiler(self.backend, "KVCache")
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
         shape = (self.layers, self.placement.slots, self.kv_heads, self.placement.rows)
