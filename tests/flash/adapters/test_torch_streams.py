@@ -100,7 +100,8 @@ def test_gradients_of_tensors_on_a_gpu(
     chosen: dict[str, Any] = dict.fromkeys(_OPERATORS._settings.names)
     chosen |= {"causal": "bottom_right", "layout": "bhsd", "dropout": 0.0, "score_mod": "", "mask_mod": ""}
     chosen |= {"return_lse": True, "backend": "auto", "stream": driver.make_stream(1), "deterministic": True}
-    result = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
+    *result, of_aux = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
+    assert of_aux == []
     assert {(launch.stream, launch.ordinal) for launch in driver.launches} == {(torch.stream, 1)}
     assert [launch.entry.split("_")[2] for launch in driver.launches] == ["queries", "keys", "f32"]
     right = reference(arrays, causal=True, sink=sink)
