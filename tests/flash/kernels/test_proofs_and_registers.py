@@ -417,6 +417,7 @@ TILES: list[Settings] = [
 ]
 OTHER_WIDTHS = [(64, 128), (64, 256), (128, 192), (128, 256), (192, 128), (192, 256)]
 OF_LATENTS = [(576, 512), (264, 128), (512, 512), (320, 256)]
+SPILLS_A_WORD = pytest.mark.xfail(reason="with a mask and a bias latents of Hopper spill 4 bytes")
 
 
 @pytest.mark.slow
@@ -428,7 +429,10 @@ OF_LATENTS = [(576, 512), (264, 128), (512, 512), (320, 256)]
         *(dict(one, head_dim=head_dim) for one in TILES for head_dim in (64, 96, 128, 192, 256)),
         *(dict(TILES[1], head_dim=a, head_dim_v=b) for a, b in OTHER_WIDTHS),
         *(
-            {**of_target, "head_dim": a, "head_dim_v": b, **one}
+            pytest.param(
+                {**of_target, "head_dim": a, "head_dim_v": b, **one},
+                marks=[SPILLS_A_WORD] if of_target is LATENT and "bias" in one else [],
+            )
             for of_target in (LATENT, LATENT_OF_BLACKWELL)
             for a, b in OF_LATENTS
             for one in ({"causal": True, "window": (9, 0), "softcap": 3.0}, {"mask": True, "bias": "f32"})
