@@ -81,7 +81,7 @@ class Serving:
 # A part of a prompt after a prefix, a short prompt, and single tokens; then single tokens alone.
 MIXED: Final = ((1, 3000), (96, 1500), (1, 1111), (1, 40), (40, 40))
 TOKENS: Final = ((1, 2048), (1, 777), (1, 1500))
-# Of 16 sequences a token each, and a prefix that they share: read by each, and once for all.
+# One token of each of 16 sequences that share a prefix: each sequence reads it, or one read serves all.
 _SHARING: Final = 16
 PREFIX: Final = (
     Serving("bf16", 128, 8, 2, 16, ((1, 1024),) * _SHARING, causal=False),

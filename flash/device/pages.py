@@ -31,7 +31,7 @@ class Pages:
     shared_lookups: bool
 
     def of_blocks(self, rows: int) -> Pages:
-        """The same pages of an array with a row for each block of `rows` rows, which divide a page."""
+        """The pages of an array that has one row for each block of `rows` rows, which divide a page."""
         return replace(self, page_size=self.page_size // rows, last_row=_quotient(self.last_row, rows))
 
     def page(self, k: KernelBuilder, row: Value) -> Value:

@@ -226,13 +226,13 @@ class Forward(CopyingOperation[Call]):
         return {name: array for name, array in arrays.items() if name != "v"}
 
     def over(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The same call on other `arrays`, which have the layout of its own."""
+        """The same call on other `arrays`, which have the layout of the arrays of this call."""
         if self.config.shared_kv:
             arrays = {**arrays, "v": columns_of(self.config, arrays["k"])}
         return call._replace(arrays=arrays)
 
     def dense(self, call: Call, arrays: Mapping[str, ArrayView]) -> Call:
-        """The same call on `arrays`, which are dense copies of its arrays."""
+        """The same call on `arrays`, which are dense copies of the arrays of this call."""
         there = self.over(call, arrays)
         views = {name: there.arrays[name] for name in (*MATRICES, *self._operands)}
         geometry = self._cached_geometry(views, call.layout, call.geometry.max_seqlen_q)

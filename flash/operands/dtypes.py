@@ -68,12 +68,12 @@ class DType:
 
     @property
     def together(self) -> int:
-        """Of how many columns rows of a narrow type are multiples: these are read together."""
+        """The columns that kernels read together: rows of a narrow type have a multiple of these."""
         return WIDENED
 
     @property
     def row_alignment(self) -> int:
-        """Of how many bytes the addresses of rows of a narrow type are multiples."""
+        """The alignment of rows of a narrow type, in bytes."""
         return WIDENED * self.nbytes
 
     def in_row(self, columns: int) -> int:

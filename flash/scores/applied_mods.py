@@ -92,7 +92,7 @@ class OfTile:
         }
 
     def with_score(self, i: int, j: int, score: Value) -> dict[str, Callable[[], Value]]:
-        """As `indices`, and the score itself."""
+        """The values of `indices`, and the score itself."""
         return {**self.indices(i, j), SCORE: functools.partial(_itself, score)}
 
     @property

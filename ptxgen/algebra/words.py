@@ -48,7 +48,7 @@ def packed(numbers: Exact, format: int, at: int | Lanes) -> Lanes:
 
 
 def in_format(words: Lanes, format: int) -> Lanes:
-    """The same numbers, whose bits are now in a format."""
+    """The words of the same numbers after a conversion to a format."""
     at_format = np.uint64(format) << _FORMAT_AT
     result: Lanes = np.where(_is_number(words), words & ~(_FORMAT_BITS << _FORMAT_AT) | at_format, words)
     return result

@@ -119,7 +119,7 @@ class Proof:
 
     @property
     def unproved(self) -> tuple[Problem | Verdict, ...]:
-        """What is not proved: the problems, verdicts that are not `proved`, and missing proxy fences."""
+        """All that a proof leaves open: problems, verdicts other than `proved`, missing proxy fences."""
         return *self.problems, *self.violations, *self.unknown, *self.unfenced
 
     def __str__(self) -> str:
